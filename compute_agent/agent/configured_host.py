@@ -67,6 +67,7 @@ from compute_agent.inventory.traits import with_isolation
 from compute_agent.isolation.emulator import EmulatorCpus
 from compute_agent.isolation.facts import MaskReader
 from compute_agent.isolation.originals import ORIGINALS_FILE, OriginalsFile, OriginalStore
+from compute_agent.isolation.ownership import MaskOwnership
 from compute_agent.isolation.surroundings import boot_warnings, read_boot_isolation
 from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.model.cpuset import CPU_POOL, CpuPool, CpuSet, CpuSets
@@ -349,14 +350,14 @@ def build_controllers(
     driver: GuestDriver,
     resctrl: HostResctrl,
     host_state: HostState,
-    store: FormerStore,
+    stores: ControllerStores,
     metrics: AgentMetrics,
     recorder: EventRecorder | None = None,
 ) -> tuple[KernelController, ...]:
     """The controllers in the order in which they act. ``resctrl`` is the mount of this host.
 
     Where another program pins guests, as nova-compute does by default, no controller pins them, and memory
-    is bound for guests with a memory type only. ``store`` keeps former contents of kernel files.
+    is bound for guests with a memory type only.
 
     :raises ConfigError:
     """
@@ -398,7 +399,7 @@ def build_controllers(
         driver,
         control,
         settings,
-        open_stores(store, Path(conf.state_path)),
+        stores,
         Path(conf.host.root),
         # A counter that exists from the start: Prometheus sees no increase from nothing to one.
         lambda name: metrics.drift.labels(name).inc,
@@ -430,18 +431,24 @@ class ControllerSettings:
 
 @dataclass(frozen=True, slots=True)
 class ControllerStores:
-    """The stores of controllers: former contents of files, originals of masks, notes of cookies."""
+    """The stores of controllers: former contents of files, originals of masks, notes of cookies.
+
+    :ivar ownership: the right to change masks, which a reload must not lose.
+    """
 
     former: FormerStore
     originals: OriginalStore
     cookies: CookieNoteStore
+    ownership: MaskOwnership = field(default_factory=MaskOwnership)
 
 
-def open_stores(former: FormerStore, folder: Path) -> ControllerStores:
-    """The stores in a state folder. Their files are read when a controller needs them first."""
-    return ControllerStores(
-        former, OriginalsFile(folder / ORIGINALS_FILE), CookieNotesFile(folder / NOTES_FILE)
-    )
+def open_stores(former: FormerStore, folder: Path, locks: Path | None = None) -> ControllerStores:
+    """The stores in a state folder. Their files are read when a controller needs them first.
+
+    :param locks: the folder of locks of all agents of the host; None: nothing is locked.
+    """
+    originals, notes = OriginalsFile(folder / ORIGINALS_FILE), CookieNotesFile(folder / NOTES_FILE)
+    return ControllerStores(former, originals, notes, MaskOwnership(locks))
 
 
 def make_controllers(
@@ -484,6 +491,7 @@ def make_controllers(
             stores.originals,
             MaskReader(root),
             drift_counter(IsolationController.name),
+            stores.ownership,
         ),
         RealtimeController(
             driver,
@@ -513,7 +521,7 @@ class ControllerFactory:
     """Makes the controllers of one agent, at its start and with each configuration."""
 
     driver: GuestDriver
-    store: FormerStore
+    stores: ControllerStores
     metrics: AgentMetrics
     recorder: EventRecorder
 
@@ -525,7 +533,7 @@ class ControllerFactory:
         :raises ConfigError:
         """
         return build_controllers(
-            conf, self.driver, resctrl, host_state, self.store, self.metrics, self.recorder
+            conf, self.driver, resctrl, host_state, self.stores, self.metrics, self.recorder
         )
 
 

@@ -28,6 +28,7 @@ from compute_agent.isolation.decision import HeldCpus, IsolationDemand
 from compute_agent.isolation.facts import MaskReader
 from compute_agent.isolation.originals import OriginalStore
 from compute_agent.isolation.own_threads import OwnThreads
+from compute_agent.isolation.ownership import MaskOwnership
 from compute_agent.isolation.shell import HostIsolator, IsolationStatus, stuck_sentences
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
@@ -68,11 +69,12 @@ class IsolationController(KernelController):
         store: OriginalStore,
         reader: MaskReader,
         count_drift: Callable[[], object] = lambda: None,
+        ownership: MaskOwnership | None = None,
     ) -> None:
         """``count_drift`` is called for each mask that another program has changed."""
         self._driver = driver
         self._settings = settings
-        self._isolator = HostIsolator(reader, store, count_drift)
+        self._isolator = HostIsolator(reader, store, count_drift, ownership)
         self._own_threads = OwnThreads()
         self._demand = IsolationDemand()
         self.refused: Mapping[str, Sequence[str]] = {}

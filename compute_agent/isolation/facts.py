@@ -54,6 +54,12 @@ _PASSTHROUGH: Final = re.compile(r"vfio-[a-z]+\S*\(([0-9a-f:.]+)\)", re.ASCII)
 
 """The threads of the kernel, all of which are children of kthreadd."""
 
+_VFIO_FILE: Final = re.compile(r"/dev/vfio/(?:([0-9]+)|devices/(vfio[0-9]+))", re.ASCII)
+"""The file of a passthrough device: of a group, or of the device itself (Linux 6.6)."""
+
+_MAX_FILES: Final = 8192
+"""Open files of a process that are looked at: a process may have a million."""
+
 _STAT: Final = re.compile(
     r"[0-9]+ \((?P<name>.*)\) \S(?: -?[0-9]+){5} (?P<flags>[0-9]+)(?: -?[0-9]+){12} (?P<start>[0-9]+) ",
     re.DOTALL | re.ASCII,
@@ -456,10 +462,10 @@ class MaskReader:
         found: dict[str, str] = {}
         for uuid, pid in processes.items():
             folder = f"proc/{pid}/fd"
-            for name in self._files.list_names(folder):
+            for name in self._files.list_names(folder)[:_MAX_FILES]:
                 target = self._files.read_link(f"{folder}/{name}") or ""
-                match = re.fullmatch(r"/dev/vfio/(?:([0-9]+)|devices/(vfio[0-9]+))", target, re.ASCII)
-                if match is None:
+                match = _VFIO_FILE.fullmatch(target)
+                if match is None or not self._is_device(f"{folder}/{name}", target):
                     continue
                 if match[1]:
                     devices = self._files.list_names(f"sys/kernel/iommu_groups/{match[1]}/devices")
@@ -469,3 +475,14 @@ class MaskReader:
                     ]
                 found |= dict.fromkeys(devices, uuid)
         return found
+
+    def _is_device(self, opened: str, path: str) -> bool:
+        """Whether an open file is a device of the host.
+
+        A process may have another file of that name, in a mount namespace of its own.
+        """
+        try:
+            has, wanted = (os.stat(f"{self.root}/{each}") for each in (opened, path.lstrip("/")))
+        except OSError:
+            return False
+        return stat.S_ISCHR(has.st_mode) and has.st_rdev == wanted.st_rdev

@@ -35,6 +35,7 @@ from compute_agent.isolation.irqbalance import (
     tell_failures,
 )
 from compute_agent.isolation.originals import OriginalMasks, OriginalStore
+from compute_agent.isolation.ownership import MaskOwnership
 from compute_agent.isolation.partitions import (
     PARTITION_PATH,
     PartitionPlan,
@@ -77,9 +78,14 @@ class HostIsolator:
     """Carries demands out. One thread calls it at a time, in the process that locks the state folder."""
 
     def __init__(
-        self, reader: MaskReader, store: OriginalStore, count_drift: Callable[[], object] = lambda: None
+        self,
+        reader: MaskReader,
+        store: OriginalStore,
+        count_drift: Callable[[], object] = lambda: None,
+        ownership: MaskOwnership | None = None,
     ) -> None:
         """``count_drift`` is called for each mask that another program has changed."""
+        self._ownership = MaskOwnership() if ownership is None else ownership
         self._reader = reader
         self._partitions = reader.partitions
         self._balancers = reader.balancers
@@ -107,11 +113,21 @@ class HostIsolator:
         is_empty = not (found.masks or found.groups or found.bans)
         return found if is_empty or found.boot == self._reader.boot_id else OriginalMasks()
 
+    @property
+    def _has_originals(self) -> bool:
+        """Whether anything is left to give back."""
+        kept = self.kept_originals
+        return bool(kept.masks or kept.groups or kept.bans)
+
     def bring_about(self, demand: IsolationDemand) -> IsolationStatus:
         """Set the masks as a demand says; the status lists masks that remain.
 
         :raises OSError: originals cannot be kept; nothing is written then.
         """
+        if (demand.quiet_cpus or self._has_originals) and (objection := self._ownership.find_objection()):
+            quiet = [guest.uuid for guest in demand.guests if guest.quiet]
+            self._show_status(IsolationStatus(refused=dict.fromkeys(quiet, (objection,))))
+            return self.status
         # Before masks, which irqbalance would move back.
         balancers = self._set_bans(demand.quiet_cpus)
         targets, refused = self._list_targets(demand)
@@ -137,6 +153,8 @@ class HostIsolator:
         changed += len(plan.originals)
         changed += sum(bool(ban.written) for ban in self.kept_originals.bans.values())
         self._show_status(IsolationStatus(demand.quiet_cpus, stuck, changed, plan.valid, refused, balancers))
+        if not (demand.quiet_cpus or self._has_originals):
+            self._ownership.give_up()
         return self.status
 
     def _set_bans(self, quiet: CpuSet) -> tuple[str, ...]:

@@ -244,7 +244,7 @@ class _OpenCounters(NamedTuple):
     caches: Mapping[int, tuple[tuple[CounterKey, ...], tuple[int | str, ...]]]
 
     @property
-    def places(self) -> list[int | str]:
+    def all_places(self) -> list[int | str]:
         """The places of all caches."""
         return [place for _, places in self.caches.values() for place in places]
 
@@ -340,7 +340,7 @@ class CounterFiles:
 
     def forget_group(self, group: str) -> None:
         """Close the files of a group. The next reading looks for them again."""
-        for where in self._groups.pop(group, _OpenCounters({})).places:
+        for where in self._groups.pop(group, _OpenCounters({})).all_places:
             if isinstance(where, int):
                 os.close(where)
                 self._spare += 1

@@ -174,8 +174,7 @@ def demand(domain, level):
     if not level:
         return IsolationDemand((), DEDICATED)
     cpus = frozenset({CPU})
-    pins = (cpus,), frozenset({0, 1})
-    guest = HeldCpus("g", cpus, level != "shared", domain.process.pid, level == "alone", "", *pins)
+    guest = HeldCpus("g", cpus, level != "shared", domain.process.pid, level == "alone", "", (cpus,))
     return IsolationDemand((guest,), DEDICATED, {0: frozenset(range(4))})
 
 
