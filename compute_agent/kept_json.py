@@ -1,4 +1,4 @@
-"""The content of the agent's state files: JSON with a version.
+"""The agent's state files: JSON with a version, and what becomes of a file that cannot be used.
 
 Files have their data below a checksum, if damage to them would cost guests something.
 """
@@ -7,10 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+from compute_agent.files import UnsafeFileError, put_aside, read_own, write_durably
 
 T = TypeVar("T")
+
+LOG = logging.getLogger(__name__)
 
 SAVE_SECONDS: Final = 300.0
 """Seconds of learning that a crash may cost: a sync of each sample would wear out a disk. A value that was
@@ -81,3 +87,82 @@ def text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is no text")
     return value
+
+
+def load_state(
+    path: Path, parse_file: Callable[[bytes], T], empty: T, report: Callable[[Path, Exception], None]
+) -> T:
+    """The content of a state file; ``empty`` if there is no file.
+
+    A file that cannot be used is put aside: no other copy of its content exists.
+
+    :param report: logs the file that was put aside, and what is wrong with it.
+    :raises UnsafeFileError: another user may have made the file, which must not be handled as damage.
+    :raises OSError: it cannot be put aside.
+    """
+    try:
+        return parse_file(read_own(path))
+    except FileNotFoundError:
+        return empty
+    except UnsafeFileError:
+        raise
+    except (OSError, ValueError) as error:
+        report(put_aside(path), error)
+        return empty
+
+
+class KeptFile(Generic[T]):
+    """The knowledge of one part of the agent, which the next start continues with. For one thread."""
+
+    def __init__(self, path: Path, parse: Callable[[bytes], T], subject: str) -> None:
+        """Describe the file.
+
+        :param parse: raises ValueError for content that cannot be used.
+        :param subject: the content in words, as the subject of a sentence in the log.
+        """
+        self._path = path
+        self._parse = parse
+        self._subject = subject
+        self._saved = 0.0
+        self._failure = ""
+
+    def load(self) -> T | None:
+        """Read the content; None where it cannot be used. A file with other content is put aside."""
+        try:
+            return self._parse(read_own(self._path))
+        # There is no file before the first save.
+        except FileNotFoundError:
+            pass
+        except UnsafeFileError as error:
+            LOG.warning("%s is not used: %s", self._subject, error)
+        except (OSError, ValueError) as error:
+            LOG.warning("%s cannot be used and starts empty: %s", self._subject, error)
+            try:
+                put_aside(self._path)
+            except OSError as failure:
+                LOG.warning("%s cannot be put aside: %s", self._path, failure)
+        return None
+
+    def peek_content(self) -> T | None:
+        """Read the content like load(), but leave a file that cannot be used where it is."""
+        try:
+            return self._parse(read_own(self._path))
+        except (OSError, ValueError):
+            return None
+
+    def is_due(self, now: float) -> bool:
+        """Tell whether a save is due by time alone; ``now`` is on the clock of save()."""
+        # A clock that was set back must not stop saves until it catches up.
+        return now - self._saved >= SAVE_SECONDS or now < self._saved
+
+    def save(self, content: bytes, now: float) -> None:
+        """Write the content. A full disk costs only what is learnt meanwhile, and is logged once."""
+        # Also before a write that fails: a full disk is tried again at the usual interval.
+        self._saved = now
+        try:
+            write_durably(self._path, content)
+            self._failure = ""
+        except OSError as error:
+            if str(error) != self._failure:
+                LOG.error("%s cannot be saved: %s; the agent tries again", self._subject, error)
+            self._failure = str(error)

@@ -1,24 +1,18 @@
-"""Base classes of loops: their threads, pauses, configuration and files.
+"""Base classes of loops: their threads, pauses and configuration.
 
 Pauses between reports vary around their mean. Hosts that lost Placement at one moment would otherwise all
 come back at one moment, in each interval again.
-
-A kept file holds the knowledge of a loop, so that the next start continues with it.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Protocol
 
 from oslo_config import cfg
 
-from compute_agent import kept_json
 from compute_agent.controllers.base import KernelController
-from compute_agent.files import UnsafeFileError, put_aside, read_own, write_durably
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.report.client import PlacementClient
@@ -100,68 +94,6 @@ class TreeAddition(Protocol):
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
         """Return the tree with the addition; called by the thread of reports, and to show the inventory."""
         ...
-
-
-T = TypeVar("T")
-
-LOG = logging.getLogger(__name__)
-
-
-class KeptFile(Generic[T]):
-    """One file of one loop. For one thread."""
-
-    def __init__(self, path: Path, parse: Callable[[bytes], T], subject: str) -> None:
-        """Describe the file.
-
-        :param parse: raises ValueError for content that cannot be used.
-        :param subject: the content in words, as the subject of a sentence in the log.
-        """
-        self._path = path
-        self._parse = parse
-        self._subject = subject
-        self._saved = 0.0
-        self._failure = ""
-
-    def load(self) -> T | None:
-        """Read the content; None where it cannot be used. A file with other content is put aside."""
-        try:
-            return self._parse(read_own(self._path))
-        # There is no file before the first save.
-        except FileNotFoundError:
-            pass
-        except UnsafeFileError as error:
-            LOG.warning("%s is not used: %s", self._subject, error)
-        except (OSError, ValueError) as error:
-            LOG.warning("%s cannot be used and starts empty: %s", self._subject, error)
-            try:
-                put_aside(self._path)
-            except OSError as failure:
-                LOG.warning("%s cannot be put aside: %s", self._path, failure)
-        return None
-
-    def peek_content(self) -> T | None:
-        """Read the content like load(), but leave a file that cannot be used where it is."""
-        try:
-            return self._parse(read_own(self._path))
-        except (OSError, ValueError):
-            return None
-
-    def is_due(self, now: float) -> bool:
-        """Tell whether a save is due by time alone; ``now`` is on the clock of save()."""
-        # A clock that was set back must not stop saves until it catches up.
-        return now - self._saved >= kept_json.SAVE_SECONDS or now < self._saved
-
-    def save(self, content: bytes, now: float) -> None:
-        """Write the content. A full disk costs only what is learnt meanwhile, and is logged once."""
-        # Also before a write that fails: a full disk is tried again at the usual interval.
-        self._saved = now
-        try:
-            write_durably(self._path, content)
-            self._failure = ""
-        except OSError as error:
-            if str(error) != self._failure:
-                LOG.error("%s cannot be saved: %s; the agent tries again", self._subject, error)
-            self._failure = str(error)
 
 
 FIRST_PAUSE: Final = 1.0

@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from compute_agent.events.event import EventKind, EventRecorder
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
-from compute_agent.loops.base import KeptFile
+from compute_agent.kept_json import KeptFile
 from compute_agent.model.messages import printable_text
 from compute_agent.reclaim.collectors import (
     FILE,

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from compute_agent.events.event import EventKind, EventOutcome, EventRecorder
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
-from compute_agent.loops.base import KeptFile
+from compute_agent.kept_json import KeptFile
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.reclaim.estimate import HOURS, EstimateLimits, UseEstimate, ZoneReading, estimate_use
 from compute_agent.reclaim.offers import (

@@ -19,7 +19,7 @@ from compute_agent import kept_json
 from compute_agent.classification.resolution import ManualValues, resolve_settings
 from compute_agent.classification.rules import GuestFacts
 from compute_agent.events.event import EventKind, EventRecorder
-from compute_agent.files import UnsafeFileError, put_aside, read_own, write_durably
+from compute_agent.files import UnsafeFileError, read_own, write_durably
 from compute_agent.model.guest import Allocation, Guest
 from compute_agent.model.guest_settings import SETTING_NAMES, SettingSource, read_setting, setting_text
 from compute_agent.pipeline.host_state import HostState
@@ -140,20 +140,14 @@ class ManualSettings:
 
 
 def _load_texts(path: Path) -> _Texts:
-    try:
-        return _parse_texts(read_own(path))
-    except FileNotFoundError:
-        return {}
-    # It stays in its place: a file that another user may have made must not be handled as damage.
-    except UnsafeFileError:
-        raise
-    except (OSError, ValueError) as error:
-        # Kept beside for the operator, because no other copy of these settings exists.
-        aside = put_aside(path)
-        LOG.error(
+    return kept_json.load_state(
+        path,
+        _parse_texts,
+        {},
+        lambda aside, error: LOG.error(
             "Settings of guests by hand cannot be read and are lost: %s, now %s: %s", path, aside, error
-        )
-        return {}
+        ),
+    )
 
 
 def _parse_texts(content: bytes) -> _Texts:

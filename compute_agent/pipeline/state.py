@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from compute_agent import kept_json, locks
-from compute_agent.files import UnsafeFileError, put_aside, read_own, secure_folder, write_durably
+from compute_agent.files import UnsafeFileError, read_own, secure_folder, write_durably
 from compute_agent.model.cpuset import FormerValues
 from compute_agent.model.guest import Allocation, CpuAssignment
 from compute_agent.report.history import ConsumerOwner, OlderCopy, PlacementHistory
@@ -284,21 +284,17 @@ def parse(content: bytes) -> AgentState:
 
 
 def _load(path: Path) -> AgentState:
-    try:
-        return parse(read_own(path))
-    except FileNotFoundError:
-        return AgentState()
-    except UnsafeFileError:
-        raise
-    except (OSError, ValueError) as error:
-        aside = put_aside(path)
-        LOG.warning(
+    return kept_json.load_state(
+        path,
+        parse,
+        AgentState(),
+        lambda aside, error: LOG.warning(
             "The state file %s cannot be used; the agent starts without it, and it is %s now: %s",
             path,
             aside,
             error,
-        )
-        return AgentState()
+        ),
+    )
 
 
 def _nova_root(content: Any) -> NovaRoot | None:

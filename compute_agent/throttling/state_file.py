@@ -32,7 +32,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from compute_agent import kept_json
-from compute_agent.files import UnsafeFileError, put_aside, read_own, remove_durably, write_durably
+from compute_agent.files import UnsafeFileError, read_own, remove_durably, write_durably
+from compute_agent.kept_json import KeptFile
 from compute_agent.throttling.actions import GuestLimits
 from compute_agent.throttling.arbiter import lowest_of
 from compute_agent.throttling.interference import state as interference_state
@@ -151,7 +152,7 @@ class ThrottlingFile:
         They are removed once this file is durable, not before: a crash in between leaves both, and the next
         start takes over the same parts again.
         """
-        watermarks, interference = former.former_watermarks, _read_former(former_file, self._clock())
+        watermarks, interference = former.former_watermarks, _former_file(former_file, self._clock()).load()
         if watermarks is None and interference is None:
             return
         self._state = merge_former(self._state, _former_watermarks(watermarks), interference)
@@ -205,11 +206,7 @@ def look_up_state(folder: Path, former_watermarks: Any = None) -> ThrottlingStat
         raise
     except (OSError, ValueError):
         state = ThrottlingState()
-    # Whatever is wrong with it, a start would go on without it.
-    try:
-        interference = _parse_former(read_own(folder / FORMER_FILE), now)
-    except (OSError, ValueError):
-        interference = None
+    interference = _former_file(folder / FORMER_FILE, now).peek_content()
     return merge_former(state, _former_watermarks(former_watermarks), interference)
 
 
@@ -253,40 +250,27 @@ def _read_document(document: Any, now: float) -> ThrottlingState:
 
 
 def _load_state(path: Path, now: float) -> ThrottlingState:
-    try:
-        return parse_state(read_own(path), now)
-    except FileNotFoundError:
-        return ThrottlingState()
-    except UnsafeFileError:
-        raise  # as for the agent's own state: a file that others can write might stop guests
-    except (OSError, ValueError) as error:
-        aside = put_aside(path)
-        LOG.warning(
+    # Not a file that others can write, as for the agent's own state: it might stop guests.
+    return kept_json.load_state(
+        path,
+        lambda content: parse_state(content, now),
+        ThrottlingState(),
+        lambda aside, error: LOG.warning(
             "The state of throttling in %s cannot be used and starts empty; the file is now %s: %s",
             path,
             aside,
             error,
-        )
-        return ThrottlingState()
+        ),
+    )
 
 
-def _read_former(path: Path, now: float) -> InterferenceState | None:
-    """The part on interference of a former release; None where there is none that can be used."""
-    try:
-        return _parse_former(read_own(path), now)
-    except FileNotFoundError:
-        return None
-    except UnsafeFileError as error:
-        LOG.warning("The state of interference of a former release is not used: %s", error)
-    except (OSError, ValueError) as error:
-        LOG.warning(
-            "The state of interference of a former release cannot be used and starts empty: %s", error
-        )
-        try:
-            put_aside(path)
-        except OSError as failure:
-            LOG.warning("%s cannot be put aside: %s", path, failure)
-    return None
+def _former_file(path: Path, now: float) -> KeptFile[InterferenceState]:
+    """The part on interference of a former release."""
+    return KeptFile(
+        path,
+        lambda content: _parse_former(content, now),
+        "The state of interference of a former release",
+    )
 
 
 def _parse_former(content: bytes, now: float) -> InterferenceState:

@@ -33,9 +33,9 @@ def load_text(folder, text):
     return load_options(path)
 
 
-def make_pipeline(world, driver, metrics=None, save=lambda *saved: None, kind=GuestPipeline):
+def make_pipeline(world, driver, metrics=None, save=lambda *saved: None, kind=GuestPipeline, recorder=None):
     """A pipeline that pins guests; its state is dropped unless ``save`` keeps it."""
-    return kind(world, driver, (CpusetController(driver),), save, metrics or AgentMetrics())
+    return kind(world, driver, (CpusetController(driver),), save, metrics or AgentMetrics(), recorder)
 
 
 class CalledPipeline(GuestPipeline):

@@ -15,6 +15,7 @@ from compute_agent.pipeline.guest_settings import FILE_NAME, ManualSettings
 from compute_agent.report.answers import ConflictError
 from compute_agent.resctrl.groups import read_groups, read_tasks
 from tests.compute_agent.agent.cache_agent import CacheAgent, uid
+from tests.compute_agent.builders import read_metric
 from tests.compute_agent.cmd.agents import run_here
 
 pytestmark = pytest.mark.slow
@@ -163,7 +164,7 @@ def test_a_host_without_groups_left_is_shown_on_the_guest_and_counted(rig):
         rig.run(uid(number), resctrl=f'{{"MB": {{"schemata": {{"percent": {number}0}}}}}}')
     last = rig.ask("guest.show", guest=uid(7))
     assert last["refused"] == ["resctrl: all 8 resctrl groups are taken"]
-    assert rig.agent.metrics.refused_settings.labels("resctrl")._value.get() == 1
+    assert read_metric(rig.agent.metrics, "refused_settings", controller="resctrl") == 1
     assert last["pid"] in read_tasks(rig.files, "")
     rig.ask("guest.stop", guest=uid(1))
     assert rig.ask("guest.show", guest=uid(7))["refused"] == []
@@ -268,7 +269,7 @@ def test_drift_is_repaired_at_the_reconcile_and_counted(rig):
     rig.agent.pipeline.submit(ReconcileGuests()).result()
     assert rig.mask(group, 0) == before
     assert pid in read_tasks(rig.files, group)
-    assert rig.agent.metrics.drift.labels("resctrl")._value.get() == 1
+    assert read_metric(rig.agent.metrics, "drift_repairs_total", controller="resctrl") == 1
 
 
 def test_a_host_without_resctrl_works_without_it(rig, files, caplog):

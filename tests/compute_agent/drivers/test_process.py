@@ -17,7 +17,8 @@ from compute_agent.drivers import procfs
 from compute_agent.drivers.base import ChangeKind, CpuSettings, GuestChange
 from compute_agent.drivers.processes import driver as module
 from compute_agent.drivers.processes.driver import ProcessDriver
-from compute_agent.drivers.processes.process_table import PidWatch
+from compute_agent.drivers.processes.process_table import PidWatch, ProcessTable
+from compute_agent.drivers.processes.records import RecordStore
 from compute_agent.model.guest_settings import GuestSettings, MemoryType
 from compute_agent.model.messages import DriverError, GuestGoneError
 from tests.waits import wait_for
@@ -318,10 +319,10 @@ def test_a_uuid_is_used_once(driver, uid):
 
 
 def test_a_guest_that_cannot_be_recorded_does_not_start(driver, uid, monkeypatch, tmp_path):
-    def full(record):
+    def full(store, record):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(driver._table._store, "save", full)
+    monkeypatch.setattr(RecordStore, "save", full)
     with pytest.raises(DriverError, match="No space left"):
         driver.create_guest(uid, uid, GuestSettings(), ("touch", str(tmp_path / "mark")))
     assert driver.guests() == []
@@ -494,6 +495,8 @@ def test_the_wait_for_a_guest_that_the_kernel_does_not_end_has_a_limit(driver, u
     guest = run(driver, uid, "sleep", "60")
     with monkeypatch.context() as patched:
         patched.setattr(module, "_KILL_SECONDS", 0.1)
-        patched.setattr(driver._table, "is_alive", lambda record: True)  # as of one that waits for a disk
+        patched.setattr(
+            ProcessTable, "is_alive", lambda table, record: True
+        )  # as of one that waits for a disk
         with pytest.raises(DriverError, match=r"does not end 0\.1 s after SIGKILL"):
             driver.stop(guest, 0)

@@ -103,7 +103,7 @@ def test_a_full_disk_costs_only_the_estimates(rig, monkeypatch, caplog):
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("compute_agent.loops.base.write_durably", full)
+    monkeypatch.setattr("compute_agent.kept_json.write_durably", full)
     rig.minutes(10)
     assert caplog.text.count("use of CPUs cannot be saved") == 1
     assert rig.loop.cpus.zones[ZONE.uuid].history.time == rig.now

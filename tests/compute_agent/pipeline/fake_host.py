@@ -36,9 +36,13 @@ class FakeHost:
         self.metrics = AgentMetrics()
         self.new_pipeline(host_state)
 
+    recorder = None
+
     def new_pipeline(self, host_state=HOST_STATE):
         """Make another pipeline, as a restart of the agent does."""
-        self.pipeline = make_pipeline(host_state, self.driver, self.metrics, self._save)
+        self.pipeline = make_pipeline(
+            host_state, self.driver, self.metrics, self._save, recorder=self.recorder
+        )
 
     def take_over(self):
         """Have the pipeline know the running guests; its thread has ended afterwards."""

@@ -4,18 +4,15 @@ import pytest
 
 from compute_agent.events.event import EventRecorder
 from compute_agent.pipeline.events import AllocationsRead, GuestStopped, ReconcileGuests
-from compute_agent.pipeline.worker import GuestPipeline, GuestRefusedError
+from compute_agent.pipeline.worker import GuestRefusedError
 from tests.compute_agent.pipeline.fake_host import HOST_STATE, FakeHost
 
 
 class RecordingHost(FakeHost):
     def new_pipeline(self, host_state=HOST_STATE):
-        super().new_pipeline(host_state)
         self.events = []
-        controllers = self.pipeline._enforcer._controllers
-        self.pipeline = GuestPipeline(
-            host_state, self.driver, controllers, self._save, self.metrics, EventRecorder(self.events.append)
-        )
+        self.recorder = EventRecorder(self.events.append)
+        super().new_pipeline(host_state)
 
     def told(self):
         told = [(event.kind, event.guest, event.text) for event in self.events]

@@ -324,10 +324,8 @@ def test_a_guest_cpu_that_is_plugged_in_runs_on_what_the_others_have(watched, li
 def test_a_domain_destroyed_in_the_middle_is_gone(driver, watched, libvirtd, monkeypatch):
     domain = libvirtd.run()
     guest = watched.started()
-    known = driver._table.find_living(guest)
-    monkeypatch.setattr(
-        type(known.process), "misplaced_threads", _destroying(domain, type(known.process).misplaced_threads)
-    )
+    look = qemu.QemuProcess.misplaced_threads
+    monkeypatch.setattr(qemu.QemuProcess, "misplaced_threads", _destroying(domain, look))
     with pytest.raises(GuestGoneError, match=guest.uuid):
         driver.apply_cpu_settings(guest, APART)
 
@@ -391,7 +389,7 @@ def test_without_libvirtd_guests_are_known_and_changes_are_refused_until_it_is_b
         assert roles(guest.pid) == [{"0"}, {"1"}, {"1"}, {"1"}]
     finally:
         libvirtd.start()
-    wait_for(lambda: driver._connection.is_open)
+    wait_for(lambda: not driver.outage_reason)
     assert driver.apply_cpu_settings(guest, SWAPPED) > 0
     assert roles(guest.pid) == [{"1"}, {"0"}, {"0"}, {"0"}]
     libvirtd.run()  # events come again
@@ -412,12 +410,12 @@ def test_a_libvirtd_that_hangs_counts_as_away_and_delays_no_caller(driver, watch
         with pytest.raises(DriverError) as caught:
             driver.apply_cpu_settings(guest, SWAPPED)  # ends with the connection
         assert not isinstance(caught.value, GuestGoneError)
-        wait_for(lambda: not driver._connection.is_open)
+        wait_for(lambda: driver.outage_reason)
         for _ in range(100):  # and is not tried again
             with pytest.raises(DriverError, match="is away"):
                 driver.bind_memory(guest, frozenset({0}))
         assert roles(guest.pid) == [{"0"}, {"1"}, {"1"}, {"1"}]
-    wait_for(lambda: driver._connection.is_open)
+    wait_for(lambda: not driver.outage_reason)
     driver.apply_cpu_settings(guest, SWAPPED)
     assert roles(guest.pid) == [{"1"}, {"0"}, {"0"}, {"0"}]
 
@@ -427,7 +425,7 @@ def test_a_driver_is_closed_while_libvirtd_hangs(libvirtd):
     driver = LibvirtDriver(libvirtd.uri)
     (guest,) = driver.guests()
     with libvirtd.hanging():
-        wait_for(lambda: not driver._connection.is_open)
+        wait_for(lambda: driver.outage_reason)
         driver.close()
         assert procfs.identify_process(guest.pid) is not None
     assert domain.isActive()
@@ -458,7 +456,7 @@ def test_a_driver_without_libvirtd_says_so_and_waits_for_it(libvirtd):
         changes = queue.SimpleQueue()
         driver.watch_guests(changes.put)
         libvirtd.start()
-        wait_for(lambda: driver._listed)
+        wait_for(lambda: not driver.outage_reason)
         (guest,) = driver.guests()
         assert guest.pid == libvirtd.process(domain)
         assert changes.get(timeout=SECONDS) == GuestChange(ChangeKind.FOUND, guest)
@@ -728,7 +726,7 @@ def test_memory_that_cannot_be_bound_as_libvirtd_is_away_is_bound_later(driver, 
             driver.bind_memory(guest, ZERO)
     finally:
         libvirtd.start()
-    wait_for(lambda: driver._connection.is_open)
+    wait_for(lambda: not driver.outage_reason)
     assert driver.bind_memory(guest, ZERO) is libvirtd.has_cgroups
 
 
@@ -834,7 +832,7 @@ class TestChangesOfTheDefinition:
         for _ in range(5):
             libvirtd.run()
         domain.pinEmulator((True, True), libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG)
-        events = [it.guest.uuid for it in driver._table.all_domains()]
+        events = [each.uuid for each in driver.guests()]
 
         def drifts():
             for uid in events:

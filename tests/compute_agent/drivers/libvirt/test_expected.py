@@ -20,8 +20,19 @@ WORDS = [sys.executable, "-c", "import time; time.sleep(60)", "-uuid"]
 
 
 @pytest.fixture
-def domains():
-    return ExpectedDomains("libvirt", lambda: "")
+def owners():
+    """The answers of libvirtd about the usual owner of processes: texts, or errors."""
+    return [""]
+
+
+@pytest.fixture
+def domains(owners):
+    def usual_owner():
+        if isinstance(owners[0], Exception):
+            raise owners[0]
+        return owners[0]
+
+    return ExpectedDomains("libvirt", usual_owner)
 
 
 @pytest.fixture
@@ -87,20 +98,16 @@ def test_earlier_processes_and_those_of_other_users_are_not_expected_ones(domain
     assert domains.find_appeared() == ([], True)
 
 
-def test_no_process_is_found_or_lost_while_the_owner_of_processes_is_unknown(domains, start):
+def test_no_process_is_found_or_lost_while_the_owner_of_processes_is_unknown(domains, owners, start):
     one, other = str(uuid.uuid4()), str(uuid.uuid4())
     domains.expect_guest(described(one))
     domains.expect_guest(described(other).replace("<label>", "<none>").replace("</label>", "</none>"))
     pid = start(one)
     start(other)
-
-    def away():
-        raise DriverError("libvirtd is away")
-
-    domains._usual_owner = away
+    owners[0] = DriverError("libvirtd is away")
     with pytest.raises(DriverError):
         domains.find_appeared()
-    domains._usual_owner = lambda: ""
+    owners[0] = ""
     found, others = domains.find_appeared()
     assert ({guest.uuid for guest in found}, others) == ({one, other}, False)
     assert pid in {guest.pid for guest in found}
