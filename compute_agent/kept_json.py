@@ -123,6 +123,7 @@ class KeptFile(Generic[T]):
         self._path = path
         self._parse = parse
         self._subject = subject
+        # On the clock of the caller, before any of its times: the first save is due at once.
         self._saved = 0.0
         self._failure = ""
 

@@ -99,6 +99,7 @@ def offer_format(
     formatters: stevedore.ExtensionManager[Any], name: str, formatter: Callable[[], Any]
 ) -> None:
     """Make an output format known to a command, unless it has one of that name."""
+    # One plugin manager serves all commands of a process, which may offer the same format.
     if name not in formatters.names():
         # This extension comes from no entry point, so there is none to pass.
         formatters.extensions.append(Extension(name, None, formatter, formatter()))  # type: ignore[arg-type]

@@ -43,6 +43,7 @@ class FleetKey(_SigningCommand):
 
         path: Path = parsed_args.file
         try:
+            # With its mode from the first moment, and never over an existing key, which hosts trust.
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
             private = path.read_bytes()

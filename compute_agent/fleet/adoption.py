@@ -53,6 +53,7 @@ def starting_with_fleet(
     _get_usable(fleet, conf, check, has_failed)
     try:
         yield
+    # Whatever ended the start may come from these settings: the next start asks the source for others.
     except Exception as error:
         if not isinstance(error, but_for):
             _write_note(kept.note_failure, fleet.folder)
@@ -65,6 +66,7 @@ def _write_note(note: Callable[[Path], None], folder: Path) -> None:
     try:
         note(folder)
     except OSError as error:
+        # It only helps a later start that fails.
         LOG.warning("The result of the agent's start cannot be written: %s", error)
 
 

@@ -161,6 +161,7 @@ class GuestPipeline:
         self._overview = GuestOverview(self._cache, driver, metrics)
         self._applied = 0.0
         """When pending changes last went to the kernel (monotonic seconds)."""
+        # Without a bound: a sender that waited here might hold a lock that the worker needs.
         self._queue: queue.SimpleQueue[tuple[Event, Future[Any], float]] = queue.SimpleQueue()
         # Reentrant, because guests() and its like are also called by code that runs inside an event.
         self._lock = threading.RLock()
@@ -311,6 +312,7 @@ class GuestPipeline:
             self._devices.compare_trees(tree, event.host_state.tree, self._cache)
             if event.controllers is not None:
                 self._enforcer.use_controllers(event.controllers)
+        # With each event, as CPUs go offline without one.
         self._placer.host_state = self._enforcer.refresh_online(self.host_state)
         self._report_stopped()
         try:

@@ -40,6 +40,8 @@ def apply_plan(
             if not isinstance(step, RemoveGroup):
                 _check_free(files, step, stopped, exclusive)
             _apply_step(files, step, codec)
+        # A group that fails costs neither the groups before it nor those after it that take nothing of its
+        # ways.
         except ResctrlError as error:
             stopped[step.group] = error
     return stopped
@@ -90,6 +92,7 @@ def _apply_step(files: ResctrlFilesystem, step: PlanStep, codec: BandwidthCodec 
     before = read_group_schemata(files, step.group).restricted_to(step.schemata)
     try:
         write_schemata(files, step.group, step.schemata, codec)
+    # Each resource is a line of its own: the kernel may have taken some of them before it refused one.
     except ResctrlError as error:
         _restore_schemata(files, step, before, error)
         raise

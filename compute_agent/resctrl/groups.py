@@ -62,6 +62,7 @@ def read_groups(files: ResctrlFilesystem) -> ResctrlGroups:
             continue
         try:
             groups[name] = _read_group(files, name)
+        # Any program may remove a group between the listing and the read.
         except ResctrlError as error:
             LOG.debug("Group %s cannot be read and counts as removed: %s", name, error)
         except BadSchemataError as error:
@@ -144,6 +145,7 @@ def remove_group(files: ResctrlFilesystem, group: str) -> None:
         # The kernel removes the monitoring groups inside, and its tasks go to the default group.
         files.remove_folder(group)
     except ResctrlError as error:
+        # Another program has removed it meanwhile.
         if error.errno != errno.ENOENT:
             raise
 
@@ -179,6 +181,7 @@ def move_tasks(files: ResctrlFilesystem, group: str, thread_ids: Callable[[], It
                 files.write_file(group_path(group, "tasks"), f"{thread}\n")
                 moved += 1
             except ResctrlError as error:
+                # The thread has ended since it was listed.
                 if error.errno != errno.ESRCH:
                     raise
                 gone.add(thread)  # a list may show an ended thread for a while, in each pass again

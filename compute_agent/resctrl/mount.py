@@ -225,6 +225,7 @@ def _read_cache_control(
         min_bits = int(files.read_file(f"{folder}/min_cbm_bits"))
         # Older kernels have no such file: no way is known to be shared with devices.
         shareable = WayMask.parse_hex(files.read_optional(f"{folder}/shareable_bits") or "0")
+    # Each feature by itself: a file that cannot be read costs this one, and not the rest of resctrl.
     except (ResctrlError, BadMaskError, ValueError) as error:
         LOG.warning("Level %d caches cannot be controlled: %s", level, error)
         return None

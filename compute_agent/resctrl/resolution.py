@@ -350,6 +350,7 @@ def _possible_demand(
     share = demand.share
     try:
         share.check_supported(host.platform)
+    # The guest keeps the ways that it holds by its allocation; only the share on top is refused.
     except BadShareError as error:
         record_refusal(demand.guest, str(error))
         share = ShareSpec()

@@ -145,6 +145,7 @@ class GuestEvictions:
         self._called[uuid] = str(guest)
         try:
             self._ask_to_leave(guest)
+        # A guest that ended meanwhile has left, whatever the order to leave came to.
         except (DriverError, CommandFailedError) as error:
             if self._still_runs(guest):
                 raise

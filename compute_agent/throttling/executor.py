@@ -141,6 +141,7 @@ class ThrottleExecutor:
         try:
             trigger.save_state(actions)
             self._save_failure = ""
+        # The round goes on: a full disk must not keep guests from being limited or restored.
         except OSError as error:
             if str(error) != self._save_failure:
                 LOG.error("The state of throttling cannot be saved: %s; the agent tries again", error)

@@ -111,6 +111,7 @@ class KeystoneAuth:
         answer = _AuthAnswer()
         try:
             self._auth_token(environ, answer.start)
+        # not 401, for which a client would discard a token that may be valid
         except CannotAsk:
             answer.status = HTTPStatus.SERVICE_UNAVAILABLE
         if environ.pop(_ADMITTED, False):

@@ -52,6 +52,7 @@ class ApiRequest:
         :raises InvalidRequest: it has bytes that are no text.
         """
         try:
+            # Flask would replace such bytes, and the answer would be about another name than the client's
             unquote_to_bytes(request.query_string).decode()
         except UnicodeDecodeError as error:
             raise InvalidRequest(f"Invalid query string parameters: {error}") from None

@@ -58,6 +58,7 @@ class GcScheduler:
         """Collect garbage if it is time; called after each request."""
         if gc.get_count()[2] < _OFTEN:
             return
+        # a walk in the middle of a long search meets all of its results, which takes 0.1 s and more
         if self._long_requests() and time.monotonic() < self._collected + _PATIENCE:
             return
         # without waiting: another thread is collecting, and one collection is enough
@@ -81,6 +82,7 @@ class GcScheduler:
     def _collect(self) -> None:
         began = time.thread_time()
         found = gc.collect()
+        # CPU time of this thread: waiting for the interpreter is no part of the walk
         took = time.thread_time() - began
         self._collected = time.monotonic()
         if took > _LONG:

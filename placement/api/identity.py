@@ -112,6 +112,7 @@ class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library h
         is_application = "application_credential_id" in how
         plugin = v3.ApplicationCredential(url, **how) if is_application else v3.Password(url, **how)
         access = self._identity_server.request_access(plugin, self._session)
+        # seconds, and not a time: the session is timed by the clock of the database
         left = (access.expires - datetime.now(UTC)).total_seconds()
         return TokenAccess(access.auth_token, left, access.username or "", access.project_name or "")
 
@@ -199,6 +200,7 @@ class _IdentityServer:
         try:
             with self._sign_in_outage.attempt_request():
                 return plugin.get_access(session)
+        # one answer for a wrong name, secret or project: a stranger must not learn which one it was
         except (ks_exceptions.Unauthorized, ks_exceptions.BadRequest, ks_exceptions.Forbidden):
             raise SignInRefused from None
         except ks_exceptions.MissingAuthMethods:
@@ -291,6 +293,7 @@ def _check_cache(conf: cfg.ConfigOpts) -> None:
     options = conf[GROUP]
     if not options.memcached_servers:
         return
+    # the library imports these with the first request that has a token
     needed = {"memcache": "python-memcached"}
     if options.memcache_security_strategy.upper() == "ENCRYPT":
         needed["cryptography"] = "cryptography"

@@ -90,6 +90,7 @@ class ServiceMetrics:
         try:
             self._service.prepare_database()
             families = list(self._of_model.make_gauges())
+        # the other metrics are shown all the same, and this one says why some are missing
         except Unavailable as error:
             LOG.debug("Metrics without the database: %s", error)
             up.add_metric([], 0)

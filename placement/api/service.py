@@ -199,6 +199,7 @@ class PlacementService:
         """
         if self._prepared == self.model.reread:
             return
+        # after a failure one request at a time tries again, and the others are answered at once
         if not self._lock.acquire(timeout=0 if self._failed else _LOCK_TIMEOUT):
             raise Unavailable("The service is waiting for its database. Please try again later.")
         try:

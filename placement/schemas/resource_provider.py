@@ -106,6 +106,7 @@ class AttributeValue(SchemaField):
             raise violation_error("type", f"{shown_value(value)} is not of type 'string', 'number'")
         try:
             number = float(value)
+        # an integer of JSON may have any number of digits
         except OverflowError:
             number = math.inf
         if not math.isfinite(number):

@@ -266,6 +266,7 @@ class _ChunkedBody:
             if line < 0:
                 return None if len(received) - self._next < MAX_HEADERS else len(received)
             try:
+                # extensions of a chunk stand behind a semicolon (RFC 9112, 7.1.1), and mean nothing here
                 size = int(bytes(received[self._next : line]).split(b";")[0], 16)
             except ValueError:
                 return len(received)

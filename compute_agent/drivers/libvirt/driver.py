@@ -32,7 +32,7 @@ from compute_agent.drivers.base import (
     OomKill,
 )
 from compute_agent.drivers.cgroup import GuestCgroup
-from compute_agent.drivers.libvirt import domain_definition, emulator_pins, qemu
+from compute_agent.drivers.libvirt import domain_definition, qemu
 from compute_agent.drivers.libvirt.connection import LibvirtConnection
 from compute_agent.drivers.libvirt.domain_definition import RESTRICTIVE, SOFT_LIMIT, MemoryBinding
 from compute_agent.drivers.libvirt.domain_metadata import read_flavor
@@ -163,6 +163,7 @@ class LibvirtDriver:
 
     def close(self) -> None:
         """Disconnect. Domains run on."""
+        # Before the message that wakes the thread, which then looks at this.
         self._stopped.set()
         self._messages.put(None)
         if threading.current_thread() is not self._thread:
@@ -254,6 +255,7 @@ class LibvirtDriver:
                     # Another agent may have started while this one had no connection.
                     self._check_lock()
                     self._connection.open()
+                    # Before the next event: what happened while there was no connection has no event.
                     self._table.look_around(everything=True)
                     self._next_look = time.monotonic() + self._look_interval
                     self._listed, self._absence = True, ""
@@ -399,7 +401,7 @@ class LibvirtDriver:
     def emulator_threads(self, guest: Guest) -> Mapping[int, frozenset[int]]:
         """The CPUs of the threads of QEMU that run no guest CPU, and of helper_affinity()."""
         known = self._table.find_living(guest)
-        return emulator_pins.read_threads(known.process) | self._helpers.read_affinity(known)
+        return known.emulator_threads() | self._helpers.read_affinity(known)
 
     def move_emulator(self, guest: Guest, threads: Collection[int], cpus: frozenset[int]) -> int:
         """Move those of these threads for which the definition has pins, and helpers among them."""
@@ -407,21 +409,21 @@ class LibvirtDriver:
         host = self._connection.host_cpus
         with self._on_domain(known, "cannot be pinned") as domain:
             tuning = self._domain_tuning(domain)
-            moved = emulator_pins.move_threads(known, tuning, host, threads, cpus)
+            moved = known.move_threads(tuning, host, threads, cpus)
         return moved + self._helpers.move_tasks(known, cpus, only=threads)
 
     def moved_emulator(self, guest: Guest, online: frozenset[int]) -> Mapping[int, frozenset[int]]:
         """The threads of QEMU with other pins than the persistent definition has."""
         known = self._table.find_living(guest)
-        return emulator_pins.find_moved(known, self._connection.host_cpus, online)
+        return known.moved_threads(self._connection.host_cpus, online)
 
     def restore_emulator(self, guest: Guest, online: frozenset[int]) -> int:
         """Pin these by the definition again. Helpers on the same CPUs may use all that their groups allow."""
         known, host = self._table.find_living(guest), self._connection.host_cpus
-        moved = emulator_pins.find_moved(known, host, online)
+        moved = known.moved_threads(host, online)
         helpers = self._helpers.read_affinity(known)
         with self._on_domain(known, "cannot be pinned") as domain:
-            changed = emulator_pins.restore_threads(known, self._domain_tuning(domain), host, online)
+            changed = known.restore_threads(self._domain_tuning(domain), host, online)
         together = {tid for tid, cpus in helpers.items() if cpus in moved.values()}
         return changed + self._helpers.move_tasks(known, online, only=together)
 

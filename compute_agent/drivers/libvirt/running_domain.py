@@ -8,10 +8,11 @@ decides where the guest runs between its next start and its placement, so a fail
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -322,6 +323,57 @@ class RunningDomain:
             if has != wanted and (wanted or not unbound):
                 return frozenset() if unbound else has
         return None
+
+    # Threads that run no guest CPU. Where another program pins guests, they get back its pins in the
+    # definition, so that only threads with a pin there are moved. Only the running domain is changed: its
+    # next start is the other program's.
+
+    def emulator_threads(self) -> dict[int, CpuSet]:
+        """The CPUs of the threads that run no guest CPU, by thread id."""
+        roles = self.process.thread_roles().items()
+        found = {tid: procfs.thread_affinity(tid) for tid, role in roles if not role.runs_guest}
+        return {tid: cpus for tid, cpus in found.items() if cpus is not None}
+
+    def moved_threads(self, host: CpuSet, online: CpuSet) -> dict[int, CpuSet]:
+        """These threads with other pins than the definition has, with their CPUs, by thread id."""
+        pins = self._emulator_pins(host).items()
+        wanted = {role: cpus & online for role, cpus in pins if cpus & online}
+        return {tid: has for tid, (_, has) in self.process.find_elsewhere(wanted).items()}
+
+    def move_threads(self, tuning: DomainTuning, host: CpuSet, threads: Collection[int], cpus: CpuSet) -> int:
+        """Pin the threads with the roles of some to other CPUs; return how many changed."""
+        roles = self._roles_of(threads) & self._emulator_pins(host).keys()
+        return self._pin_roles(tuning, dict.fromkeys(roles, cpus))
+
+    def restore_threads(self, tuning: DomainTuning, host: CpuSet, online: CpuSet) -> int:
+        """Pin the threads by the definition; return how many changed."""
+        roles, pins = self._roles_of(self.moved_threads(host, online)), self._emulator_pins(host)
+        return self._pin_roles(tuning, {role: pins[role] for role in roles & pins.keys()})
+
+    def _emulator_pins(self, host: CpuSet) -> dict[ThreadRole, CpuSet]:
+        """The pins in the definition of these threads, without those to all CPUs of the host."""
+        pins = self.definition.demanded_pins(host) if self.definition.persistent else {}
+        return {role: cpus for role, cpus in pins.items() if not role.runs_guest}
+
+    def _roles_of(self, threads: Collection[int]) -> set[ThreadRole]:
+        return {role for tid, role in self.process.thread_roles().items() if tid in threads}
+
+    def _pin_roles(self, tuning: DomainTuning, wanted: Mapping[ThreadRole, CpuSet]) -> int:
+        before = self.process.find_elsewhere(wanted)
+        for role, cpus in wanted.items():
+            tuning.pin_threads({role}, CpuSettings((), cpus))
+        # Without cgroups, libvirt pins the main thread alone.
+        tried: set[int] = set()
+        for _ in range(procfs.MAX_PASSES):
+            left = self.process.find_elsewhere(wanted)
+            if not left.keys() - tried:
+                break
+            for tid, (role, _) in left.items():
+                tried.add(tid)
+                # The thread has ended, or the kernel refuses: the count below has what did not move.
+                with contextlib.suppress(OSError):
+                    os.sched_setaffinity(tid, wanted[role])
+        return len(before.keys() - self.process.find_elsewhere(wanted).keys())
 
 
 LOG = logging.getLogger(__name__)

@@ -334,6 +334,7 @@ def load_registry() -> MetricRegistry:
             if not isinstance(metric, WatermarkMetric):
                 raise ValueError(f"it is a {type(metric).__name__}, not a WatermarkMetric")
             registry.add_metric(metric)
+        # A package with a wrong metric must not cost the metrics of others.
         except ValueError as error:
             LOG.error(
                 "The metric %s of %s is left out: %s", extension.name, extension.entry_point_target, error

@@ -167,6 +167,7 @@ def state_from_json(content: Any) -> WatermarkState:
         if off not in (True, False, None):
             raise ValueError(f"scheduling_off is {off!r}")
         return WatermarkState(throttles, evictions, off)
+    # A damaged file may have any JSON.
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error
 

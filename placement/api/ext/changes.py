@@ -28,6 +28,7 @@ def list_since(call: ApiRequest) -> Response:
     waiting = call.service.waiting
     if wanted.wait == 0 or wanted.since is None:
         return _changes_answer(call, _find_changes(call, wanted, call.service.database.position()))
+    # few places to wait, so that threads are left for other requests
     if not waiting.acquire(blocking=False):
         response = _changes_answer(call, _find_changes(call, wanted, call.service.database.position()))
         response.headers["Retry-After"] = RETRY_AFTER
