@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -40,7 +40,8 @@ def read(path: str, max_bytes: int | None = None) -> bytes:
 def read_piece(path: str) -> bytes:
     """The content of a file that the kernel generates as a whole, so that one read(2) has all of it.
 
-    All files of a cgroup are such, except for the lists of its processes and threads.
+    All files of a cgroup are such, except for the lists of its processes and threads. So are masks of
+    interrupts, and the files ``stat`` and ``status`` of a process.
 
     :raises OSError: the file cannot be read.
     """
@@ -118,8 +119,15 @@ class SysFiles:
 
     def text(self, path: str) -> str | None:
         """The content of a file without blanks at its ends; None if it cannot be read."""
+        return self._stripped(path, read)
+
+    def piece(self, path: str) -> str | None:
+        """The same of a file for which read_piece() is enough."""
+        return self._stripped(path, read_piece)
+
+    def _stripped(self, path: str, read_file: Callable[[str], bytes]) -> str | None:
         try:
-            content = read_text(f"{self.root}/{path}")
+            content = read_file(f"{self.root}/{path}").decode(errors="replace")
         except FileNotFoundError:
             return None
         except OSError as error:

@@ -10,9 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from compute_agent.model.cpuset import CpuSet
+
+
+def find_counter_cpus(caches: Iterable[CpuSet], tickless: CpuSet) -> CpuSet:
+    """The CPUs on which the kernel itself reads counters of L3 caches: the first one of each.
+
+    :param tickless: CPUs of ``nohz_full``, which it avoids where it can.
+    """
+    return frozenset(min(cpus - tickless or cpus) for cpus in caches if cpus)
 
 
 class CacheReaderPlace:

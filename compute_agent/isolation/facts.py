@@ -54,6 +54,14 @@ _PASSTHROUGH: Final = re.compile(r"vfio-[a-z]+\S*\(([0-9a-f:.]+)\)", re.ASCII)
 
 """The threads of the kernel, all of which are children of kthreadd."""
 
+_INTERRUPT_FILES: Final = frozenset(
+    {
+        *("affinity_hint", "effective_affinity", "effective_affinity_list", "node", "smp_affinity"),
+        *("smp_affinity_list", "spurious"),
+    }
+)
+"""The files in the folder of an interrupt."""
+
 _VFIO_FILE: Final = re.compile(r"/dev/vfio/(?:([0-9]+)|devices/(vfio[0-9]+))", re.ASCII)
 """The file of a passthrough device: of a group, or of the device itself (Linux 6.6)."""
 
@@ -383,7 +391,9 @@ class MaskReader:
     def _read_interrupts(self, known: Collection[str]) -> Iterator[KernelMask]:
         for number in self._files.list_numbers(INTERRUPTS, ""):
             path = f"{INTERRUPTS}/{number}/smp_affinity_list"
-            actions = printable_text(", ".join(self._files.list_folders(f"{INTERRUPTS}/{number}")))
+            # The folders of actions are beside these files. A look at each entry would cost more.
+            names = self._files.list_names(f"{INTERRUPTS}/{number}")
+            actions = printable_text(", ".join(name for name in names if name not in _INTERRUPT_FILES))
             # An interrupt without an action never fires, and takes the default when it gets one.
             if actions or path in known:
                 yield from self._read_mask(path, MaskKind.INTERRUPT, actions)
@@ -403,14 +413,14 @@ class MaskReader:
 
     def _thread_names(self, thread: str) -> str:
         """Name and start of a kernel thread that can move; empty for others."""
-        match = _STAT.match(self._files.text(f"proc/{thread}/stat") or "")
+        match = _STAT.match(self._files.piece(f"proc/{thread}/stat") or "")
         if match is None or int(match["flags"]) & _NO_AFFINITY or match["name"].startswith(_FOLLOWING):
             return ""
         return printable_text(f"{match['name']}{_SINCE}{match['start']}")
 
     def _mask_text(self, path: str) -> str | None:
         """The part of a file that is the mask."""
-        text = self._files.text(path)
+        text = self._files.piece(path)
         if text is None or not path.endswith("/status"):
             return text
         match = _ALLOWED.search(text)

@@ -300,10 +300,10 @@ class PartitionFiles:
     def _read_state(self, group: str) -> GroupState:
         folder = f"{CONTROL_GROUPS}/{group}"
         return GroupState(
-            self._files.text(f"{folder}/{GROUP_CPUS}"),
-            self._files.text(f"{folder}/{_EXCLUSIVE}"),
+            self._files.piece(f"{folder}/{GROUP_CPUS}"),
+            self._files.piece(f"{folder}/{_EXCLUSIVE}"),
             self._files.cpu_list(f"{folder}/{_EFFECTIVE}") or frozenset(),
-            self._files.text(f"{folder}/{_PARTITION}"),
+            self._files.piece(f"{folder}/{_PARTITION}"),
         )
 
     def write_text(self, path: str, text: str) -> None:
@@ -316,8 +316,7 @@ class PartitionFiles:
 
 def groups_above(group: str) -> list[str]:
     """The groups above one, without the root, the outermost first."""
-    parts = group.split("/")[:-1]
-    return ["/".join(parts[: number + 1]) for number in range(len(parts))]
+    return [group[:place] for place, letter in enumerate(group) if letter == "/"]
 
 
 def _path(group: str, file: str) -> str:

@@ -6,13 +6,21 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from compute_agent.host.reader_place import CacheReaderPlace
+from compute_agent.host.reader_place import CacheReaderPlace, find_counter_cpus
 from compute_agent.isolation.own_threads import OwnThreads
 
 ALL = frozenset(os.sched_getaffinity(0))
 FIRST = frozenset({min(ALL)})
 
 pytestmark = pytest.mark.skipif(len(ALL) < 2, reason="needs two CPUs to tell apart")
+
+
+@pytest.mark.parametrize(
+    ("tickless", "found"), [((), {0, 4}), ((0, 1), {2, 4}), (range(8), {0, 4}), ((4, 5, 6), {0, 7})]
+)
+def test_the_kernel_reads_on_the_first_cpu_of_a_cache(tickless, found):
+    caches = [frozenset(range(4)), frozenset(range(4, 8)), frozenset()]
+    assert find_counter_cpus(caches, frozenset(tickless)) == found
 
 
 def in_thread(work):
