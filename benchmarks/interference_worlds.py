@@ -185,7 +185,7 @@ def _run(asked: Mapping[str, tuple[float, float]]) -> tuple[dict[str, float], di
         left -= had[uuid]
     load = min(0.98, total / CPUS)
     queue = 0.5 * load ** (math.sqrt(2 * (CPUS + 1)) - 1) / (CPUS * (1 - load))
-    # Who is held down by a quota waits for that; it is no victim of anybody.
+    # Who is held down by a quota waits for that; it is not a victim of anybody.
     return had, {uuid: wants[uuid] - had[uuid] + had[uuid] * queue for uuid in wants}
 
 

@@ -17,6 +17,6 @@ Order of calls
     reads the guests from the driver, resolves their settings, lets the policy choose CPUs, and lets the
     controllers write these to the kernel. The reporting loop compares the inventories with Placement.
 
-Imports point one way, from the commands down to ``model``, which imports no other room. CONTRIBUTING.md has
-the table, and ``pyproject.toml`` the contract.
+Imports point one way, from the commands down to ``model``, which imports no other package. CONTRIBUTING.md
+has the table, and ``pyproject.toml`` the contract.
 """

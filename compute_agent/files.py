@@ -154,12 +154,12 @@ def read_own(path: Path) -> bytes:
 def read_bounded(path: Path, max_bytes: int) -> bytes:
     """The content of a regular file of operators or packages, which symbolic links may lead to.
 
-    :raises OSError: the path is no regular file, has more than ``max_bytes``, or cannot be read.
+    :raises OSError: the path is not a regular file, has more than ``max_bytes``, or cannot be read.
     """
     # O_NONBLOCK: open(2) of a FIFO would wait for its other end without limit.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(f"{path} is no regular file")
+            raise OSError(f"{path} is not a regular file")
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise OSError(f"{path} is larger than {max_bytes} bytes")
@@ -227,7 +227,7 @@ def put_aside(path: Path) -> Path:
 
 
 def remove_durably(path: Path) -> None:
-    """Remove ``path`` so that it stays removed after a power cut. An absent file is no error."""
+    """Remove ``path`` so that it stays removed after a power cut. An absent file is not an error."""
     path.unlink(missing_ok=True)
     sync_folder(path.parent)
 

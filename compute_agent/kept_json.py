@@ -55,7 +55,7 @@ def parse(version: int, content: bytes, read: Callable[[Any], T]) -> T:
 
     :param version: the version of the format that the caller reads.
 
-    :raises ValueError: the content is no JSON, has another version, or ``read`` misses a part.
+    :raises ValueError: the content is not JSON, has another version, or ``read`` misses a part.
     """
     try:
         document = json.loads(content)
@@ -71,21 +71,21 @@ def parse(version: int, content: bytes, read: Callable[[Any], T]) -> T:
 def read_number(value: Any, largest: float) -> float:
     """A number from a state file.
 
-    :raises ValueError: the value is no number from 0 to ``largest``.
+    :raises ValueError: the value is not a number from 0 to ``largest``.
     """
     # bool is an int to Python; NaN and infinity, which json.loads() takes, fail the comparison.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= largest:
-        raise ValueError(f"{value!r} is no number from 0 to {largest:g}")
+        raise ValueError(f"{value!r} is not a number from 0 to {largest:g}")
     return float(value)
 
 
 def text(value: Any) -> str:
     """A text from a state file.
 
-    :raises ValueError: the value is no text.
+    :raises ValueError: the value is not a text.
     """
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is no text")
+        raise ValueError(f"{value!r} is not a text")
     return value
 
 

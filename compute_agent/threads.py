@@ -44,7 +44,10 @@ ONCE: Final = "once"
 
 
 class WakeSignal:
-    """Ends the pause of one task. Made before the task, so that parts made earlier can hold it."""
+    """Ends the pause of one task.
+
+    A signal is created before its task, so that objects made earlier can hold it.
+    """
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -108,9 +111,10 @@ class PeriodicTask:
         :param pause: the seconds until the next round, from the seconds that this one took; None until woken.
         :param failed: called while an exception of a round is handled, with whether the exception differs
             from that of the round before.
-        :param is_needed: whether there is anything to do. Without it the thread ends, until start() is called
-            again.
-        :param begin: called when the thread starts. Neither this nor ``rest`` may call methods of the task.
+        :param is_needed: tells whether there is anything to do. If there is nothing, the thread ends until
+            start() is called again.
+        :param begin: called when the thread starts. Neither ``begin`` nor ``rest`` may call methods of the
+            task.
         :param rest: called when there is nothing to do any more.
         :param keep: called last, in a thread that was stopped.
         :param signal: wakes the task; without it only wake() does.

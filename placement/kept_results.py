@@ -15,8 +15,8 @@ _EXPANSION: Final = 64
 class KeptResults(Generic[Result]):
     """The most recently used results.
 
-    A client chooses the length of its arguments: a number of results would not bound the memory, their size
-    does.
+    Clients choose the length of the arguments, so the cache limits the size of all results and not their
+    number.
 
     :param max_bytes: the size of all results together, estimated generously.
     """

@@ -13,8 +13,8 @@ from placement.exceptions import Unavailable
 class PeerOutage(ABC):
     """Keeps requests from waiting for a peer that accepts requests and does not answer.
 
-    A worker has few threads. If each of them waited until its limit, none would be left for requests that do
-    not need the peer, such as health checks.
+    A worker has few threads. If each request waited until its limit, no thread would be left for requests
+    that do not need the peer, such as health checks.
     """
 
     #: the answer to the refused requests
@@ -40,7 +40,7 @@ class PeerOutage(ABC):
     def attempt_request(self) -> Iterator[None]:
         """Ask the peer in this context; its errors are raised unchanged.
 
-        :raises Unavailable: there was no answer the last time, and another request waits for one.
+        :raises Unavailable: the peer did not answer the last time, and another request is trying it.
         """
         # read once: another thread may begin or end the outage meanwhile, and the lock must be released
         alone = self._since is not None

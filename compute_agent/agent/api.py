@@ -17,6 +17,7 @@ from oslo_config import cfg
 from compute_agent.agent import release
 from compute_agent.agent.classification_check import input_document
 from compute_agent.agent.documents import (
+    device_document,
     guest_document,
     holder_document,
     loss_document,
@@ -48,6 +49,7 @@ from compute_agent.agent.protocol import Method, RequestError
 from compute_agent.drivers.base import GuestDriver
 from compute_agent.loops.arrivals import PreStartHook
 from compute_agent.loops.audit import AuditOutcome, audit_document
+from compute_agent.loops.devices import DeviceUse
 from compute_agent.loops.noise import CpuHolder
 from compute_agent.loops.reports import ReportLoop
 from compute_agent.model.guest import Allocation
@@ -138,6 +140,10 @@ class AgentParts(Protocol):
         """
         ...
 
+    def list_devices(self) -> list[DeviceUse]:
+        """The PCI devices that the host offers, with their holders."""
+        ...
+
     def list_watermarks(self) -> list[dict[str, Any]]:
         """The watermarks, and how usage stands to them."""
         ...
@@ -185,14 +191,15 @@ class AgentParts(Protocol):
 LOG = logging.getLogger(__name__)
 
 ANNOUNCE_SECONDS: Final = 2.0
-"""How long a start is held up until its cache group is made; it goes on without one then."""
+"""Seconds that a start waits for its cache group; afterwards it continues without one."""
 ROOT_SECONDS: Final = 10.0
 """The longest wait of a starting guest for the root provider of this host to be known."""
 _BUSY: Final = f"the agent is busy: no answer within {ANSWER_SECONDS} s"
 
 OPEN_METHODS: Final = frozenset(
     {
-        *("capacity.show", "cpu.holders", "guest.list", "guest.show", "guest.verify", "interference.list"),
+        *("capacity.show", "cpu.holders", "device.list"),
+        *("guest.list", "guest.show", "guest.verify", "interference.list"),
         *("inventory", "resctrl.groups", "status", "watermark.list", "watermark.test"),
     }
 )
@@ -214,6 +221,7 @@ class ApiMethods:
             "guest.verify": self.guest_verify,
             "guest.inputs": self.guest_inputs,
             "cpu.holders": self.cpu_holders,
+            "device.list": self.device_list,
             "guest.run": self.guest_run,
             "guest.adopt": self.guest_adopt,
             "guest.announce": self.guest_announce,
@@ -263,6 +271,11 @@ class ApiMethods:
         load(EmptySchema(), params)
         return [holder_document(one) for one in self._agent.list_holders()]
 
+    def device_list(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The PCI devices that the host offers, with their holders."""
+        load(EmptySchema(), params)
+        return [device_document(one) for one in self._agent.list_devices()]
+
     def guest_inputs(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """List the inputs of each guest's settings, for a check of another configuration."""
         load(EmptySchema(), params)
@@ -311,7 +324,7 @@ class ApiMethods:
         try:
             guest = self._agent.announcements.announce_guest(description, ANNOUNCE_SECONDS)
         except (ValueError, DriverError) as error:
-            raise RequestError(f"what is about to start cannot be expected: {error}") from error
+            raise RequestError(f"the starting guest cannot be announced: {error}") from error
         except FutureTimeoutError as error:
             raise RequestError(f"the agent is busy: not done within {ANNOUNCE_SECONDS} s") from error
         return {"uuid": guest.uuid, "name": guest.name}
@@ -331,13 +344,13 @@ class ApiMethods:
         return self._guest_document(self._agent.configurator.find_guest(guest.uuid))
 
     def guest_evict(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Have a guest leave, as a watermark does. Its outcome is an event."""
+        """Have a guest leave, as a watermark does. The outcome is recorded as an event."""
         guest = self._agent.configurator.find_guest(load(GuestSchema(), params)["guest"]).guest
         self._agent.manual_throttling.evict_guest(guest)
         return {"uuid": guest.uuid, "name": guest.name}
 
     def guest_move(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Move a guest off the CPUs that the current CPU sets do not have, or just tell where it would go."""
+        """Move a guest off CPUs outside the current CPU sets, or only report where it would go."""
         body = load(MoveSchema(), params)
         view = self._agent.configurator.find_guest(body["guest"])
         moving = MoveGuest(view.guest.uuid, body["dry_run"])
@@ -351,7 +364,7 @@ class ApiMethods:
         return move_document(view, place, f"not in effect yet: {', '.join(pending)}" if pending else "moved")
 
     def guest_stop(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """End a guest; its allocation stays, as that is its owner's."""
+        """End a guest; its allocation stays, because it belongs to the owner."""
         guest = self._agent.configurator.find_guest(load(GuestSchema(), params)["guest"]).guest
         with _refuse_request(DriverError):
             self._agent.driver.stop(guest, float(self._agent.options.guests.stop_timeout))
@@ -397,7 +410,7 @@ class ApiMethods:
         with _refuse_request(PlacementError, DriverError):
             planned = self._agent.reports.reshape(load(ReshapeSchema(), params)["dry_run"])
         if isinstance(planned, InfeasibleReshape):
-            raise RequestError(f"the reshape cannot be: {planned.reason}")
+            raise RequestError(f"the reshape is not possible: {planned.reason}")
         return reshape_document(
             planned, {zone.uuid: zone.name for zone in self._agent.pipeline.host_state.all_zones}
         )
@@ -427,7 +440,10 @@ class ApiMethods:
         )
 
     def allocations_accept(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Believe what Placement says of guests, though it may have an older copy; what they lose by that."""
+        """Accept Placement's allocations although they may come from an older copy.
+
+        Return the losses of guests.
+        """
         load(EmptySchema(), params)
         with _refuse_request(PlacementError, DriverError, OSError):
             losses = self._agent.reports.accept_allocations()
@@ -531,7 +547,7 @@ def _refuse_request(*kinds: type[Exception], intro: str = "") -> Iterator[None]:
 
 
 def _guest_settings(body: Mapping[str, Any], allocation: Allocation) -> GuestSettings:
-    """The guest's settings; without a number of guest CPUs as many as the allocation has, one at least."""
+    """The guest's settings. The default number of guest CPUs is that of the allocation, at least one."""
     amount = sum(held.get(name, 0) for held in allocation.values() for name in CPU_CLASSES)
     return GuestSettings(
         vcpus=body.get("vcpus") or max(amount, 1), **{name: body[name] for name in SETTING_NAMES}

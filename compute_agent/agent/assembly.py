@@ -1,4 +1,6 @@
-"""Assembly of the agent: one function makes all parts, from top to bottom, each from parts that are there.
+"""Assembly of the agent.
+
+One function makes all parts, from top to bottom, each from parts that exist already.
 
 No part gets a later one. An earlier object carries calls that go the other way. A :class:`WakeSignal` wakes
 the reports. :class:`ConfigurationInForce` has the loops follow a reload. The worker's queue takes all events.
@@ -31,6 +33,7 @@ from compute_agent.loops.allocations import ClaimWatch, HistoryWatch
 from compute_agent.loops.arrivals import GuestEvents, PreStartHook
 from compute_agent.loops.audit import ConsumerLocations
 from compute_agent.loops.base import AgentLoop, ConfigurationInForce
+from compute_agent.loops.devices import DeviceSource
 from compute_agent.loops.events import EventLog, OomEvents
 from compute_agent.loops.fleet import FleetGuests, FleetLoop
 from compute_agent.loops.host_attributes import AgentHeartbeats, PositionReporter
@@ -89,6 +92,7 @@ class AssembledAgent:
     fleet: FleetLoop
     verifier: PromiseVerifier
     noise: NoiseSource
+    devices: DeviceSource
     monitoring: CacheMonitoring
     watermarks: WatermarkLoop
     interference: InterferenceLoop
@@ -102,7 +106,7 @@ class AssembledAgent:
 def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, folder: Path) -> AssembledAgent:
     """The agent of a state folder that is locked, by the ``options`` that ``load_conf`` gave first.
 
-    :raises ConfigError: it is a configuration to refuse.
+    :raises ConfigError: the configuration is refused.
     :raises cfg.Error:
     :raises IdentityError:
     :raises DriverError:
@@ -170,6 +174,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         )
         verifier = PromiseVerifier(in_force, pipeline, driver)
         noise = NoiseSource(in_force, pipeline, driver, metrics.registry)
+        devices = DeviceSource(Path(options.host.root), pipeline, metrics.registry)
         promises = PromiseWatch(conf, verifier.verify_all, recorder, metrics.registry, changed.wake)
         reports = ReportLoop(
             HostReporter(conf.client, saved.owned, state.keep_owned, saved.history.generations),
@@ -275,6 +280,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         fleet,
         verifier,
         noise,
+        devices,
         monitoring,
         watermarks,
         interference,

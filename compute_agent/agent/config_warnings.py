@@ -1,4 +1,4 @@
-"""Options that are valid and have no effect on this host, or another one than the operator expects.
+"""Valid options without effect on this host, or with an unexpected effect.
 
 Watermarks and interference are checked against the signals that the host can measure and the guests that
 can be throttled; collectors against the installed packages.
@@ -67,15 +67,15 @@ def interference_warnings(
     for name, options in interference_sections(conf):
         section, signal = f"[{INTERFERENCE}{name}]", SIGNALS.get(options.signal or "")
         if options.escalate_command and (reason := missing_program(options.escalate_command)):
-            yield f"{section} escalate_command: it will fail, as {reason}"
+            yield f"{section} escalate_command: it will fail, because {reason}"
         if signal is None:
             continue  # which is refused
         reasons = [unmeasured_metrics.get(metric, "") for metric in _METRICS[signal.name]]
         reasons += [_without_counters()] if signal.name == _CPI else []
         if reason := next(filter(None, reasons), ""):
-            yield f"{section} signal = {signal.name}: no guest is ever limited for it, as {reason}"
+            yield f"{section} signal = {signal.name}: no guest is ever limited for it, because {reason}"
         elif options.mode == "act" and (reason := unusable_levers.get(signal.lever.name, "")):
-            yield f"{section} mode = act: no guest is limited, as {reason}"
+            yield f"{section} mode = act: no guest is limited, because {reason}"
 
 
 def _without_counters() -> str:
@@ -105,14 +105,14 @@ def unmeasured_metrics(conf: cfg.ConfigOpts, control: ResctrlHandle | None) -> d
         if monitoring is None or not events & monitoring.features:
             found[metric] = "no resctrl is mounted here that counts it (see [resctrl] mount)"
         elif conf.monitoring.interval == 0:
-            found[metric] = "[monitoring] interval is 0, so that it is not measured"
+            found[metric] = "[monitoring] interval is 0, so it is not measured"
     for resource in _PRESSURES:
         path = str(Path(conf.host.root) / "proc/pressure" / resource)
         try:
             kernel_files.read(path)
         except OSError as error:
             found[f"{resource}_pressure"] = (
-                f"the kernel tells no pressures ({path}: {error.strerror}): it needs CONFIG_PSI, and psi=1"
+                f"the kernel reports no pressures ({path}: {error.strerror}): it needs CONFIG_PSI, and psi=1"
             )
     return found
 
@@ -172,8 +172,8 @@ def config_warnings(
 ) -> list[str]:
     """A sentence each, that names section, option and remedy.
 
-    ``rules`` are those of the watermarks (None: refused), ``resctrl`` is the mount of this host, ``driver``
-    the name of that of the guests.
+    ``rules`` has the watermarks (None: they were refused), ``resctrl`` the mount of this host, ``driver`` the
+    name of the driver of guests.
 
     :raises cfg.Error:
     :raises ConfigError: a class of block I/O cannot be.
@@ -211,7 +211,7 @@ def config_warnings(
     measures = unmeasured_metrics(conf, resctrl.control), unusable_levers(conf, resctrl, driver)
     found += interference_warnings(conf, *measures)
     if conf.qos.evict_command and (reason := missing_program(conf.qos.evict_command)):
-        found.append(f"[qos] evict_command: it will fail, as {reason}")
+        found.append(f"[qos] evict_command: it will fail, because {reason}")
     if rules is not None:
         found += find_unenforceable(rules.watermarks, rules.registry, *measures)
     return found

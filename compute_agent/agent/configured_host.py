@@ -104,21 +104,21 @@ def policy_of(conf: cfg.ConfigOpts, beside: bool) -> str:
 
 
 def check_options(conf: cfg.ConfigOpts) -> None:
-    """See that no option asks for a collector that is not there, or for what the policy never does.
+    """Check that no option requires a missing collector, or an action that the policy never takes.
 
     :raises ConfigError:
     """
     check_collectors(conf.capacity.collectors)
     if conf.policy.name == "static-pools" and not any(cpu_pool_sections(conf)):
         raise ConfigError(
-            "[policy] name = static-pools places guests in pools, and there is none: add a section"
+            "[policy] name = static-pools places guests in pools, but there is no pool: add a section"
             " [cpu_pool:NAME]"
         )
     if conf.policy.name != FOLLOW:
         return
     if conf.policy.rebalance:
         raise ConfigError(
-            "[policy] rebalance = true moves guests, and [policy] name = follow never does: remove one of the"
+            "[policy] rebalance = true moves guests, but [policy] name = follow never does: remove one of the"
             " two"
         )
     if conf.guests.unplaced == "refuse":
@@ -145,7 +145,7 @@ def pools_of(
     topology: HostTopology,
     beside: bool,
 ) -> tuple[tuple[CpuPool, ...], Positions, list[str]]:
-    """The pools that the host has, the CPUs of each by name, and a warning if those of the files are not had.
+    """The pools of the host, the CPUs of each by name, and a warning if configured pools cannot be used.
 
     :raises ConfigError: naming section and option.
     """
@@ -193,10 +193,13 @@ def derive_tree(
     owner: RootOwner,
     own_uuid: str,
 ) -> DerivedTree:
-    """The tree that the agent reports. Nothing is written, so that a check of the configuration asks, too.
+    """The tree that the agent reports.
 
-    ``guest_classes`` are the names of classes that pools may name; None: they are refused, and a check goes
-    on without pools. ``own_uuid`` is that of the agent's own root, which a tree below nova-compute's lacks.
+    The function writes nothing, so that checks of the configuration can call it, too.
+
+    ``guest_classes`` are the names of classes that pools may name; None: the classes were refused, and a
+    check continues without pools. ``own_uuid`` is that of the agent's own root, which a tree below
+    nova-compute's lacks.
 
     :raises ConfigError: naming section and option.
     :raises IdentityError: the name of the own root cannot be read.
@@ -259,10 +262,10 @@ def build_host_state(
 ) -> HostState:
     """The host as the configuration wants it. Deprecated options cost a log line each.
 
-    :param root_uuid: the uuid of the agent's own root provider. Without it, it is that of the state folder,
-        which is made if there is none.
+    :param root_uuid: the uuid of the agent's own root provider. By default, the uuid is read from the state
+        folder, which is made if it does not exist.
     :param control: the mount of resctrl, if there is one.
-    :param root: the owner of the root; without it the configuration says.
+    :param root: the owner of the root; by default, the one that the configuration names.
 
 
     :raises ConfigError: for a configuration that this host cannot have.
@@ -462,9 +465,10 @@ def make_controllers(
 ) -> tuple[KernelController, ...]:
     """The one list of all controllers, in the order in which they act, for work and for release.
 
-    :param control: the mount of resctrl that they may change, if there is one.
+    :param control: the mount of resctrl that the controllers may change; None if there is none.
     :param root: the folder that /sys and /proc are below.
-    :param drift_counter: makes a controller's counter, by its name, of files that other programs changed.
+    :param drift_counter: makes a controller's counter of files that other programs changed; takes the
+        controller's name.
     """
     files = KernelFiles(root)
     pinning: KernelController = EmulatorController(driver, settings.emulator)
@@ -576,7 +580,7 @@ def configured_host(
     See ``build_host_state`` for ``topology``, ``root`` and ``root_uuid``, ``open_resctrl`` for ``acting``.
 
     :raises ConfigError: the configuration is refused.
-    :raises cfg.Error: it is.
+    :raises cfg.Error: the configuration is refused.
     :raises IdentityError:
     :raises OSError: the host cannot be read.
     """

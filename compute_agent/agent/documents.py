@@ -22,6 +22,7 @@ from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.host.cpus import read_online
 from compute_agent.inventory.provider_tree import FIELDS
 from compute_agent.isolation.shell import IsolationStatus, stuck_sentences
+from compute_agent.loops.devices import DeviceUse
 from compute_agent.loops.events import EventLog, OomEvents
 from compute_agent.loops.monitoring import CacheMonitoring
 from compute_agent.loops.noise import CpuHolder
@@ -52,7 +53,7 @@ from compute_agent.usage.snapshot import MetricSeries
 def guest_document(view: GuestView, claim_expires: float | None = None) -> dict[str, Any]:
     """A guest as the command line shows it. CPUs are strings such as ``0-3,8``.
 
-    :param claim_expires: when its claim is gone by itself, in seconds since the epoch.
+    :param claim_expires: when the guest's claim expires, in seconds since the epoch.
     """
     assignment = view.assignment
     return {
@@ -100,6 +101,25 @@ def holder_document(holder: CpuHolder) -> dict[str, Any]:
     }
 
 
+def device_document(use: DeviceUse) -> dict[str, Any]:
+    """A PCI device with its holders."""
+    device = use.device
+    return {
+        "address": use.address,
+        "resource_class": use.resource_class,
+        "total": use.total,
+        "held": use.held_amount,
+        "numa_node": use.node,
+        "path": use.path,
+        "driver": "" if device is None else device.driver,
+        "link": "" if device is None else str(device.link),
+        "model": "" if device is None else device.model,
+        "mdev_types": [] if device is None else [f"{one.name}: {one.available}" for one in device.mdev_types],
+        "guests": dict(use.holders),
+        "text": use.in_words,
+    }
+
+
 def _json_value(value: Any) -> Any:
     return value.value if isinstance(value, Enum) else value
 
@@ -109,10 +129,10 @@ def _iso_time(seconds: float) -> str:
 
 
 def guests_document(views: Iterable[GuestView]) -> dict[str, Any]:
-    """Which guests are not as they should be, by what is the matter with them."""
+    """The guests with problems, by kind of problem."""
     views = tuple(views)
     return {
-        # An empty allocation is an answer of Placement, and None is no answer.
+        # An empty allocation is an answer of Placement, and None is not an answer.
         "unallocated_guests": [view.guest.uuid for view in views if view.allocation == {}],
         "unknown_guests": [view.guest.uuid for view in views if view.allocation is None],
         "refused_guests": [view.guest.uuid for view in views if view.refusal],
@@ -125,7 +145,7 @@ def guests_document(views: Iterable[GuestView]) -> dict[str, Any]:
 
 
 def guest_reason(view: GuestView) -> str:
-    """Why a guest is not where its own allocation has it, in words; empty if it is."""
+    """The reason why a guest does not run on the CPUs of its own allocation; empty if it does."""
     unknown = "" if view.allocation is not None else "Placement has not said yet what it holds"
     migrating = "" if view.migration is None else str(view.migration)
     return "; ".join(filter(None, (migrating, view.refusal or unknown, view.stray)))
@@ -292,10 +312,10 @@ def watermark_rows(status: WatermarkStatus) -> list[dict[str, Any]]:
     """All watermarks, by section.
 
     ``usage``, ``amount`` (the threshold) and ``gap`` are in the metric's unit, None where they are not known;
-    ``gap`` is also None where the threshold is not exceeded. ``streak`` is the number of rounds in a row in
-    breach, of the ``for_samples`` that it takes to act. ``in_force`` is what is done for the metric now; of
-    the watermarks that keep new guests away only those in breach say so, or else those within their
-    cool-down.
+    ``gap`` is also None where the threshold is not exceeded. ``streak`` is the number of consecutive rounds
+    in breach; the agent acts at ``for_samples``. ``in_force`` is the present action for the metric. Of the
+    watermarks that keep new guests away, only those in breach say so; if none is in breach, those within
+    their cool-down.
     """
     rows: list[dict[str, Any]] = []
     for watermark in sorted(status.rules.watermarks, key=lambda one: one.name):
@@ -358,7 +378,8 @@ def _in_force(
 def _kept_away(status: WatermarkStatus, watermark: WatermarkSection, domain: str) -> Iterator[str]:
     """Whether it is this watermark for which new guests are kept away.
 
-    It is in breach, or, if none is, it has been within its cool-down. Before the first round it could be any.
+    The cause is a watermark in breach or, if there is none, one within its cool-down. Before the first round
+    it could be any.
     """
     switch = WatermarkAction.DISABLE_SCHEDULING
     streak = status.streaks.get(WatermarkWatch(watermark.name, switch, domain))

@@ -134,7 +134,9 @@ def _inventory_text(inventory: ProviderInventory | None) -> str:
 def look_up_owner(
     conf: cfg.ConfigOpts, client: PlacementClient, state: AgentState, own: str
 ) -> tuple[RootOwner, str, str]:
-    """The owner of the root, that in words, and why Placement cannot be asked, empty if it can be.
+    """The owner of the root, its description, and the reason why Placement cannot be asked.
+
+    Empty if it can be.
 
     ``own`` is the uuid of the agent's own root.
     """
@@ -166,7 +168,7 @@ def try_configuration(
 ) -> None:
     """Make what follows from a configuration on this host, and drop it. Nothing changes.
 
-    :param owner: the owner of the root provider; without it the configuration says.
+    :param owner: the owner of the root provider; by default, the one that the configuration names.
     :param factory: makes the controllers, which need the driver of a running agent.
     :raises ConfigError: the agent would refuse it.
     :raises OSError: the host cannot be read.
@@ -212,7 +214,7 @@ _SECONDS: Final = 60.0
 def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
     """Everything that a start with this configuration would change.
 
-    It would do so in Placement, and for each guest in the kernel and in libvirt.
+    The changes are in Placement, and for each guest in the kernel and in libvirt.
 
     Raises what the agent would refuse to start with: ConfigError, IdentityError, DriverError, PlacementError
     (options that cannot be used), OSError.
@@ -357,7 +359,7 @@ class _KeptValues:
 class _ReadOnlyDriver:
     """A driver that is read and not changed.
 
-    It reports no ends of guests: a driver that does forgets their records.
+    This driver reports no ends of guests, because a driver that reports an end also forgets the record.
     """
 
     def __init__(self, driver: GuestDriver) -> None:

@@ -52,7 +52,7 @@ class GuestConfigurator:
     def change_guest(self, params: Mapping[str, Any], source: SettingSource = SettingSource.BY_HAND) -> Guest:
         """Set and unset settings of a running guest, in effect when this returns.
 
-        :raises RequestError: they cannot be, or the guest is not there.
+        :raises RequestError: the settings cannot be changed, or the guest is not there.
         :raises TimeoutError: the worker has no time.
         """
         body = dict(self.load_settings(SetSchema(), params))
@@ -92,7 +92,7 @@ class GuestConfigurator:
     def find_guest(self, wanted: str) -> GuestView:
         """The guest of a uuid, or else of a name.
 
-        :raises RequestError: there is none, or several have the name.
+        :raises RequestError: there is no such guest, or several have the name.
         """
         views = self.list_views()
         # The name of one guest may be the uuid of another, so uuids come first.

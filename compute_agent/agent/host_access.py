@@ -42,7 +42,7 @@ _NEEDED: Final = "the agent needs a folder there that it can write to"
 def check_state_folder(conf: cfg.ConfigOpts) -> str:
     """Why this user cannot keep anything there; empty if that can be. Nothing is made.
 
-    :raises ConfigError: others may write there, so that the agent of any user would refuse it.
+    :raises ConfigError: other users may write there, which an agent of any user would refuse.
     """
     folder = Path(conf.state_path)
     if reason := _folder_fault(folder, check_folder):
@@ -57,7 +57,7 @@ def check_state_folder(conf: cfg.ConfigOpts) -> str:
 def make_state_folder(conf: cfg.ConfigOpts) -> Path:
     """The folder, made if it is absent.
 
-    :raises ConfigError: it cannot be had, or others may write there.
+    :raises ConfigError: the folder cannot be used, or other users may write there.
     """
     folder = Path(conf.state_path)
     if reason := _folder_fault(folder, secure_folder):
@@ -66,7 +66,7 @@ def make_state_folder(conf: cfg.ConfigOpts) -> Path:
 
 
 def _folder_fault(folder: Path, see_to: Callable[[Path], None]) -> str:
-    """Why the folder, or that of guests in it, cannot be had; empty if both can.
+    """The reason why the folder, or its folder of guests, cannot be used; empty if both can.
 
     :raises ConfigError: others may write there.
     """
@@ -85,7 +85,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HostResctrl:
-    """The mount of this host, as far as there is one; ``off`` says why guests are not controlled with it."""
+    """The resctrl mount of this host, if any; ``off`` is the reason why the agent does not use it."""
 
     control: ResctrlHandle | None
     off: str = ""
@@ -94,7 +94,7 @@ class HostResctrl:
 def open_resctrl(conf: cfg.ConfigOpts, acting: bool = False) -> HostResctrl:
     """The mount that the configuration wants to be used.
 
-    ``acting`` is for the daemon, which mounts it if the configuration says so, and has to be able to write.
+    ``acting`` is for the daemon, which mounts resctrl if configured, and must be able to write.
     """
     root, options = Path(conf.host.root), conf.resctrl
     try:
@@ -143,7 +143,7 @@ def resctrl_signature(conf: cfg.ConfigOpts) -> Any:
 class HostDriver:
     """A driver that is locked for this agent.
 
-    ``notice`` says how the driver was chosen, where that is not the configured default.
+    ``notice`` explains the choice of the driver if it is not the configured default.
     """
 
     driver: GuestDriver
@@ -175,7 +175,7 @@ def open_host_driver(
     choice = choose_driver(
         conf.guests.driver, libvirtd_is_usable(conf.libvirt.uri), last.driver, len(last.guests)
     )
-    LOG.info("Guests are those of driver %s", choice.name)
+    LOG.info("The agent manages guests of driver %s", choice.name)
     if choice.notice:
         LOG.warning("%s", choice.notice)
     lock = lock_for(choice.name, conf, holder)

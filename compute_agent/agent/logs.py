@@ -80,14 +80,14 @@ def journal_entry(
         "EVENT_GUEST_NAME": event.name,
         "EVENT_REASON": event.reason,
     }
-    # Names of files may have surrogates, which stand for bytes that are no UTF-8.
+    # Names of files may have surrogates, which stand for bytes that are not UTF-8.
     return "".join(f"{name}={value}\n" for name, value in fields.items() if value).encode(
         errors="backslashreplace"
     )
 
 
 def send_events_to_journal(root: logging.Logger) -> None:
-    """Have events among what goes to standard error go to the journal instead, if that is where it ends."""
+    """Send events to the journal instead of standard error, if standard error leads to the journal."""
     if journal_is_stderr():
         root.handlers = [
             EventHandler(one) if getattr(one, "stream", None) is sys.stderr else one for one in root.handlers

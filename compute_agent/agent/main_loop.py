@@ -55,7 +55,7 @@ class ReceivedSignals:
         self._queue: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def put(self, number: int) -> None:
-        """Have the main thread act as it does at this signal."""
+        """Make the main thread act as if it had received this signal."""
         self._queue.put(number)
 
     def get(self, timeout: float) -> int | None:

@@ -40,7 +40,10 @@ class MaintenanceStore(Protocol):
 
 
 class MaintenanceMode:
-    """The operator's switch. It is kept before it takes effect, and outlives the agent."""
+    """The operator's switch.
+
+    The order is stored before it takes effect, and survives restarts of the agent.
+    """
 
     def __init__(
         self,
@@ -72,7 +75,7 @@ class MaintenanceMode:
     def switch_host(self, off: bool, reason: str = "") -> dict[str, Any]:
         """Keep new guests away, or let them in again; the state that follows.
 
-        :raises RequestError: that cannot be remembered, or is nova-compute's to decide.
+        :raises RequestError: the order cannot be stored, or only nova-compute may decide this.
         """
         if off and self._reports.is_beside:
             raise RequestError(f"nothing is changed: {DISABLE_SERVICE}")
@@ -85,7 +88,9 @@ class MaintenanceMode:
             try:
                 self._store.keep_maintenance(said)
             except OSError as error:
-                raise RequestError(f"nothing is changed, as it cannot be remembered: {error}") from error
+                raise RequestError(
+                    f"nothing is changed, because the change cannot be stored: {error}"
+                ) from error
             self._said = said
             self._recorder.record_event(
                 LOG.info,
@@ -103,9 +108,9 @@ class MaintenanceMode:
         return self.status_fields()
 
     def prepare_release(self) -> None:
-        """Keep new guests away before a release ends the agent, unless that is so or is nova-compute's to do.
+        """Keep new guests away before a release ends the agent, unless that is done, or nova-compute's task.
 
-        :raises RequestError: that cannot be remembered.
+        :raises RequestError: the order cannot be stored.
         """
         if not self._reports.is_beside and not self.is_on:
             self.switch_host(True, RELEASE_REASON)

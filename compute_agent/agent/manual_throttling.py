@@ -34,11 +34,11 @@ class GuestLeaving(Protocol):
     """Sees guests off; see :class:`compute_agent.throttling.evictions.GuestEvictions`."""
 
     def stop_guest(self, uuid: str) -> None:
-        """Make a guest leave, and see that it has left."""
+        """Make a guest leave the host, and check that it has left."""
         ...
 
     def give_back(self, uuid: str) -> None:
-        """Take this host's part of a guest's allocation from it."""
+        """Delete this host's part of a guest's allocation."""
         ...
 
 
@@ -73,7 +73,7 @@ class ManualThrottling:
         self._recorder.record_done(LOG.info, EventKind.THROTTLE_DOWN, guest, message, cores, reason=OWNER)
 
     def evict_guest(self, guest: Guest) -> None:
-        """Have a guest leave, as an eviction by a watermark does. Its outcome is an event.
+        """Have a guest leave, as an eviction by a watermark does. The outcome is recorded as an event.
 
         :raises RequestError: the guest is preserved, or is on its way already.
         """
@@ -82,7 +82,7 @@ class ManualThrottling:
             if guest.uuid in self._evicting:
                 raise RequestError(f"guest {guest} is being evicted already")
             self._evicting.add(guest.uuid)
-        LOG.info("Guest %s is evicted, as a command asked", guest)
+        LOG.info("A command evicts guest %s", guest)
         # In a thread of its own, because an eviction may take longer than a client waits.
         run_aside(MANUAL_EVICTION_THREAD, partial(self._see_off, guest), f"-{guest.uuid}")
 

@@ -87,7 +87,7 @@ class RunSchema(SettingsSchema):
     environment = fields.Dict(
         fields.String(
             validate=[
-                validate.Regexp(VARIABLE_NAME, error="that is no name of a variable"),
+                validate.Regexp(VARIABLE_NAME, error="that is not a name of a variable"),
                 validate.NoneOf([GUEST_VARIABLE], error="the agent sets that one itself"),
             ]
         ),

@@ -3,9 +3,10 @@
 A CPU of ``[compute] cpu_dedicated_set`` counts as present while it is offline, once the agent has seen it
 online: a start and a reload of the agent give the same inventory.
 
-A power manager may have taken such a CPU offline because no guest holds it. That is nova-compute, where its
-root provider is used. Elsewhere it is the agent, with ``[cpu_class:idle] park = offline``, or by the state
-file of an agent that had this before. Other CPUs stay offline until an operator brings them online.
+A power manager may have taken such a CPU offline because no guest holds it. The power manager is nova-compute
+if the agent works below nova-compute's root provider. Otherwise the agent is the power manager, with
+``[cpu_class:idle] park = offline``, or if its state file shows that the agent had this option before. Other
+CPUs stay offline until an operator brings them online.
 """
 
 from __future__ import annotations

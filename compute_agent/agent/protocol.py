@@ -199,7 +199,7 @@ class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
         own user.
 
         :raises OSError: naming the path.
-        :raises UnsafeFileError: others could put a socket of theirs in its place.
+        :raises UnsafeFileError: another user could replace the socket.
         """
         self._path = path
         self._methods = methods
@@ -257,7 +257,8 @@ class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
         # A new method is for root and the agent's user until it is listed as harmless.
         if method not in self._open_methods and user not in (0, os.geteuid()):
             raise RequestError(
-                f"{method} is for root and the user of the agent ({os.geteuid()}) alone, not for user {user}"
+                f"{method} is only for root and the user of the agent ({os.geteuid()}) alone, not for"
+                f" user {user}"
             )
         return method, serve, params
 
@@ -280,12 +281,12 @@ def _remove_left(path: Path) -> None:
     :raises OSError:
     """
     try:
-        # lstat(2), because a symbolic link is no socket that an agent has left.
+        # lstat(2), because a symbolic link is not a socket that an agent has left.
         left = stat.S_ISSOCK(path.lstat().st_mode)
     except FileNotFoundError:
         return
     if not left:
-        raise OSError(errno.EEXIST, f"cannot listen on {path}: it is no socket; move it away")
+        raise OSError(errno.EEXIST, f"cannot listen on {path}: it is not a socket; move it away")
     if _is_listened_on(path):
         raise OSError(errno.EADDRINUSE, f"cannot listen on {path}: another process does; set [daemon] socket")
     path.unlink(missing_ok=True)

@@ -99,12 +99,14 @@ def mark_released(folder: Path) -> None:
 
 
 def remove_mark(folder: Path, lock_timeout: float) -> None:
-    """Let agents work here again. Guests that were limited for others have all back, and keep it.
+    """Let agents work here again.
+
+    Guests that were limited for the sake of others have no such limits any more.
 
     If the release itself kept new guests away, the next agent lets them in again.
 
     :param lock_timeout: seconds to wait for a release or an agent that works on the folder.
-    :raises LockedError: one still does.
+    :raises LockedError: an agent or a release still runs.
     :raises OSError:
     """
     if not os.path.lexists(folder / MARK_FILE):
@@ -147,7 +149,10 @@ class ReleaseOptions:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRow:
-    """One thing that the agent has set: its kind, its owner, how it is, and the outcome."""
+    """One setting that the agent has made.
+
+    Its kind, its owner, its present state, and the outcome of the release.
+    """
 
     kind: str
     name: str
@@ -361,7 +366,8 @@ def blocked_providers(
 ) -> dict[str, str]:
     """The providers that cannot be deleted, and why.
 
-    These are those of others, with what is above them, and those on which others have inventories.
+    They are the providers of other programs, providers on which other programs have inventories, and all
+    providers above these.
     """
     reasons: dict[str, str] = {}
     for uuid in children_first(reported):
@@ -379,9 +385,9 @@ def blocked_providers(
 
 
 def combine_items(items: Iterable[ReleaseItem]) -> list[ReleaseItem]:
-    """The items with those of one kind and name as one: several controllers bind a guest together.
+    """Return the items, with those of one kind and name merged: several controllers bind a guest together.
 
-    A part that cannot be read makes the whole fail: half of it given back would be shown as done.
+    If one part cannot be read, the whole fails, because a half-undone setting would be shown as undone.
     """
     found: dict[tuple[str, str], list[ReleaseItem]] = {}
     for item in items:
@@ -410,7 +416,7 @@ def _release_row(item: ReleaseItem, outcome: str) -> ReleaseRow:
 def releasing_controllers(
     driver: GuestDriver, control: ResctrlHandle | None, state: StateFile, root: Path, given: bool
 ) -> tuple[KernelController, ...]:
-    """The controllers that a release asks, configured with nothing: their changes have to go.
+    """The controllers for a release, with an empty configuration, so that all their changes are undone.
 
     ``control`` is also one that limits nothing any more. ``given``: pins are not the agent's, and stay.
     """
@@ -448,7 +454,7 @@ _POLL_SECONDS: Final = 0.1
 def open_release(conf: cfg.ConfigOpts, options: ReleaseOptions, lock_timeout: float) -> Iterator[HostRelease]:
     """The release of this host, as long as no agent works on its state folder.
 
-    One that ends is waited for, ``lock_timeout`` seconds at most.
+    If an agent is ending, the release waits for it, at most ``lock_timeout`` seconds.
 
     :raises ConfigError:
     :raises LockedError:

@@ -35,6 +35,7 @@ from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.drivers.processes import records
 from compute_agent.files import remove_leftovers
 from compute_agent.loops.audit import AuditOutcome, HostAuditor
+from compute_agent.loops.devices import DeviceUse
 from compute_agent.loops.noise import CpuHolder
 from compute_agent.noise.osnoise import ORIGINAL_FILE, OsNoiseTracer, TracerError
 from compute_agent.pipeline.events import ReconcileGuests
@@ -54,9 +55,9 @@ class HostAgent:
     def __init__(self, load_conf: ConfigurationLoader) -> None:
         """Read configuration, host and state.
 
-        Nothing is changed but the state folder, and that resctrl is mounted if the configuration says so.
+        The constructor changes only the state folder, and mounts resctrl if configured.
 
-        :raises ConfigError: it is a configuration to refuse.
+        :raises ConfigError: the configuration is refused.
         :raises cfg.Error:
         :raises IdentityError:
         :raises LockedError:
@@ -221,7 +222,7 @@ class HostAgent:
     def resctrl_groups(self) -> list[dict[str, Any]]:
         """All resctrl groups of this host; see :func:`group_documents`.
 
-        :raises RequestError: there is no control.
+        :raises RequestError: this host has no resctrl.
         :raises ResctrlError:
         :raises BadSchemataError:
         """
@@ -272,6 +273,10 @@ class HostAgent:
     def list_holders(self) -> list[CpuHolder]:
         """The guests with dedicated CPUs."""
         return self._parts.noise.list_holders()
+
+    def list_devices(self) -> list[DeviceUse]:
+        """The PCI devices that the host offers, with their holders."""
+        return self._parts.devices.list_uses()
 
     def verify_promises(self) -> list[PromiseVerdict]:
         """The promises to all guests, compared with the kernel."""

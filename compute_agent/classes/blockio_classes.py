@@ -37,7 +37,7 @@ def _blockio_class(name: str, options: Any) -> BlockIoClass:
     # io.max and io.latency of the kernel are lines of devices; a weight is one for all.
     if (rates or latency) and not options.devices:
         raise ConfigError(
-            f"{section} devices: rates and latency are of devices: name some of /sys/block, such as vda or"
+            f"{section} devices: rates and latency need devices: name some of /sys/block, such as vda or"
             f" nvme*n1, or {GUEST_DISKS}"
         )
     return BlockIoClass(
@@ -58,7 +58,7 @@ def parse_rate(text: str) -> int:
     # The digits are bounded: a number of a million digits takes Python minutes to read.
     match = _AMOUNT.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is no rate: a number such as 100, 512K, 20M or 1.5G is needed")
+        raise ValueError(f"{text!r} is not a rate: a number such as 100, 512K, 20M or 1.5G is needed")
     return int(float(match[1]) * 1024 ** _POWERS[match[2]])
 
 
@@ -70,7 +70,9 @@ def _device_rate(section: str, option: str, text: str | None) -> int | None:
     except ValueError as error:
         raise ConfigError(f"{section} {option}: {error}") from error
     if not 1 <= amount <= _MAX_RATE:
-        raise ConfigError(f"{section} {option} = {text}: a rate is 1 at least; unset it for none")
+        raise ConfigError(
+            f"{section} {option} = {text}: a rate must be at least 1; remove the option for no limit"
+        )
     return amount
 
 

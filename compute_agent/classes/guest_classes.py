@@ -1,8 +1,9 @@
 """Classes of guests, and the annotation of one guest: shares of caches, bandwidth and memory, and the rank.
 
-The annotation is Koordinator's ``node.koordinator.sh/resctrl``. Its design document spells the keys ``LLC``,
-``MB`` and ``cacheid``, its API ``llc``, ``mb`` and ``cacheID``; both are understood, one at a time. Its API
-leaves out numbers that are 0 (Go's ``omitempty``): an override without a cache is of cache 0.
+The annotation is Koordinator's ``node.koordinator.sh/resctrl``. Koordinator's design document spells the keys
+``LLC``, ``MB`` and ``cacheid``, its API ``llc``, ``mb`` and ``cacheID``; both are understood, one at a time.
+Koordinator's API leaves out numbers that are 0 (Go's ``omitempty``): an override without a cache is of cache
+0.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class QosClasses:
 
     @property
     def share_specs(self) -> dict[str, ShareSpec]:
-        """Their shares of caches and bandwidth."""
+        """The shares of caches and bandwidth of all classes."""
         return {name: one.share for name, one in self.classes.items()}
 
     @property
@@ -137,7 +138,7 @@ def _class_ranks(conf: cfg.ConfigOpts) -> dict[str, int]:
         rank = ranks.get(name) if options.rank is None else options.rank
         # Without a rank nothing says whether it gives way before or after BE.
         if rank is None:
-            raise ConfigError(f"{section} rank: a class of another name than BE, LS or LSR needs one")
+            raise ConfigError(f"{section} rank: a class with a name other than BE, LS or LSR needs a rank")
         ranks[name] = rank
     return ranks
 
@@ -211,11 +212,11 @@ def parse_annotation(text: str) -> ShareSpec:
         body = json.loads(text, object_pairs_hook=_no_duplicates)
     except BadShareError:
         raise
-    # An annotation is a tenant's text: brackets without end are no reason to end the agent.
+    # An annotation is a tenant's text: brackets without end are not a reason to end the agent.
     except RecursionError as error:
         raise BadShareError("the annotation is nested too deeply") from error
     except ValueError as error:  # also numbers of thousands of digits
-        raise BadShareError(f"the annotation is no JSON: {error}") from error
+        raise BadShareError(f"the annotation is not JSON: {error}") from error
     top = _json_object("the annotation", body, ("LLC", "MB"))
     llc, llc_per_cache = _annotation_part("LLC", top.get("LLC"), "range", _json_range)
     mb, mb_per_cache = _annotation_part("MB", top.get("MB"), "percent", _json_percent)
@@ -241,7 +242,7 @@ def _annotation_part(
     if overrides is None:  # Go writes an empty list as null
         overrides = []
     if not isinstance(overrides, list):
-        raise BadShareError(f"{name}.schemataPerCache is no list")
+        raise BadShareError(f"{name}.schemataPerCache is not a list")
     for index, body in enumerate(overrides):
         where = f"{name}.schemataPerCache[{index}]"
         override = _json_object(where, body, ("cacheid", key))
@@ -261,7 +262,7 @@ _SPELLINGS: Final = {"llc": "LLC", "mb": "MB", "cacheID": "cacheid"}
 def _json_object(where: str, body: object, keys: tuple[str, ...]) -> dict[str, object]:
     """The fields of a JSON object by the first of their spellings."""
     if not isinstance(body, dict):
-        raise BadShareError(f"{where} is no object")
+        raise BadShareError(f"{where} is not an object")
     fields: dict[str, object] = {}
     for spelled, value in body.items():
         key = _SPELLINGS.get(spelled, spelled)

@@ -104,7 +104,7 @@ class _SourceFindings:
     problems: list[str] = field(default_factory=list)
 
     def read_value(self, where: str, setting: str, text: str) -> Values:
-        """The value of a text, by its setting; nothing if it cannot be used, which is then a problem."""
+        """The value of a setting from its text; a text that cannot be used gives none, and is a problem."""
         try:
             value = read_setting(setting, text)
         except ValueError as error:
@@ -119,7 +119,7 @@ class _SourceFindings:
             return {setting: value}
         if setting == "qos_class":
             # A guest may outlive a section: it is protected rather than taken for another class.
-            self.problems.append(f"{where}: {missing}; until then nothing acts on the guest")
+            self.problems.append(f"{where}: {missing}; until then the agent does not act on the guest")
             return {setting: value}
         if setting == "blockio_class":
             return {setting: value}  # its controller says so of each guest
@@ -137,7 +137,7 @@ def resolve_settings(
 ) -> ResolvedSettings:
     """The settings of a guest of these facts.
 
-    :param declared: settings that its driver has of it; ``declared_by`` is their source.
+    :param declared: settings of the guest that its driver knows; ``declared_by`` is their source.
     """
     found, manual = _SourceFindings(policy.known), manual or {}
     rule = first_match(policy.rules, facts)
@@ -194,7 +194,9 @@ def _flavor_values(found: _SourceFindings, policy: ClassificationPolicy, facts: 
             if setting not in SETTING_NAMES:
                 found.problems.append(f"flavor: there is no setting {shown}")
             elif setting not in policy.flavor_settings:
-                found.problems.append(f"flavor: {shown} does not count, as [guests] flavor_settings lacks it")
+                found.problems.append(
+                    f"flavor: {shown} has no effect, because [guests] flavor_settings does not list it"
+                )
             else:
                 values |= found.read_value(f"flavor: {shown}", setting, text)
     return values
@@ -204,7 +206,9 @@ def _image_values(found: _SourceFindings, policy: ClassificationPolicy, facts: G
     values: dict[str, Any] = {}
     for key, setting, text in _image_settings(facts):
         if key not in policy.image_settings:
-            found.problems.append(f"image: {key} does not count, as [guests] image_settings lacks it")
+            found.problems.append(
+                f"image: {key} has no effect, because [guests] image_settings does not list it"
+            )
             continue
         values |= found.read_value(f"image: {key}", setting, text)
     flavors = facts.identity.extra_specs.get("hw:cpu_thread_policy", ThreadPolicy.PREFER)
@@ -254,7 +258,7 @@ def parse_policy(conf: cfg.ConfigOpts, follows: bool = False) -> ClassificationP
     properties = {*_NOVA_PROPERTIES, *(f"{_IMAGE_NAMESPACE}{setting}" for setting in SETTING_NAMES)}
     if unknown := sorted(set(options.image_settings) - properties):
         raise ConfigError(
-            f"[guests] image_settings: {unknown[0]} is no property with a setting; there are"
+            f"[guests] image_settings: {unknown[0]} is not a property with a setting; there are"
             f" {', '.join(sorted(properties))}"
         )
     return ClassificationPolicy(

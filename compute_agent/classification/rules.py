@@ -1,8 +1,8 @@
 """Rules: sections that match guests by their properties, and have settings for them.
 
-All matches of a section have to hold. One of a list of patterns is enough, and so it is for patterns of one
-key of extra specs or image properties; of several keys each has to match. Patterns are as in a shell: ``*``,
-``?`` and ``[abc]``; a text without these is compared as it is.
+All matches of a section have to hold. One matching pattern of a list is enough. For extra specs and image
+properties each key must match, and one matching pattern of a key is enough. Patterns are as in a shell:
+``*``, ``?`` and ``[abc]``; a text without these is compared as it is.
 """
 
 from __future__ import annotations

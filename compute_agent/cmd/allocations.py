@@ -71,7 +71,7 @@ class AllocationsRestore(AgentLister):
 def _held_of(path: Path) -> list[HeldAllocation]:
     """Allocations of the guests of a host from its state file, without guests that migrate.
 
-    :raises ConfigError: the file is no state of an agent.
+    :raises ConfigError: the file is not a state of an agent.
     """
     try:
         state = parse(path.read_bytes())

@@ -20,7 +20,7 @@ class AuditCommand(AgentLister):
     """Compare the guests of this host with their allocations in Placement.
 
     Findings are guests without an allocation, allocations without a guest, amounts that differ from those of
-    the guest, and guests without a place. Two rows of the list are no findings: guests that migrate, and
+    the guest, and guests without CPUs. Two rows of the list are no findings: guests that migrate, and
     emulator threads on dedicated CPUs while [isolation] emulator = leave.
 
     The exit status is that of nova-manage placement audit. 0: there are no findings. 3: there are findings.
@@ -49,7 +49,7 @@ class AuditCommand(AgentLister):
             default=DEFAULT_MIN_AGE,
             metavar="SECONDS",
             help="how long the agent must have known an allocation without a guest before it is deleted;"
-            f" after a restart it begins to count anew. The default is {DEFAULT_MIN_AGE:.0f}.",
+            f" after a restart the count begins again. The default is {DEFAULT_MIN_AGE:.0f}.",
         )
         parser.add_argument(
             "--consumer",

@@ -133,7 +133,7 @@ def parse_moment(text: str) -> float:
 
     :param text: a length of time before now, or a time in ISO 8601, which without an offset is local.
 
-    :raises ArgumentTypeError: it is neither.
+    :raises ArgumentTypeError: the text is neither.
     """
     try:
         found = _epoch_seconds(text)
@@ -150,7 +150,7 @@ def _epoch_seconds(text: str) -> float:
     # Options cost half of the time of a help text, which needs none.
     from compute_agent.conf.duration import parse_duration
 
-    # A text that is no duration has to be a date.
+    # A text that is not a duration has to be a date.
     with suppress(ValueError):
         return time.time() - parse_duration(text)
     return datetime.fromisoformat(text).timestamp()

@@ -1,4 +1,4 @@
-"""Commands about decisions of the agent. They read the kept events, without the daemon."""
+"""Commands about decisions of the agent. These commands read the stored events without the daemon."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _EventLister(AgentLister):
             action="append",
             choices=list(map(str, EventKind)),
             metavar="KIND",
-            help=f"only those of a kind: {', '.join(EventKind)}; may be given several times",
+            help=f"only events of this kind: {', '.join(EventKind)}; may be given several times",
         )
         return parser
 
@@ -105,8 +105,8 @@ class EventList(_EventLister):
             type=parse_moment,
             default="1d",
             metavar="TIME",
-            help="begin of the list: a length of time before now, such as 90, 30m, 1h or 7d, or a time, such"
-            " as 2026-05-01T13:00; default: 1d",
+            help="start of the list: a length of time before now, such as 90, 30m, 1h or 7d, or a time,"
+            " such as 2026-05-01T13:00; default: 1d",
         )
         return parser
 

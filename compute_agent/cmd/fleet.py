@@ -18,7 +18,10 @@ from compute_agent.model.messages import require_cryptography
 
 
 class _SigningCommand(ShowOne):
-    """A command that makes or checks signatures. It needs an extra of the package; its help does not."""
+    """A command that makes or checks signatures.
+
+    The command needs an extra of the package; its help does not need it.
+    """
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """:raises ConfigError: the extra is not installed."""
@@ -33,7 +36,9 @@ class FleetKey(_SigningCommand):
         """Add the file."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
-            "file", type=Path, help="file of the private key (PEM); the command makes it if it does not exist"
+            "file",
+            type=Path,
+            help="file of the private key (PEM); the command makes a new key if the file does not exist",
         )
         return parser
 
@@ -141,7 +146,7 @@ def _revision_document(shown: revision.FleetRevision) -> dict[str, Any]:
 def _check_settings(settings: Path) -> None:
     """:raises FleetError: no host would accept a part of the file; the text names it.
 
-    :raises cfg.Error: the file is no ini file, or a value does not fit its option.
+    :raises cfg.Error: the file is not an ini file, or a value does not fit its option.
     """
     if found := revision_problems(settings, agent_conf.load([], [])):
         raise FleetError("; ".join(found))
@@ -149,7 +154,7 @@ def _check_settings(settings: Path) -> None:
 
 
 def _next_generation(target: Path, private: bytes) -> int:
-    """:raises FleetError: the file is no revision that was signed with this key."""
+    """:raises FleetError: the file is not a revision that was signed with this key."""
     from compute_agent.fleet import signature
 
     try:

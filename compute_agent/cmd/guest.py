@@ -32,14 +32,14 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--cpu-class",
-        help="class of its dedicated CPUs: the name of a section [cpu_class:NAME]; empty for that of its QoS"
-        " class",
+        help="class of the guest's dedicated CPUs: the name of a section [cpu_class:NAME]; empty to use"
+        " that of its QoS class",
     )
     parser.add_argument(
         "--isolation",
         choices=ISOLATION_LEVELS,
-        help="whether interrupts and other work of the host may run on its dedicated CPUs (shared) or not"
-        " (quiet); default: isolation of its class",
+        help="whether interrupts and other work of the host may run on the guest's dedicated CPUs (shared)"
+        " or not (quiet); default: the option isolation of its class",
     )
     parser.add_argument(
         "--spread",
@@ -51,7 +51,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         "--preserve",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="leave the guest alone: neither pin, nor limit, nor evict it",
+        help="leave the guest alone: neither pin, nor limit, nor evict the guest",
     )
     parser.add_argument(
         "--memory-type",
@@ -105,7 +105,7 @@ class _GuestStart(ShowOne):
 class GuestRun(_GuestStart):
     """Start a process as a guest, pinned before its first instruction.
 
-    Such as: guest run --vcpus 2 -- COMMAND ARG...
+    Example: guest run --vcpus 2 -- COMMAND ARG...
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -119,7 +119,7 @@ class GuestRun(_GuestStart):
             metavar="NAME[=VALUE]",
             help="variable of the guest's environment; without a value it has the value of this shell; may"
             " be given several times. Guests always have PATH, HOME, USER, LOGNAME, SHELL, LANG and"
-            " COMPUTE_AGENT_GUEST (their uuid). They inherit no variables of the agent",
+            " COMPUTE_AGENT_GUEST (their uuid). Guests inherit no variables of the agent",
         )
         parser.add_argument("--cwd", default=os.getcwd(), help="working folder; default: the current folder")
         parser.add_argument("command", nargs="+", metavar="COMMAND", help="program and arguments, after --")
@@ -149,7 +149,7 @@ class GuestAdopt(_GuestStart):
             "--cgroup",
             metavar="PATH",
             help="folder of a cgroup (version 2), such as /sys/fs/cgroup/work; all its processes move to a"
-            " cgroup of the guest, which ends with the last of them",
+            " cgroup of the guest, and the guest ends when the last of them ends",
         )
         return parser
 
@@ -201,8 +201,8 @@ _VERDICT: Final = ("guest", "name", "kind", "state", "promised", "found")
 class GuestVerify(AgentLister):
     """Compare the promises to guests with what the kernel shows now.
 
-    Promises are its CPUs, their siblings, NUMA nodes, cache, memory bandwidth and its level of isolation. A
-    promise is kept, broken, limited (throttling, or work that the kernel does not move) or unknown.
+    The promises are its CPUs, their siblings, NUMA nodes, cache, memory bandwidth and its level of isolation.
+    A promise is kept, broken, limited (throttling, or work that the kernel does not move) or unknown.
 
     The exit status is 0 if no promise is broken, 3 if one is, and 1 for an error.
     """
@@ -233,8 +233,8 @@ class GuestVerify(AgentLister):
 class GuestSet(_OneGuest):
     """Set or unset settings of a running guest of any driver.
 
-    They override settings of its domain, its flavor and rules. They stay until you unset them, or until the
-    guest has left the host for good.
+    Settings by hand override settings of the domain, its flavor and rules. Settings by hand stay until you
+    unset them, or until the guest has left the host for good.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -319,7 +319,7 @@ class GuestMove(_OneGuest):
 
 
 class GuestStop(_OneGuest):
-    """End a guest. Its allocation in Placement stays; its owner deletes it."""
+    """End a guest. The guest's allocation in Placement stays; its owner deletes it."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon to end it."""

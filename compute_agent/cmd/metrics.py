@@ -1,4 +1,7 @@
-"""Commands about the use of caches and memory bandwidth. They read the kept samples, without the daemon."""
+"""Commands about the use of caches and memory bandwidth.
+
+These commands read the stored samples without the daemon.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ class MetricsShow(AgentLister):
             type=parse_moment,
             default="1h",
             metavar="TIME",
-            help="begin: a length of time before now, such as 90, 30m, 1h or 7d, or a time, such as"
+            help="start: a length of time before now, such as 90, 30m, 1h or 7d, or a time, such as"
             " 2026-05-01T13:00; default: 1h",
         )
         parser.add_argument(

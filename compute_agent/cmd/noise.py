@@ -78,9 +78,10 @@ def measure_noise(
 class CpuNoiseList(AgentLister):
     """Measure what interrupts the CPUs that guests hold, by cause, a second each.
 
-    The counters of the kernel are read twice. Columns are interrupts without the tick, softirqs, involuntary
-    switches and run delay of the threads of guest CPUs, and the tick. With --osnoise the tracer of the kernel
-    measures dedicated CPUs that no guest holds, with a busy thread on each, and restores its settings.
+    The counters of the kernel are read twice. The columns show how often interrupts, softirqs, other threads
+    and the timer tick interrupt the threads of guest CPUs, and how long these threads wait. With --osnoise
+    the tracer of the kernel measures dedicated CPUs that no guest holds, with a busy thread on each, and
+    restores its settings.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

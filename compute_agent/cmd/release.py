@@ -36,8 +36,8 @@ class ReleaseCommand(AgentLister):
         parser.add_argument(
             "--pins",
             action="store_true",
-            help="also let guests run on all CPUs with memory of all NUMA nodes, and remove weights and"
-            " limits of memory",
+            help="also remove pins, CPU weights and memory limits, so that guests run on all CPUs with"
+            " memory of all NUMA nodes",
         )
         parser.add_argument(
             "--provider",
@@ -49,7 +49,7 @@ class ReleaseCommand(AgentLister):
             action="store_true",
             help="list the changes that would be undone, and undo none; a running agent continues",
         )
-        parser.add_argument("--undo", action="store_true", help="let an agent work on this host again")
+        parser.add_argument("--undo", action="store_true", help="let the agent work on this host again")
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:

@@ -46,8 +46,8 @@ class RunCommand(AgentLister):
         parser.add_argument(
             "--dry-run",
             action="store_true",
-            help="list the changes that a start would make in Placement, and for each guest in the kernel"
-            " and in libvirt, and make none. The other options apply to this list.",
+            help="list the changes of a start without making them: in Placement, and for each guest in the"
+            " kernel and in libvirt. The other options of the command apply to this list.",
         )
         return parser
 

@@ -30,7 +30,7 @@ _HOME, _REST_OF_LINE, _REST = "\x1b[H", "\x1b[K", "\x1b[J"
 class TopCommand(AgentCommand):
     """Show guests with their CPUs, cache ways and bandwidth, and the watermarks, continuously until q.
 
-    If the output is a file or a pipe, the command shows them once.
+    If the output is a file or a pipe, the command prints them once.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -118,7 +118,7 @@ def _positive_seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0.2 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0.2 to 3600")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0.2 to 3600")
     return seconds
 
 

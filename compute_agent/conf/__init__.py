@@ -1,10 +1,9 @@
 """The agent's ini file: options by section.
 
-Modules
-    Each section, or family of sections such as ``[watermark:NAME]``, has a module of its name, however short.
-    So a question about an option leads to one file. Such a module has ``register_opts(conf)``, which makes
-    its options known. Its ``list_opts()`` returns them by group for ``oslo-config-generator``. ``MODULES``
-    lists these modules.
+Modules Each section, or family of sections such as ``[watermark:NAME]``, has a module of its name, however
+    short. So a question about an option leads to one file. The module of a section has
+    ``register_opts(conf)``, which makes its options known. The function ``list_opts()`` returns them by group
+    for ``oslo-config-generator``. ``MODULES`` lists these modules.
 
     - ``duration``: the type of lengths of time
     - ``written``: the text of ini files, for errors about unknown options and comments
@@ -12,9 +11,9 @@ Modules
     - ``restart_only``: options that a reload does not change
 
 Order of calls
-    :func:`load` registers all options, reads the files, and registers the families that the files have. It
-    then reads each value once, as oslo.config checks a value only when it is read. Each room may import this
-    one.
+    :func:`load` registers all options, reads the files, and registers the families that the files have. The
+    function then reads each value once, as oslo.config checks a value only when it is read. Each package of
+    the agent may import this one.
 """
 
 import contextlib
@@ -150,7 +149,8 @@ def _check_values(conf: cfg.ConfigOpts) -> None:
 def find_unknown_options(conf: cfg.ConfigOpts) -> list[str]:
     """A sentence for each line of the files without effect, or with another effect than it seems.
 
-    Unknown options of watermarks, classes and [qos] are no part of it, as load() refuses these.
+    The result does not contain unknown options of watermarks, classes and [qos], because load() refuses
+    these.
     """
     known: dict[str, set[str]] = {"DEFAULT": set(OWN_OPTIONS)}
     for group, options in known_options(conf):

@@ -28,7 +28,7 @@ OPTS: Final = [
         "latency_ms",
         min=0.001,
         help="Target latency of the devices for guests of the class, in milliseconds. The kernel slows down"
-        " other guests to reach it (io.latency). Not every kernel has this feature.",
+        " other guests to reach the target (io.latency). Not every kernel has this feature.",
     ),
     cfg.ListOpt(
         "devices",

@@ -26,10 +26,10 @@ OPTS: Final = [
     cfg.BoolOpt(
         "memory",
         default=False,
-        help="Whether the option mode also applies to memory that guests leave unused. It is offered as"
-        " CUSTOM_RECLAIMED_MEMORY_MB on the same providers. Memory cannot be shared like CPU time: so give"
-        " such guests a limit (memory_high of [qos_class:BE]), and set a watermark of memory_usage that"
-        " evicts them.",
+        help="Whether the option mode also applies to memory that guests leave unused. This memory is"
+        " offered as CUSTOM_RECLAIMED_MEMORY_MB on the same providers. Memory cannot be shared like CPU"
+        " time: so give such guests a limit (memory_high of [qos_class:BE]), and set a watermark of"
+        " memory_usage that evicts them.",
     ),
     cfg.StrOpt(
         "steal",
@@ -46,8 +46,8 @@ OPTS: Final = [
         "collectors",
         default=[],
         help="Collectors of installed packages (entry points compute_agent.capacity) that report amounts of"
-        " resource classes. If a report is missing or too old, the agent reserves the whole amount."
-        " Collectors run inside the agent.",
+        " resource classes. If a report is missing or too old, the agent reserves the whole amount of the"
+        " class. Collectors run inside the agent.",
     ),
     cfg.FloatOpt(
         "sigma",
@@ -55,8 +55,8 @@ OPTS: Final = [
         min=0.0,
         max=20.0,
         help="Number of standard deviations above the mean. The agent expects the CPU use of all other"
-        " guests together to stay below this value. It computes the value from the last two hours, and from"
-        " the hourly peaks of the last day.",
+        " guests together to stay below this value. The agent computes the value from the last two hours,"
+        " and from the hourly peaks of the last day.",
     ),
     cfg.FloatOpt(
         "percentile",

@@ -7,8 +7,9 @@ from oslo_config import cfg
 CGROUP_OPTS: Final = [
     cfg.StrOpt(
         "root",
-        help="Folder of a delegated cgroup (version 2). Each process guest gets a cgroup of its own below it."
-        " If it is not set or not writable, the agent pins process guests by scheduler affinity only.",
+        help="Folder of a delegated cgroup (version 2). Each process guest gets its own cgroup below this"
+        " folder. If the folder is not set or not writable, the agent pins process guests by scheduler"
+        " affinity only.",
     ),
 ]
 

@@ -55,7 +55,7 @@ DEFAULT_OPTS: Final = [
         "reserved_host_disk_mb",
         default=0,
         min=0,
-        help=f"Disk space kept for the host, in MiB. The agent rounds it up to GiB. {_RESERVED}",
+        help=f"Disk space kept for the host, in MiB. The agent rounds the value up to GiB. {_RESERVED}",
     ),
     cfg.IntOpt(
         "reserved_host_cpus",
@@ -63,23 +63,24 @@ DEFAULT_OPTS: Final = [
         min=0,
         deprecated_for_removal=True,
         deprecated_reason="CPUs in neither cpu_dedicated_set nor cpu_shared_set belong to the host.",
-        help="Number of VCPU kept for the host. Cannot be combined with [compute] cpu_dedicated_set or"
-        " cpu_shared_set.",
+        help="Number of VCPU kept for the host. The option cannot be combined with [compute]"
+        " cpu_dedicated_set or cpu_shared_set.",
     ),
     cfg.StrOpt(
         "vcpu_pin_set",
         deprecated_for_removal=True,
         deprecated_reason="cpu_dedicated_set and cpu_shared_set separate pinned from floating guests.",
-        help="CPUs that back both VCPU and PCPU. If cpu_shared_set is set as well, they back VCPU only, and"
-        " emulator threads run on the CPUs of cpu_shared_set. Cannot be combined with cpu_dedicated_set.",
+        help="CPUs that back both VCPU and PCPU. If cpu_shared_set is set as well, the CPUs of vcpu_pin_set"
+        " back VCPU only, and emulator threads run on the CPUs of cpu_shared_set. The option cannot be"
+        " combined with cpu_dedicated_set.",
     ),
 ]
 
 COMPUTE_OPTS: Final = [
     cfg.StrOpt(
         "cpu_dedicated_set",
-        help="CPUs that back PCPU, such as 4-12,^8,15. Each of them runs one guest CPU. If neither this"
-        " option nor cpu_shared_set is set, all online CPUs back VCPU.",
+        help="CPUs that back PCPU, such as 4-12,^8,15. Each of these CPUs runs one guest CPU. If neither"
+        " this option nor cpu_shared_set is set, all online CPUs back VCPU.",
     ),
     cfg.StrOpt(
         "cpu_shared_set",
@@ -100,22 +101,22 @@ COMPUTE_OPTS: Final = [
         ],
         help="Shape of the provider tree: the providers that have the inventories. LLC and MBA are always on"
         " the provider of their L3 domain."
-        " Default: beside if nova-compute owns the provider of this host, else numa. On a host that is to get"
-        " a nova-compute later, set it to beside before the agent starts.",
+        " Default: beside if nova-compute owns the provider of this host, else numa. On a host that is to"
+        " get a nova-compute later, set the option to beside before the agent starts.",
     ),
     cfg.StrOpt(
         "resource_provider_name",
-        help="Name of the root provider. Default: the name that it had before; at the first start the host's"
-        " fully qualified domain name. If the value changes, the agent renames the provider. Beside"
-        " nova-compute, set the name of the hypervisor in Nova; the default is then the name that libvirt"
-        " reports.",
+        help="Name of the root provider. Default: the former name of the provider, or at the first start"
+        " the host's fully qualified domain name. If the value changes, the agent renames the provider."
+        " Beside nova-compute, set the name of the hypervisor in Nova; the default is then the name that"
+        " libvirt reports.",
     ),
     cfg.StrOpt(
         "provider_config_location",
-        help="Folder with files *.yaml in the format of Nova's provider.yaml (schema 1.0). Their inventories"
-        " and traits are added to the providers of this host. Default: none. Use /etc/nova/provider_config"
-        " only on hosts without nova-compute. If Nova would refuse a file, the agent does not start with it;"
-        " a running agent ignores it.",
+        help="Folder with files *.yaml in the format of Nova's provider.yaml (schema 1.0). The agent adds"
+        " the inventories and traits of these files to the providers of this host. Default: none. Use"
+        " /etc/nova/provider_config only on hosts without nova-compute. If Nova would refuse a file, the"
+        " agent does not start with that file; a running agent ignores it.",
     ),
     cfg.IntOpt(
         "memory_overhead",
@@ -128,14 +129,14 @@ COMPUTE_OPTS: Final = [
         "huge_pages",
         default=False,
         help="Whether huge pages of the host are offered to guests, as CUSTOM_HUGE_PAGES_2MB and similar"
-        " classes on the provider of their NUMA node. MEMORY_MB then no longer contains this memory. It"
-        " shrinks when guests hold no more than the rest.",
+        " classes on the provider of their NUMA node. MEMORY_MB then no longer contains this memory."
+        " MEMORY_MB shrinks as soon as the allocations of guests fit the remaining memory.",
     ),
     cfg.MultiStrOpt(
         "reserved_huge_pages",
         default=[],
         help="Huge pages kept for the host, such as node:0,size:2048,count:64. Repeat the option for each"
-        " NUMA node and size. A size is in KiB, or 2MB or 1GB. It has an effect only with [compute]"
+        " NUMA node and size. A size is in KiB, or 2MB or 1GB. The option has an effect only with [compute]"
         " huge_pages = true.",
     ),
     cfg.IntOpt(
@@ -155,10 +156,10 @@ COMPUTE_OPTS: Final = [
     cfg.BoolOpt(
         "report_positions",
         default=False,
-        help="Whether the CPUs and cache ways of guests and the lines of watermarks are reported to"
-        " Placement,"
-        " as attributes of the agent's first provider. The console draws them. Each start or end of a guest"
-        " then causes one more write to Placement. The attributes affect no decision.",
+        help="Whether the CPUs and cache ways of guests and the thresholds of watermarks are reported to"
+        " Placement, as attributes of the agent's first provider. The console draws the CPUs, ways and"
+        " thresholds. Each start or end of a guest then causes one more write to Placement. The attributes"
+        " affect no decision.",
     ),
 ]
 

@@ -29,7 +29,7 @@ OPTS: Final = [
     cfg.StrOpt(
         "uncore_min_frequency",
         help="Lowest frequency of the uncore of a package (caches, memory controllers): kHz, or min or turbo."
-        " Needs the kernel's intel_uncore_frequency.",
+        " The option needs the kernel's intel_uncore_frequency.",
     ),
     cfg.StrOpt(
         "uncore_max_frequency", help="Highest frequency of the uncore, in the format of uncore_min_frequency."
@@ -44,16 +44,16 @@ OPTS: Final = [
             ),
             ("c-state", "the agent disables all idle states but the deepest"),
         ],
-        help="How the agent parks dedicated cores, to save power, after no guest has used them for"
-        " park_after. The option is valid in [cpu_class:idle] only. The agent wakes a core before a guest"
+        help="Way to park dedicated cores, to save power, after no guest has used them for park_after. The"
+        " option is valid in [cpu_class:idle] only. The agent wakes a core before a guest"
         " starts on it. Default: idle cores are not parked.",
     ),
     cfg.FloatOpt(
         "park_after",
         default=60.0,
         min=0.0,
-        help="Seconds that a core is idle before the agent parks it. It does so at the next event of a"
-        " guest, or at the next comparison ([guests] reconcile_interval).",
+        help="Seconds that a core is idle before the agent parks the core. The agent parks the core at the"
+        " next event of a guest, or at the next comparison ([guests] reconcile_interval).",
     ),
 ]
 

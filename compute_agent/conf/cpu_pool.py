@@ -9,9 +9,9 @@ from compute_agent.model.cpuset import CPU_POOL
 OPTS: Final = [
     cfg.StrOpt(
         "cpus",
-        help="CPUs of the pool, such as 4-7,12. Each must be in cpu_dedicated_set or in cpu_shared_set, and"
-        " in no other pool. The pool offers CPUs of cpu_dedicated_set as PCPU, and CPUs of cpu_shared_set as"
-        " VCPU. The provider above the pool then does not offer them.",
+        help="CPUs of the pool, such as 4-7,12. Each CPU must be in cpu_dedicated_set or in cpu_shared_set,"
+        " and in no other pool. The pool offers CPUs of cpu_dedicated_set as PCPU, and CPUs of"
+        " cpu_shared_set as VCPU. The provider above the pool then does not offer these CPUs.",
     ),
     cfg.IntOpt(
         "dedicated_cpus",
@@ -24,19 +24,21 @@ OPTS: Final = [
         "shared_cpus",
         default=0,
         min=0,
-        help="Number of CPUs of cpu_shared_set in the pool. The agent chooses them as for dedicated_cpus.",
+        help="Number of CPUs of cpu_shared_set in the pool. The agent chooses these CPUs as for"
+        " dedicated_cpus.",
     ),
     cfg.BoolOpt(
         "per_node",
         default=False,
-        help="Whether the pool gets dedicated_cpus and shared_cpus from each NUMA node, instead of from one.",
+        help="Whether the pool gets dedicated_cpus and shared_cpus from each NUMA node, instead of from one"
+        " node.",
     ),
     cfg.IntOpt(
         "max_cpus",
         min=1,
-        help="Maximum number of CPUs on which floating guests of the pool run. Beyond the shared CPUs of the"
-        " pool they may borrow dedicated CPUs of the same zones while no guest holds them. Default: the"
-        " number of shared CPUs of the pool.",
+        help="Maximum number of CPUs on which floating guests of the pool run. Beyond the shared CPUs of"
+        " the pool floating guests may borrow dedicated CPUs of the same zones while no guest holds them."
+        " Default: the number of shared CPUs of the pool.",
     ),
     cfg.ListOpt(
         "guest_classes",

@@ -11,11 +11,11 @@ SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 def parse_duration(text: object) -> float:
     """The seconds of a length of time: a number, with s, m, h, d or w for other units.
 
-    :raises ValueError: the text is no length of time.
+    :raises ValueError: the text is not a length of time.
     """
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([smhdw]?)\s*", str(text), re.ASCII)
     if match is None:
-        raise ValueError(f"{text!r} is no length of time, such as 90, 30m, 1h or 7d")
+        raise ValueError(f"{text!r} is not a length of time, such as 90, 30m, 1h or 7d")
     return float(match[1]) * SECONDS[match[2]]
 
 
@@ -28,7 +28,7 @@ class DurationType(types.ConfigType):
     def __call__(self, value: object) -> float:
         """The seconds of a length of time.
 
-        :raises ValueError: the value is no length of time.
+        :raises ValueError: the value is not a length of time.
         """
         return parse_duration(value)
 

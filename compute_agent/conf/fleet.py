@@ -14,9 +14,9 @@ OPTS: Final = [
         "group",
         regex=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?$",
         help="Group of hosts to which this host belongs. The agent then reads settings from GROUP.conf of"
-        " the source, and the host's own files override them. If it is not set, the agent reads only its own"
-        " files. The option needs the Python package cryptography, which the extra fleet of the wheel"
-        " installs.",
+        " the source, and the host's own files override them. If the option is not set, the agent reads"
+        " only its own files. The option needs the Python package cryptography, which the extra fleet of"
+        " the wheel installs.",
     ),
     cfg.StrOpt(
         "source",
@@ -36,7 +36,7 @@ OPTS: Final = [
     cfg.StrOpt(
         "certfile",
         help="File with the client certificate (PEM, with its chain) that the agent presents to an https"
-        " source. It needs keyfile.",
+        " source. The option needs keyfile.",
     ),
     cfg.StrOpt(
         "keyfile",

@@ -109,14 +109,14 @@ OPTS: Final = [
     cfg.StrOpt("blockio_class", help="Class of block I/O: the name of a section [blockio_class:NAME]."),
     cfg.StrOpt(
         "cpu_class",
-        help="Class of the dedicated CPUs of the guests: the name of a section [cpu_class:NAME]. It"
+        help="Class of the dedicated CPUs of the guests: the name of a section [cpu_class:NAME]. The option"
         " overrides cpu_class of their class.",
     ),
     cfg.StrOpt(
         "isolation",
         choices=list(ISOLATION_CHOICES.items()),
-        help="Whether interrupts and other work of the host may run on the dedicated CPUs of the guests. It"
-        " overrides isolation of their class.",
+        help="Whether interrupts and other work of the host may run on the dedicated CPUs of the guests."
+        " The option overrides isolation of their class.",
     ),
     cfg.StrOpt(
         "memory_type",
@@ -125,8 +125,8 @@ OPTS: Final = [
     ),
     cfg.BoolOpt(
         "spread",
-        help="Whether the dedicated CPUs of a guest are on as many cores as possible. It applies only with"
-        " the thread policy prefer.",
+        help="Whether the dedicated CPUs of a guest are on as many cores as possible. The option applies"
+        " only with the thread policy prefer.",
     ),
     cfg.StrOpt(
         "thread_policy",
@@ -140,7 +140,8 @@ OPTS: Final = [
     ),
     cfg.BoolOpt(
         "preserve",
-        help="Whether the agent leaves the guests alone. It then neither pins nor limits nor evicts them.",
+        help="Whether the agent leaves the guests alone. The agent then neither pins nor limits nor evicts"
+        " these guests.",
     ),
 ]
 

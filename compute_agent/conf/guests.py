@@ -29,11 +29,11 @@ GUESTS_OPTS: Final = [
             ("libvirt", "QEMU domains of the libvirtd on this host"),
             ("process", "plain processes, started by the agent or adopted"),
         ],
-        help="Kind of the guests on this host. If it is not set, the agent keeps the driver of its last"
-        " start. At its first start it chooses libvirt if libvirt-python is installed and the socket of"
-        " [libvirt] uri exists, else process. It later changes from process to libvirt by itself, if"
-        " libvirtd is there at a start and no process guest runs. Any other change needs this option and a"
-        " restart.",
+        help="Kind of the guests on this host. If the option is not set, the agent keeps the driver of its"
+        " last start. At its first start the agent chooses libvirt if libvirt-python is installed and the"
+        " socket of [libvirt] uri exists, else process. The agent later changes from process to libvirt by"
+        " itself, if libvirtd is there at a start and no process guest runs. Any other change needs this"
+        " option and a restart.",
     ),
     cfg.StrOpt(
         "unallocated",
@@ -53,9 +53,9 @@ GUESTS_OPTS: Final = [
             ("refuse", "as shared, but the agent stops such a guest at once when it starts"),
         ],
         help="CPUs of guests for which the agent finds no CPUs. These are over-allocated guests; on hosts"
-        " without cpu_shared_set also guests without an allocation. They never run on CPUs that another"
-        " guest holds, unless guests hold all CPUs of the host. The agent never stops guests that already"
-        " run.",
+        " without cpu_shared_set also guests without an allocation. Such guests never run on CPUs that"
+        " another guest holds, unless guests hold all CPUs of the host. The agent never stops guests that"
+        " already run.",
     ),
     cfg.StrOpt(
         "default_qos_class",
@@ -66,8 +66,9 @@ GUESTS_OPTS: Final = [
         "flavor_settings",
         default=list(FLAVOR_SETTINGS),
         help="Settings that flavors of Nova may choose with extra specs compute_agent:SETTING, such as"
-        " compute_agent:qos_class. The agent ignores other extra specs of this kind, and `compute-agent"
-        " guest show` reports them. hw:cpu_thread_policy and hw:emulator_threads_policy always apply.",
+        " compute_agent:qos_class. The agent ignores other extra specs compute_agent:SETTING, and"
+        " `compute-agent guest show` reports them. hw:cpu_thread_policy and hw:emulator_threads_policy"
+        " always apply.",
     ),
     cfg.ListOpt(
         "image_settings",
@@ -88,7 +89,8 @@ GUESTS_OPTS: Final = [
         "stop_timeout",
         default=10.0,
         min=0.0,
-        help="Seconds that a guest has to end after the agent asked it to. After them the agent kills it.",
+        help="Seconds that a guest has to end after the agent asked it to. After this time the agent kills"
+        " it.",
     ),
     cfg.FloatOpt(
         "reconcile_interval",
@@ -102,8 +104,8 @@ GUESTS_OPTS: Final = [
         type=DurationType(),
         default="5m",
         help="Time between two comparisons of the promises to guests with the kernel, in seconds or as 5m,"
-        " 1h: CPUs, siblings, NUMA nodes, caches, bandwidth and isolation. Broken ones are events, a metric,"
-        " and an attribute of the host. 0 compares only for `compute-agent guest verify`.",
+        " 1h: CPUs, siblings, NUMA nodes, caches, bandwidth and isolation. Broken promises are events, a"
+        " metric, and an attribute of the host. With 0 only `compute-agent guest verify` compares.",
     ),
     cfg.Opt(
         "log_retention",
@@ -116,8 +118,8 @@ GUESTS_OPTS: Final = [
         "log_max_mb",
         default=512,
         min=0,
-        help="Maximum size, in MB, of the output of all ended process guests together. Above it the agent"
-        " removes the oldest output.",
+        help="Maximum size, in MB, of the output of all ended process guests together. Above this size the"
+        " agent removes the oldest output.",
     ),
     cfg.IntOpt(
         "log_guest_mb",

@@ -25,8 +25,8 @@ OPTS: Final = [
                 " get fewer cache ways",
             ),
         ],
-        help="Signal that shows whether a guest is disturbed. The agent compares it with the usual value of"
-        " the guest.",
+        help="Signal that shows whether a guest is disturbed. The agent compares the signal with the usual"
+        " value of the guest.",
     ),
     cfg.StrOpt(
         "mode",
@@ -46,8 +46,8 @@ OPTS: Final = [
         "consenting",
         default=[],
         help="Classes of guests that may be limited for a guest of the same class. The agent otherwise"
-        " limits only guests of a lower class than the disturbed one. It never limits a guest above [qos]"
-        " highest_class.",
+        " limits only guests of a lower class than the disturbed one. The agent never limits a guest above"
+        " [qos] highest_class.",
     ),
     cfg.IntOpt(
         "escalate_after",
@@ -59,9 +59,9 @@ OPTS: Final = [
     cfg.StrOpt(
         "escalate_command",
         help="Program that the agent calls if limits did not help for long; for example, it migrates the"
-        " guilty guest. Its last argument is the uuid of this guest. The agent calls it at most once a day,"
-        " and ends it after ten minutes. Blanks separate arguments, and quotes work as in a shell, but no"
-        " shell is started. The program does not inherit the agent's OS_*"
+        " guest that disturbs. The last argument of the program is the uuid of this guest. The agent calls"
+        " the program at most once a day, and ends it after ten minutes. Blanks separate arguments, and"
+        " quotes work as in a shell, but no shell is started. The program does not inherit the agent's OS_*"
         " environment variables.",
     ),
 ]

@@ -16,9 +16,9 @@ OPTS: Final = [
             (MOVE, "threads go to shared CPUs of the guest's NUMA nodes"),
         ],
         help="Treatment of emulator and I/O threads, workers of vhost and helpers such as swtpm on dedicated"
-        " CPUs of guests, with [policy] name = follow. Nova leaves these threads there, unless cpu_shared_set"
-        " and hw:emulator_threads_policy say otherwise. With other policies such threads are on shared CPUs"
-        " anyway.",
+        " CPUs of guests, with [policy] name = follow. Nova leaves these threads on dedicated CPUs, unless"
+        " cpu_shared_set and hw:emulator_threads_policy say otherwise. With other policies such threads are"
+        " on shared CPUs anyway.",
     ),
 ]
 

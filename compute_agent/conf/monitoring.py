@@ -14,7 +14,7 @@ OPTS: Final = [
         type=DurationType(),
         default="1",
         help="Time between two readings of the counters of cache occupancy and memory bandwidth: seconds, or"
-        " a number with a unit, such as 5s or 1m. The agent reads them at this interval only while"
+        " a number with a unit, such as 5s or 1m. The agent reads the counters at this interval only while"
         " watermarks, interference or scrapes of the metrics need them. Otherwise store_interval applies. 0"
         " disables the readings: watermarks of llc_occupancy and memory_bandwidth then have no effect.",
     ),
@@ -22,8 +22,8 @@ OPTS: Final = [
         "store_interval",
         type=DurationType(),
         default="10",
-        help="Time between two samples that the agent stores for `compute-agent metrics show`. They are in"
-        " samples.db in [DEFAULT] state_path. 0 stores none.",
+        help="Time between two samples that the agent stores for `compute-agent metrics show`. Samples are"
+        " in samples.db in [DEFAULT] state_path. 0 stores none.",
     ),
     cfg.Opt(
         "retention",
@@ -35,7 +35,8 @@ OPTS: Final = [
         "store_max_mb",
         default=512,
         min=1,
-        help="Maximum size of all stored samples, in MB. Above it the agent removes the oldest.",
+        help="Maximum size of all stored samples, in MB. Above this size the agent removes the oldest"
+        " samples.",
     ),
 ]
 

@@ -13,8 +13,8 @@ OPTS: Final = [
         help="PCI devices that the host offers, in the format of Nova's option: a JSON object, or a list of"
         " objects. An object has vendor_id, product_id, address or devname, and resource_class and traits."
         " The first object that matches a device applies to it. Each device has a provider below its NUMA"
-        " node, so that one query can ask for the device with CPUs and memory of that node. Devices that"
-        " nova-compute reports are left to it.",
+        " node, so that one query can ask for the device with CPUs and memory of that node. The agent"
+        " leaves devices that nova-compute reports to Nova.",
     ),
     cfg.StrOpt(
         "nodes",
@@ -24,7 +24,7 @@ OPTS: Final = [
             ("attributes", "each gets the attributes numa_node and pci_path"),
         ],
         help="Locality of the PCI devices that nova-compute reports below its own root provider. Nova keeps"
-        " attributes that others write. They need a service that has attributes.",
+        " attributes that others write. Attributes need a service that has attributes.",
     ),
 ]
 

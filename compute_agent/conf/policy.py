@@ -41,8 +41,9 @@ POLICY_OPTS: Final = [
     cfg.BoolOpt(
         "rebalance",
         default=False,
-        help="Whether the agent moves running guests to better dedicated CPUs that became free. It moves at"
-        " most one guest each [guests] reconcile_interval, and only for a gain of rebalance_gain or more.",
+        help="Whether the agent moves running guests to better dedicated CPUs that became free. The agent"
+        " moves at most one guest each [guests] reconcile_interval, and only for a gain of rebalance_gain"
+        " or more.",
     ),
     cfg.FloatOpt(
         "rebalance_gain",

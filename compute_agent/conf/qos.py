@@ -66,21 +66,21 @@ OPTS: Final = [
         "evict_grace",
         default=60.0,
         min=0.0,
-        help="Seconds that an evicted guest has to shut down. After them the agent kills it.",
+        help="Seconds that an evicted guest has to shut down. After this time the agent kills it.",
     ),
     cfg.StrOpt(
         "evict_command",
         help="Program that the agent runs for an evicted guest instead of asking it to stop; for example, a"
-        " live migration. Its last argument is the guest's uuid. Blanks separate arguments, and quotes work"
-        " as in a shell, but no shell is started. The program does not inherit the agent's OS_* environment"
-        " variables: it has to read its credentials itself.",
+        " live migration. The last argument of the program is the guest's uuid. Blanks separate arguments,"
+        " and quotes work as in a shell, but no shell is started. The program does not inherit the agent's"
+        " OS_* environment variables: it has to read its credentials itself.",
     ),
     cfg.FloatOpt(
         "evict_command_timeout",
         default=600.0,
         min=1.0,
-        help="Maximum run time of evict_command, in seconds. After it the agent ends the program and counts"
-        " it as failed.",
+        help="Maximum run time of evict_command, in seconds. After this time the agent ends the program and"
+        " counts it as failed.",
     ),
 ]
 
@@ -92,8 +92,8 @@ WATERMARK_OPTS: Final = [
     ),
     cfg.StrOpt(
         "throttle_down",
-        help="Usage above which guests are throttled: a percentage of the host's capacity, such as 80%, or a"
-        " number in the unit of the metric. K, M, G and T are powers of 1024.",
+        help="Usage above which the agent throttles guests: a percentage of the host's capacity, such as"
+        " 80%, or a number in the unit of the metric. K, M, G and T are powers of 1024.",
     ),
     cfg.StrOpt(
         "throttle_up", help="Usage below which throttled guests are restored, in the format of throttle_down."
@@ -106,17 +106,17 @@ WATERMARK_OPTS: Final = [
         "for_samples",
         default=3,
         min=1,
-        help="Number of consecutive rounds with usage above a line (an amount of this section) before the"
-        " agent acts.",
+        help="Number of consecutive rounds with usage above a threshold of this section before the agent"
+        " acts.",
     ),
     cfg.FloatOpt(
         "cool_down",
         default=30.0,
         min=0.0,
-        help="Seconds that the metric has to stay below all lines before the agent restores throttled"
+        help="Seconds that the metric has to stay below all thresholds before the agent restores throttled"
         " guests, or lets new guests in. For some metrics, such as pressures, the agent cannot compute the"
-        " effect of a restore. For these the time doubles after each restore that led to a new breach, up to"
-        " 16 times.",
+        " effect of a restore. For such metrics this time doubles after each restore that led to a new"
+        " breach, up to 16 times.",
     ),
     cfg.StrOpt(
         "mode",
@@ -153,15 +153,14 @@ QOS_CLASS_OPTS: Final = [
     ),
     cfg.StrOpt(
         "llc_code_range",
-        help="Range for code only, in place of llc_range. It needs separate masks for code and data (mount"
-        " option cdp), and"
-        " overrides llc_range and llc_range_per_cache.",
+        help="Range for code only, in place of llc_range. The option needs separate masks for code and data"
+        " (mount option cdp), and overrides llc_range and llc_range_per_cache.",
     ),
-    cfg.StrOpt("llc_data_range", help="Range for data only, with the conditions of llc_code_range."),
+    cfg.StrOpt("llc_data_range", help="Range for data only. The conditions of llc_code_range apply."),
     cfg.StrOpt(
         "l2_range",
-        help="Part of each level-2 cache that guests of the class may fill: a range of percent. It needs a"
-        " processor that can divide level-2 caches.",
+        help="Part of each level-2 cache that guests of the class may fill: a range of percent. The option"
+        " needs a processor that can divide level-2 caches.",
     ),
     cfg.StrOpt("mb_percent", help="Maximum memory bandwidth of the class, in percent."),
     cfg.StrOpt(
@@ -202,13 +201,13 @@ QOS_CLASS_OPTS: Final = [
         min=1,
         max=10_000,
         help="CPU weight of each VCPU and PCPU that a guest holds, beside other guests on the same CPUs"
-        " (cpu.weight). Default: 100, and 1 for BE and classes that rank no higher. These must not weigh more"
-        " than BE.",
+        " (cpu.weight). Default: 100, and 1 for BE and classes that rank no higher. These classes must not"
+        " weigh more than BE.",
     ),
     cfg.BoolOpt(
         "cpu_idle",
         help="Whether guests run only while no other group of the host wants their CPUs (cpu.idle, Linux"
-        " 5.15): even less than the lowest weight. Default: false.",
+        " 5.15). Such guests get even less CPU time than with the lowest weight. Default: false.",
     ),
     cfg.IntOpt(
         "cpu_burst",
@@ -221,8 +220,8 @@ QOS_CLASS_OPTS: Final = [
         "reclaimed_cap",
         min=1,
         max=1000,
-        help="Percent of the reclaimed CPUs that a guest holds (CUSTOM_RECLAIMED_VCPU) and that it gets at"
-        " most, also while other CPUs are idle. Default: no limit.",
+        help="Maximum CPU time of a guest, in percent of the reclaimed CPUs that it holds"
+        " (CUSTOM_RECLAIMED_VCPU), also while other CPUs are idle. Default: no limit.",
     ),
     cfg.IntOpt(
         "realtime_priority",

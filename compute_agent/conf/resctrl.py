@@ -22,7 +22,7 @@ OPTS: Final = [
         "shared_ways",
         default=2,
         min=1,
-        help="Number of ways of each L3 cache that no guest gets exclusively. Classes and the rest of the"
+        help="Number of ways of each L3 cache that no guest gets exclusively. Classes and processes of the"
         " host always have these ways. The inventory of LLC reserves them. The agent uses a higher number if"
         " the processor demands it, or if devices fill more ways.",
     ),
@@ -37,9 +37,9 @@ OPTS: Final = [
     cfg.FloatOpt(
         "memory_bandwidth_gbps",
         min=0.1,
-        help="Memory bandwidth of each L3 domain that counts as 100 percent, in 10^9 bytes a second. It"
-        " applies only if the kernel takes absolute values: on AMD, and with mba_MBps. On AMD the default is"
-        " the maximum that the kernel shows. With mba_MBps the option is required.",
+        help="Memory bandwidth of each L3 domain that counts as 100 percent, in 10^9 bytes a second. The"
+        " option applies only if the kernel accepts absolute values: on AMD, and with mba_MBps. On AMD the"
+        " default is the maximum that the kernel shows. With mba_MBps the option is required.",
     ),
 ]
 

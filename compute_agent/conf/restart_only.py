@@ -1,7 +1,7 @@
 """Options that apply at the start of the agent only.
 
-They name things that stay open while the agent runs: the state folder with the uuid of its provider, sockets,
-locks, the driver of guests. A reload that changed them would report another host.
+These options name things that stay open while the agent runs: the state folder with the uuid of its provider,
+sockets, locks, the driver of guests. A reload that changed them would report another host.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def files_of(conf: cfg.ConfigOpts) -> Iterator[Path]:
 def read(files: Iterable[Path]) -> Written:
     """The content of files.
 
-    :raises cfg.ConfigFileParseError: a file is no ini file.
+    :raises cfg.ConfigFileParseError: a file is not an ini file.
     :raises OSError: a file cannot be read.
     """
     found: dict[str, dict[str, str]] = {}

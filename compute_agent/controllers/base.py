@@ -1,7 +1,8 @@
 """The interface of controllers: each sets a part of the kernel, describes its changes, and undoes them.
 
-A new controller implements :class:`KernelController`. One that looks at one guest at a time inherits the rest
-from :class:`GuestController`. Dry run, reconcile and release ask all controllers in the order in which
+A new controller implements :class:`KernelController`. A controller that handles one guest at a time inherits
+the rest from :class:`GuestController`. Dry run, reconcile and release ask all controllers in the order in
+which
 :mod:`compute_agent.agent.configured_host` makes them.
 """
 
@@ -22,11 +23,11 @@ from compute_agent.model.resource import ThrottleControl
 class GuestTarget:
     """A guest as it should be.
 
-    :ivar assignment: where it runs. None: the agent does not place it.
+    :ivar assignment: where the guest runs. None: the agent does not place the guest.
     :ivar online: the CPUs that are online now.
     :ivar allocation: amounts by provider of this host and resource class. None: not known yet.
     :ivar limits: the temporary limits of throttling, in the units of their levers.
-    :ivar spare: the online CPUs that it may run on while all its own are offline.
+    :ivar spare: the online CPUs that the guest may run on while all its own CPUs are offline.
     """
 
     guest: Guest
@@ -58,14 +59,14 @@ FAILED: Final = "failed"
 """Prefix of the reason of an item that cannot be given back."""
 
 PINS: Final = "pins"
-"""The kind of items that bind a guest for good. They are given back on demand only; limits always are."""
+"""The kind of items that bind a guest for good. A release removes pins only on demand, but limits always."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseItem:
     """One setting of the agent, with its current value in words.
 
-    :ivar give_back: undoes the setting. None: it stays, for ``reason``.
+    :ivar give_back: undoes the setting. None: the setting stays, for ``reason``.
     """
 
     kind: str
@@ -122,8 +123,8 @@ class KernelController(Protocol):
         Preserved guests are among the targets, so that other guests do not get their resources.
 
         :param zones: the providers that allocations name.
-        :raises DriverError: it is not possible now; the worker calls again.
-        :raises OSError: it is not possible now; the worker calls again.
+        :raises DriverError: the work is not possible now; the worker calls again.
+        :raises OSError: the work is not possible now; the worker calls again.
         """
         ...
 
@@ -141,8 +142,8 @@ class KernelController(Protocol):
 
         :return: whether anything had to be written.
         :raises GuestGoneError:
-        :raises DriverError: it is not possible now.
-        :raises OSError: it is not possible now.
+        :raises DriverError: the change is not possible now.
+        :raises OSError: the change is not possible now.
         """
         ...
 

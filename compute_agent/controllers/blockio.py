@@ -1,8 +1,8 @@
 """Controller ``blockio``: the share of block devices that each guest gets, by its class of block I/O.
 
-A class is a section ``[blockio_class:NAME]``. A guest names one (``guest run --blockio-class``, metadata of a
-domain). A guest without a class keeps the kernel's default, and values that another program set stay. While
-a watermark throttles a guest, it gets a percentage of the weight and rates of its class.
+A class is a section ``[blockio_class:NAME]``. A guest names its class (``guest run --blockio-class``,
+metadata of a domain). A guest without a class keeps the kernel's default, and values that another program set
+stay. While a watermark throttles a guest, it gets a percentage of the weight and rates of its class.
 """
 
 from __future__ import annotations

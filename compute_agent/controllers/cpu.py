@@ -3,11 +3,11 @@
 Controller ``cpuset`` pins. Controller ``cpu`` sets the weight of a guest on CPUs that it shares, and a quota.
 
 The weight follows the allocation, so that two guests that compete for the same CPUs divide them in proportion
-to what they hold. Each VCPU and each PCPU counts as much as the kernel's default for a group. That is 100 as
-``cpu.weight`` of cgroup v2, and 1024 as ``cpu.shares`` of cgroup v1, which equals Nova's 1024 shares a VCPU.
-Guests with dedicated CPUs have a weight as well, because their emulator threads compete on the shared CPUs.
-A guest of a class that ranks no higher than best effort gets a hundredth of that weight. A guest that holds
-nothing counts as one CPU.
+to what they hold. Each VCPU and each PCPU counts as much as the kernel's default for a group. The default is
+100 as ``cpu.weight`` of cgroup v2, and 1024 as ``cpu.shares`` of cgroup v1, which equals Nova's 1024 shares a
+VCPU. Guests with dedicated CPUs have a weight as well, because their emulator threads compete on the shared
+CPUs. A guest of a class that ranks no higher than best effort gets a hundredth of that weight. A guest that
+holds nothing counts as one CPU.
 
 A class may set its own weight per CPU that a guest holds, or be idle (``cpu.idle``), which ranks below all
 weights.
@@ -123,8 +123,8 @@ def _unpinned_settings(guest: Guest, online: frozenset[int]) -> CpuSettings:
 def _target_settings(target: GuestTarget, assignment: CpuAssignment) -> CpuSettings:
     """The CPU settings of a target's assignment on the CPUs that are online.
 
-    A guest CPU without an online CPU of its own runs on the other CPUs of the guest. If these are offline as
-    well, it runs on CPUs that no guest holds, and in the end on any online CPU.
+    A guest CPU without an online CPU of its own runs on the other CPUs of the guest. If these CPUs are
+    offline as well, the guest runs on CPUs that no guest holds, or else on any online CPU.
     """
     online = target.online
     # sched_setaffinity(2) refuses a set without an online CPU (EINVAL), and the kernel itself moves a thread
@@ -171,7 +171,7 @@ class CpuController(GuestController):
         self._uncapped: set[str] = set()
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Note which guests cannot have all that their class says."""
+        """Note which guests cannot have all settings of their class."""
         self._uncapped.clear()
         found = {target.guest.uuid: self._list_missing(target) for target in without_preserved(targets)}
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
@@ -257,7 +257,7 @@ class CpuController(GuestController):
 def cpu_weight(allocation: Allocation, per_cpu: int = _PER_CPU) -> int:
     """The ``cpu.weight`` of a guest that holds ``allocation``, 1 to 10000.
 
-    :param per_cpu: the weight of each of its CPUs.
+    :param per_cpu: the weight of each CPU of the guest.
     """
     cpus = sum(held.get(name, 0) for held in allocation.values() for name in CPU_CLASSES)
     return min(max(cpus, 1) * per_cpu, _MAX_WEIGHT)

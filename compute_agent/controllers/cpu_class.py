@@ -179,7 +179,7 @@ class CpuClassController(KernelController):
                 break
 
     def _align_files(self, targets: Sequence[GuestTarget]) -> bool:
-        """One pass of sync(); whether CPUs were to go offline or come online."""
+        """Do one pass of sync(); return whether CPUs had to go offline or come online."""
         plan, wanted = self._decide_files(targets)
         former = self._former_values()
         if not wanted:
@@ -204,7 +204,7 @@ class CpuClassController(KernelController):
         for names in _by_folder(path for path in wanted if path in has):
             failed = self._write_folder({path: wanted[path].text for path in names}, has)
             errors = {path for path, (_, is_error) in failed.items() if is_error}
-            # Former content that reads back differently is no failure, because no class asks for it.
+            # Former content that reads back differently is not a failure, because no class asks for it.
             failures |= {
                 path: reason
                 for path, (reason, _) in failed.items()
@@ -359,7 +359,7 @@ class CpuClassController(KernelController):
                 try:
                     self._files.write(path, texts[path])
                 except OSError as error:
-                    errors[path] = f"the kernel does not take it: {os.strerror(error.errno or 0)}"
+                    errors[path] = f"the kernel does not accept it: {os.strerror(error.errno or 0)}"
             # All files are read back, as a write of one file may change another (governor and preference).
             now = {path: self._files.read(path) for path in texts}
         return {

@@ -68,9 +68,9 @@ NO_BINDING: Final = ClassBinding(0)
 class CpuClassClaim:
     """CPUs and the class that they ask for.
 
-    :ivar cpu_class: None: the former content of their files.
-    :ivar frozen: whether their files stay unchanged.
-    :ivar parked: whether they are parked in the way of the class.
+    :ivar cpu_class: None: the CPUs get the former content of their files.
+    :ivar frozen: whether the files of these CPUs stay unchanged.
+    :ivar parked: whether these CPUs are parked in the way of the class.
     """
 
     cpus: frozenset[int]
@@ -126,7 +126,7 @@ def make_claims(
 ) -> list[CpuClassClaim]:
     """The claims of a host: of guests by rank, of shared CPUs, and of dedicated CPUs that no guest holds.
 
-    :param lost: whether guests may run that the driver cannot manage. Their CPUs are unknown.
+    :param lost: whether guests may run that the driver cannot manage. The CPUs of lost guests are unknown.
     :param parked: the CPUs to be parked, a subset of those that no guest holds.
     """
     # The strongest rank: CPUs of preserved guests, and of classes without a section, stay as they were found.
@@ -157,7 +157,7 @@ def bind_guest(
     classes: Mapping[str, CpuClass],
     otherwise: ClassBinding,
 ) -> ClassBinding:
-    """The rank of a guest, and the class of its dedicated CPUs: its own, or that of its class of guests.
+    """The rank of a guest, and the class of its dedicated CPUs (its own, or that of its QoS class).
 
     :param otherwise: for guests of a class that is not configured.
     """
@@ -248,12 +248,12 @@ class _PlanBuilder:
                 yield cpu_power.GOVERNOR, governor
             else:
                 there = ", ".join(domain.governors) or "none"
-                self.note_missing(wanted, f"governor = {governor}: the kernel has {there} here", domain.cpus)
+                self.note_missing(wanted, f"governor = {governor}: this kernel has {there}", domain.cpus)
         if preference is not None:
             text = f"energy_performance_preference = {preference}"
             if preference not in domain.preferences:
                 there = ", ".join(domain.preferences) or "none"
-                self.note_missing(wanted, f"{text}: the kernel has {there} here", domain.cpus)
+                self.note_missing(wanted, f"{text}: this kernel has {there}", domain.cpus)
             elif governor == "performance" != preference and domain.driver in _ONE_PREFERENCE:
                 self.note_missing(
                     wanted,
@@ -288,9 +288,7 @@ class _PlanBuilder:
                     self._settings[path] = FileSetting("1", frozenset({cpu}), wanted.name)
                 else:
                     there = ", ".join(states) or "none"
-                    self.note_missing(
-                        wanted, f"disabled_c_states = {state}: the kernel has {there} here", [cpu]
-                    )
+                    self.note_missing(wanted, f"disabled_c_states = {state}: this kernel has {there}", [cpu])
             if claim.parked and wanted.park is ParkMode.C_STATE:
                 # A CPU with one state left enters it whatever the kernel expects of the length of the sleep.
                 deep = [state for state in states if state not in wanted.disabled_c_states]
@@ -305,7 +303,7 @@ class _PlanBuilder:
                     self._settings[path] = FileSetting("1", frozenset({cpu}), wanted.name)
 
     def park_cpu(self, cpu: int, claim: CpuClassClaim) -> None:
-        """Note a CPU to park, and the file that takes it offline, if parking does so."""
+        """Note a CPU to park; if parking takes CPUs offline, also note the file that does this."""
         if claim.parked:
             self._parked.add(cpu)
             if claim.frozen:
@@ -318,7 +316,7 @@ class _PlanBuilder:
         """Note a CPU without cpufreq, as in most virtual machines."""
         self._classes[wanted.name].add(cpu)
         if wanted.governor or wanted.energy_preference or wanted.min_frequency or wanted.max_frequency:
-            self.note_missing(wanted, "governor, frequencies: the kernel has no cpufreq here", [cpu])
+            self.note_missing(wanted, "governor, frequencies: this kernel has no cpufreq", [cpu])
 
     def _bound_texts(
         self,
@@ -340,9 +338,7 @@ class _PlanBuilder:
             khz = known[bound] if isinstance(bound, NamedFrequency) else bound
             text = f"{option} = {bound}"
             if bound is not None and khz is None:
-                self.note_missing(
-                    wanted, f"{text}: the kernel does not tell that frequency here", domain.cpus
-                )
+                self.note_missing(wanted, f"{text}: this kernel does not report that frequency", domain.cpus)
             elif khz is not None and domain.min_khz is not None and domain.max_khz is not None:
                 # The kernel clamps silently; the note tells the operator which value is in force.
                 within = min(max(khz, domain.min_khz), domain.max_khz)

@@ -1,7 +1,8 @@
 """Controller ``emulator``: threads that run no guest CPU leave dedicated CPUs.
 
-It is for hosts where another program pins guests. It acts only with ``[isolation] emulator = move``, and only
-on threads for which the definition of their domain has pins. These pins are what the threads get back.
+The controller is for hosts where another program pins guests. The controller acts only with ``[isolation]
+emulator = move``, and only on threads for which the definition of their domain has pins. The threads get
+these pins back.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ class EmulatorController(GuestController):
         return find_misplaced(threads, target.assignment, self._held)
 
     def _find_movable(self, target: GuestTarget) -> dict[int, CpuSet]:
-        """The misplaced threads, except where they have stayed before, or no CPU is free for them."""
+        """The misplaced threads, except those that did not move before or for which no CPU is free."""
         if not self._settings.moves or not self._choose_cpus(target):
             return {}
         misplaced = self._find_misplaced(target)

@@ -1,7 +1,7 @@
 """Which idle cores are parked: decided for whole cores, by how long no guest has used them. Pure functions.
 
 Nouns: a CPU is *used* while a guest holds it, floats on it or is about to start on it. A core is *parked*
-when none of its CPUs has been used for a while; it stays so until one of them is used.
+when none of its CPUs has been used for a while; the core stays parked until one of its CPUs is used.
 
 With cores ``2-3``, ``4-5`` and ``6-7``, CPU 4 used, and 60 seconds to wait, the cores ``2-3`` and ``6-7`` are
 parked after 60 seconds. A guest on CPU 6 wakes the core ``6-7``.
@@ -28,8 +28,8 @@ class ParkingRules:
 
     :ivar after: seconds without use until a core is parked.
     :ivar cpus: the CPUs that may be parked.
-    :ivar unknown: offline dedicated CPUs of unknown cores. They are brought online, because the kernel shows
-        the siblings of an online CPU only.
+    :ivar unknown: offline dedicated CPUs of unknown cores. The controller brings them online, because the
+        kernel shows the siblings of an online CPU only.
     """
 
     mode: ParkMode

@@ -1,6 +1,7 @@
 """Controller ``isolation``: interrupts and the kernel's own work keep off the CPUs of guests that ask for it.
 
-:mod:`compute_agent.isolation` decides and writes; here guests become its demand, and its answers sentences.
+:mod:`compute_agent.isolation` decides and writes; this controller turns guests into its demand, and its
+    answers into sentences.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ class IsolationController(KernelController):
             yield PlannedChange(self.name, named_few(subjects, 1), change)
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """All masks that were written, as one thing."""
+        """All written masks, as one item."""
         try:
             changed = self._count_changes()
         except OSError as error:

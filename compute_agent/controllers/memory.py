@@ -1,15 +1,15 @@
 """Controllers ``memory`` and ``memory_limit``: where the memory of a guest comes from, and how much it gets.
 
-Controller ``memory`` binds the memory of a guest to the NUMA nodes of the providers of its ``MEMORY_MB``.
-This holds for guests that float over CPUs of other nodes, and for nodes without CPUs, too. An allocation of a
+Controller ``memory`` binds the memory of a guest to the NUMA nodes of the providers of its ``MEMORY_MB``. The
+rule also holds for guests that float over CPUs of other nodes, and for nodes without CPUs. An allocation of a
 flat tree names no node. Guests with dedicated CPUs then get memory of the nodes of these CPUs, and others get
 memory of any node. Huge pages that a guest has taken stay where they are: their node is chosen when the guest
 starts.
 
 Controller ``memory_limit`` sets how much memory a guest gets, and which guests give way when it runs out.
 
-``memory.max`` of a process guest is its ``MEMORY_MB`` plus ``[compute] memory_overhead``. Its class gives the
-other limits, in percent of what the guest holds:
+``memory.max`` of a process guest is its ``MEMORY_MB`` plus ``[compute] memory_overhead``. The class of the
+guest gives the other limits, in percent of what the guest holds:
 
 - ``memory.high``: above it the kernel slows the guest down and reclaims its memory.
 - ``memory.low``: up to it the kernel reclaims from other groups first.
@@ -165,7 +165,10 @@ class MemoryLimitController(GuestController):
         self.refused: Mapping[str, Sequence[str]] = {}
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Note which guests use more than they may have. They are reported and not killed."""
+        """Note which guests use more than they may have.
+
+        Guests above their limit are reported and not killed.
+        """
         found = {target.guest.uuid: tuple(self._limit_refusals(target)) for target in targets}
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
 
@@ -256,8 +259,8 @@ def memory_limits(
 ) -> MemoryLimits:
     """The limits of a guest that holds ``allocation``. An allocation without memory has none.
 
-    :param share: the percentages of its class.
-    :param pages: the limits of huge pages; None: they stay as they are.
+    :param share: the percentages of the guest's class.
+    :param pages: the limits of huge pages; None: these limits stay as they are.
     """
     held = sum(amounts.get(name, 0) for amounts in allocation.values() for name in (MEMORY, RECLAIMED_MEMORY))
     if not held:

@@ -123,9 +123,9 @@ def _at_its_caches(demand: GuestDemand, cpus: CpuSet, domains: Mapping[int, CpuS
 def at_its_caches(amounts: Mapping[int, int], shares: Mapping[int, int]) -> dict[int, int]:
     """The amounts by L3 cache of a guest that runs on ``shares`` CPUs of each cache.
 
-    Amounts of caches that it runs on stay there. The others go to a cache without an amount of the guest; of
-    several, to the one with most of its CPUs. A guest that runs on no known cache keeps its amounts
-    unchanged.
+    Amounts of caches that it runs on stay there. The other amounts go to a cache where the guest has none
+    yet; if there are several, to the one with most of the guest's CPUs. A guest that runs on no known cache
+    keeps its amounts unchanged.
     """
     found = {cache: amount for cache, amount in amounts.items() if cache in shares or not shares}
     if elsewhere := sum(amounts.values()) - sum(found.values()):
@@ -277,7 +277,7 @@ class ResctrlController(KernelController):
         resolution, plan = outcome.resolution, outcome.plan_changes
         # The same demands as last time, and still steps to take: another program changed these groups.
         if wanted == self._wanted:
-            # A group to be removed is one of a guest that has left, which is no drift.
+            # A group to be removed is one of a guest that has left, which is not drift.
             self._repaired = frozenset(step.group for step in plan.steps if not isinstance(step, RemoveGroup))
         self._wanted = wanted
         self.membership = resolution.membership
@@ -480,7 +480,7 @@ class ResctrlController(KernelController):
 def _give_back_groups(control: ResctrlHandle, steps: Sequence[PlanStep]) -> None:
     """Carry out the steps that give ways and bandwidth back.
 
-    :raises ResctrlError: of the first group that the kernel holds up; the others are given back.
+    :raises ResctrlError: of the first group that the kernel does not release; the others are released.
     """
     for error in apply.apply_plan(control.files, steps, control.codec).values():
         raise error

@@ -64,7 +64,8 @@ class RunningGuests(Protocol):
     def lost_guests(self) -> Mapping[str, str]:
         """The guests that may run and that the driver cannot manage: by uuid, with the reason and the remedy.
 
-        They are not among ``guests()``. They keep their CPUs and memory as long as they run here.
+        Lost guests are not among ``guests()``. Lost guests keep their CPUs and memory as long as they run
+        here.
         """
         ...
 
@@ -73,7 +74,10 @@ class RunningGuests(Protocol):
         ...
 
     def stop(self, guest: Guest, timeout: float) -> None:
-        """Stop the guest: by request, and by force after ``timeout`` seconds. An ended guest is no error."""
+        """Stop the guest: by request, and by force after ``timeout`` seconds.
+
+        An ended guest is not an error.
+        """
         ...
 
 
@@ -124,12 +128,13 @@ class CpuSettings:
 class CpuLimits:
     """The share of its CPUs that a guest gets.
 
-    :ivar weight: its share beside others, as ``cpu.weight`` of cgroup v2: 1 to 10000, the kernel's default is
-        100. None: unchanged.
-    :ivar quota: the most that it gets altogether, in cores; None: no limit.
-    :ivar idle: whether it runs only where no other group of the host wants to (``cpu.idle``). It has no
-        weight then.
-    :ivar burst: CPU time that it saves up below its quota and may use later, in cores (``cpu.max.burst``).
+    :ivar weight: the guest's share beside others, as ``cpu.weight`` of cgroup v2: 1 to 10000, the kernel's
+        default is 100. None: unchanged.
+    :ivar quota: the most CPU time that the guest gets, in cores; None: no limit.
+    :ivar idle: whether the guest runs only on CPUs that no other group of the host wants to use
+        (``cpu.idle``). The guest has no weight then.
+    :ivar burst: CPU time that the guest saves up below its quota and may use later, in cores
+        (``cpu.max.burst``).
     """
 
     weight: int | None = None
@@ -205,7 +210,7 @@ class CpuTuning(Protocol):
     def helper_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
         """The CPUs that the kernel lets tasks use that serve the guest outside its own processes.
 
-        By thread id. They are among the misplaced threads as well.
+        By thread id. These threads are among the misplaced threads as well.
 
         :raises GuestGoneError:
         """
@@ -232,7 +237,7 @@ class CpuTuning(Protocol):
     def moved_emulator(self, guest: Guest, online: frozenset[int]) -> Mapping[int, frozenset[int]]:
         """The threads with other pins than the definition for the next start, with the CPUs that they have.
 
-        :param online: the CPUs that they can have.
+        :param online: the online CPUs of the host.
         :raises GuestGoneError:
         """
         ...
@@ -240,7 +245,7 @@ class CpuTuning(Protocol):
     def restore_emulator(self, guest: Guest, online: frozenset[int]) -> int:
         """Pin emulator threads by the definition again; return how many changed.
 
-        :param online: the CPUs that they can have.
+        :param online: the online CPUs of the host.
         :raises GuestGoneError:
         :raises DriverError:
         """
@@ -262,7 +267,9 @@ class CpuTuning(Protocol):
         ...
 
     def missing_limits(self, guest: Guest, wanted: CpuLimits) -> Sequence[str]:
-        """Sentences about the parts of ``wanted`` that this guest cannot have. Without them it has the rest.
+        """Sentences about the parts of ``wanted`` that this guest cannot have.
+
+        The guest gets all other parts.
 
         :raises GuestGoneError:
         """
@@ -313,7 +320,7 @@ class OomKill:
 
 
 class MemoryTuning(Protocol):
-    """The NUMA nodes of guests' memory, its limits, and the kernel's kills for want of it."""
+    """The NUMA nodes of guests' memory, its limits, and the kernel's kills for lack of memory."""
 
     def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
         """The NUMA nodes of the guest's memory where they differ from those ``wanted``.
@@ -409,7 +416,8 @@ class GuestFlavor:
 
     :ivar dedicated: the number of guest CPUs with dedicated CPUs; None if the order does not say.
     :ivar project_id: empty if not known, and so is ``user_id``.
-    :ivar dedicated_vcpus: the numbers of these guest CPUs where only some are (``hw:cpu_dedicated_mask``).
+    :ivar dedicated_vcpus: the numbers of the dedicated guest CPUs, if only some are dedicated
+        (``hw:cpu_dedicated_mask``).
     """
 
     resources: Mapping[str, int] = field(default_factory=dict)
@@ -449,7 +457,7 @@ class ExpectingDriver(Protocol):
     def expect_guest(self, description: str) -> Guest:
         """Wait for the process of a guest from now on.
 
-        :return: the guest that it will be, with pid 0.
+        :return: the guest that the start will make, with pid 0.
         :raises ValueError: the description cannot be read, or too many guests are expected.
         """
         ...
@@ -509,7 +517,8 @@ class StartingDriver(GuestDriver, Protocol):
     ) -> Guest:
         """Make a guest that is held before its first instruction.
 
-        :param environment: variables beside those that each guest has. None comes from the agent's own.
+        :param environment: variables in addition to those that each guest has. No variable comes from the
+            agent's own environment.
         :param declared: the names of the settings that the order has.
         :raises DriverError: the guest exists, or cannot be started or recorded.
         """
@@ -518,7 +527,7 @@ class StartingDriver(GuestDriver, Protocol):
     def release(self, guest: Guest) -> None:
         """Let a guest made by create_guest() run.
 
-        :raises DriverError: it is gone.
+        :raises DriverError: the guest is gone.
         """
         ...
 
@@ -544,6 +553,6 @@ class StartingDriver(GuestDriver, Protocol):
         """Take a running process, or all processes of a cgroup, as a guest.
 
         :param origin: the pid, or the folder of a cgroup v2 group.
-        :raises DriverError: it cannot be a guest.
+        :raises DriverError: the process or cgroup cannot be a guest.
         """
         ...

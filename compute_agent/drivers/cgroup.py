@@ -61,7 +61,7 @@ def quota_microseconds(cores: float) -> int:
 
 
 def _quota_cores(quota: str, period: str) -> float | None:
-    """The cores of a ``cpu.max`` (microseconds, and the period); None if it is no limit."""
+    """The cores of a ``cpu.max`` (microseconds, and the period); None if it is not a limit."""
     return None if quota == "max" else int(quota) / int(period)
 
 
@@ -89,7 +89,10 @@ def burst_microseconds(wanted: CpuLimits) -> int:
 
 
 def without_missing(group: GuestCgroup, wanted: CpuLimits) -> CpuLimits:
-    """The parts of limits that the kernel of a group knows: cpu.idle is of Linux 5.15, the burst of 5.14."""
+    """The parts of limits that the kernel of a group knows.
+
+    Cpu.idle exists since Linux 5.15, the burst since 5.14.
+    """
     if wanted.idle and not group.has_file(IDLE):
         wanted = replace(wanted, idle=False)
     return replace(wanted, burst=0.0) if wanted.burst and not group.has_file(BURST) else wanted
@@ -115,8 +118,8 @@ class CgroupRoot:
     def open(cls, folder: Path) -> CgroupRoot | None:
         """The group at ``folder``, with its controllers enabled for the groups below.
 
-        None, after a log line, if the agent may not write to it or it is no cgroup v2 group. None also if
-        other users could put processes into the groups of guests.
+        None, after a log line, if the agent may not write to the folder, or the folder is not a group of
+        cgroup v2. None also if other users could put processes into the groups of guests.
         """
         try:
             # Another user with write access could put a process among a guest's, which would then be pinned,
@@ -195,7 +198,7 @@ class GuestCgroup:
     def take_processes(self, source: GuestCgroup) -> None:
         """Move all processes of another group, and of the groups below it, until no new one appears there.
 
-        A process that ends meanwhile is no error.
+        A process that ends meanwhile is not an error.
 
         :raises OSError: EBUSY: processes are made faster than they can be moved.
         """
@@ -338,7 +341,7 @@ class GuestCgroup:
         self._write(BURST, str(burst_microseconds(wanted)))
 
     def remove(self) -> None:
-        """Kill the processes that are left in the group, and remove it; a missing group is no error."""
+        """Kill the processes that are left in the group, and remove it; a missing group is not an error."""
         # One write kills all processes of the subtree, also those that fork meanwhile. Kernels before 5.14
         # have no such file; the group then stays until its processes have ended.
         with contextlib.suppress(OSError):

@@ -46,7 +46,7 @@ def socket_paths(uri: str) -> tuple[Path, ...]:
     """
     try:
         parts = urlsplit(uri)
-    # urlsplit() raises it for a host in brackets that is no IPv6 address.
+    # urlsplit() raises it for a host in brackets that is not an IPv6 address.
     except ValueError:
         return ()
     _, _, transport = parts.scheme.partition("+")
@@ -80,7 +80,7 @@ class DriverLock:
     :ivar what: names the guests in that message.
     :ivar remedy: the option that separates the two agents, for that message.
     :ivar lock: the file of the lock; None: there is nothing to lock.
-    :ivar mark: the file of a second lock, which is taken if its folder allows it.
+    :ivar mark: the file of a second lock, which the agent takes if the file's folder allows it.
     """
 
     holder: str
@@ -106,16 +106,16 @@ class DriverLock:
                 " lock_path to a folder that this agent can write to"
             ) from error
         # The second lock is a precaution for containers. A folder of libvirtd that is absent, read-only or
-        # writable by others is no reason to stop an agent that has the first lock.
+        # writable by others is not a reason to stop an agent that has the first lock.
         if self.mark is not None:
             try:
                 check_folder(self.mark.parent)
                 self._take_lock(self.mark)
             except UnsafeFileError as error:
                 # Another user could replace the file and lock the agent out.
-                LOG.warning("No lock is taken in %s: %s", self.mark.parent, error)
+                LOG.warning("The agent takes no lock in %s: %s", self.mark.parent, error)
             except OSError as error:
-                LOG.debug("No lock is taken in %s: %s", self.mark.parent, error)
+                LOG.debug("The agent takes no lock in %s: %s", self.mark.parent, error)
 
     def release(self) -> None:
         """Release the locks. The files stay: removing one would let a third agent lock a new file."""
@@ -142,7 +142,7 @@ class DriverLock:
 def libvirt_lock(conf: cfg.ConfigOpts, sockets: Sequence[Path], holder: str) -> DriverLock:
     """The lock on the domains of ``[libvirt] uri``.
 
-    :param sockets: the sockets that it may have on this host.
+    :param sockets: the paths that libvirtd's socket may have on this host.
     """
     uri = conf.libvirt.uri
     folder = sockets[0].parent if sockets else None
@@ -221,7 +221,7 @@ def choose_driver(configured: str | None, usable: bool, remembered: str, guests:
     if remembered == _LIBVIRT:
         return DriverChoice(
             _LIBVIRT,
-            "libvirtd cannot be had, but the guests of this host are domains, and so the driver stays"
+            "libvirtd is not available, but the guests of this host are domains, so the driver stays"
             f" {_LIBVIRT} and waits for it. If they are to be processes from now on, set [guests] driver ="
             f" {_PROCESS}",
         )
@@ -230,12 +230,13 @@ def choose_driver(configured: str | None, usable: bool, remembered: str, guests:
     if guests:
         return DriverChoice(
             _PROCESS,
-            f"libvirtd is here, but the {guests} guests of this host are processes, and so the driver stays"
+            f"libvirtd is available, but the {guests} guests of this host are processes, so the driver stays"
             f" {_PROCESS}. If they are to be domains from now on, set [guests] driver = {_LIBVIRT}",
         )
     return DriverChoice(
         _LIBVIRT,
-        f"Guests are domains from now on, as libvirtd is here and there was no process guest left. If they"
+        "Guests are domains from now on, because libvirtd is available and no process guest was left. If"
+        " they"
         f" are to be processes, set [guests] driver = {_PROCESS}",
     )
 
@@ -333,7 +334,7 @@ def _without_groups(root: str | None) -> str:
     try:
         controllers = kernel_files.read_text(str(Path(root) / "cgroup.controllers")).split()
     except OSError as error:
-        return f"[cgroup] root = {root} is no group of cgroup v2 ({error.strerror})"
+        return f"[cgroup] root = {root} is not a group of cgroup v2 ({error.strerror})"
     return "" if "cpu" in controllers else f"[cgroup] root = {root} has not the controller cpu"
 
 

@@ -4,8 +4,9 @@ A value that differs from the kernel's default and was not written by the agent 
 and stays. The agent notes each value in the record of the guest before it writes it; from then on another
 value is drift. Limits of huge pages (controller ``hugetlb``) are in bytes, too.
 
-OOM kills are counted in ``memory.events`` of the guest's group. A killed guest often ends by that, and its
-group goes with it, so the counters are read a last time before a group is removed.
+OOM kills are counted in ``memory.events`` of the guest's group. A guest often ends when the kernel kills one
+of its processes, and its group is then removed. So the agent reads the counters a last time before it removes
+a group.
 
 Files of a process in /proc are writable by their owner. The agent's unit drops CAP_DAC_OVERRIDE, so root
 cannot write them either. With CAP_SETUID a thread becomes another user for file systems only (setfsuid(2)).

@@ -165,7 +165,7 @@ def thread_affinity(tid: int) -> frozenset[int] | None:
 def pin_threads(pid: int, cpus: frozenset[int]) -> int:
     """Pin all threads of a process to ``cpus``, until no new thread appears.
 
-    A thread that ends meanwhile is no error.
+    A thread that ends meanwhile is not an error.
 
     :return: how many threads had another affinity.
     :raises OSError: EINVAL: none of the CPUs is online and in the process's cpuset.

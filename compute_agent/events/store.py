@@ -116,7 +116,7 @@ def older_file(path: Path) -> Path:
 def read_events(path: Path) -> list[AgentEvent]:
     """All stored events, the oldest first; empty without files. Another process may append meanwhile.
 
-    :raises OSError: a file cannot be read, or is no regular file.
+    :raises OSError: a file cannot be read, or is not a regular file.
     """
     # The newer file first: if it becomes the older one in between, it is read twice rather than not at all.
     found: dict[int, AgentEvent] = {}

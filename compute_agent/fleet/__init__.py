@@ -1,9 +1,9 @@
 """Settings that hosts of a group share, from one signed file.
 
-Nouns
-    A *group* of hosts has its settings from one *source*: a folder, or the address of one over HTTPS. It has
-    one file for each group, ``GROUP.conf``. Its content at a time is a *revision*: an ini file below a head
-    with the group, the *generation*, and optionally an expiry. The signature covers all of it.
+Nouns A *group* of hosts has its settings from one *source*: a folder, or the address of one over HTTPS. The
+    source has one file for each group, ``GROUP.conf``. The content of a file at a time is a *revision*: an
+    ini file below a head with the group, the *generation*, and optionally an expiry. The signature covers all
+    of it.
 
     A host *adopts* a revision, and keeps it in its state folder. The host also keeps the last *refused* one:
     it was offered, but not adopted.
@@ -26,8 +26,8 @@ An example
 Invariants
     - Only a revision signed by one of the keys in the host's own file has an effect.
     - The generation of a host never goes down, and two contents never have the same one.
-    - A revision is adopted as a whole or not at all. It is tried before it is kept. After a crash the host
-      has either the old one or the new one as a whole.
+    - A revision is adopted as a whole or not at all. A revision is tried before it is kept. After a crash the
+      host has either the old one or the new one as a whole.
     - The host's own files take precedence, so that the fleet can always be overruled on the host.
     - A revision cannot have the options that :mod:`compute_agent.fleet.rules` lists, so that it leads an
       agent to no other file, program, address or identity.

@@ -72,7 +72,7 @@ class FleetSettings:
     def read(self, content: bytes) -> FleetRevision:
         """The revision in the content of a file.
 
-        :raises FleetError: it is no revision, or none of the host's keys has signed it.
+        :raises FleetError: the content is not a revision, or none of the host's keys has signed it.
         """
         from compute_agent.fleet import signature  # needs cryptography, which is an optional package
 
@@ -82,7 +82,7 @@ class FleetSettings:
 def with_kept(conf: cfg.ConfigOpts) -> cfg.ConfigOpts:
     """The configuration of a host's own files above the adopted revision.
 
-    :raises ConfigError: the kept revision cannot be used. Without it the host would behave in another way.
+    :raises ConfigError: the kept revision cannot be used. Without it the host would behave differently.
     :raises cfg.Error: a value is wrong.
     """
     fleet = FleetSettings.from_options(conf)
@@ -114,7 +114,7 @@ def revision_problems(path: Path, conf: cfg.ConfigOpts) -> list[str]:
     """A sentence for each forbidden or unknown option of a revision.
 
     :param conf: the configuration of the host, which names the section with its credentials.
-    :raises cfg.Error: the file is no ini file.
+    :raises cfg.Error: the file is not an ini file.
     :raises FleetError: a setting of a guest is wrong.
     """
     options = agent_conf.known_options(conf)

@@ -37,7 +37,7 @@ def read(path: Path) -> bytes | None:
 def keep_offered(folder: Path, content: bytes) -> Path:
     """Write an offered revision, so that it can be tried. Returns its path.
 
-    :raises FleetError: it cannot be written. Nothing has changed then.
+    :raises FleetError: the file cannot be written. Nothing has changed then.
     """
     path = folder / OFFERED
     with suppress(FleetError):

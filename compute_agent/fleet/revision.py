@@ -14,7 +14,7 @@ class FleetError(Exception):
 
 
 class SourceError(FleetError):
-    """A source cannot be read at present, probably on all of its hosts."""
+    """A source of fleet settings cannot be read at present, probably by no host that uses it."""
 
 
 MAX_BYTES: Final = 256 * 1024
@@ -50,7 +50,7 @@ def write(settings: bytes, group: str, generation: int, expires: datetime | None
     :raises FleetError: group or generation is wrong.
     """
     if not GROUP_NAME.fullmatch(group):
-        raise FleetError(f"{group!r} is no name of a group: 64 letters, digits and, behind the first, ._-")
+        raise FleetError(f"{group!r} is not a name of a group: 64 letters, digits and, behind the first, ._-")
     if not 0 < generation <= MAX_GENERATION:
         raise FleetError(f"the generation is {generation}: it has to be 1 at least, {MAX_GENERATION} at most")
     head = f"# group = {group}\n# generation = {generation}\n"
@@ -62,11 +62,11 @@ def write(settings: bytes, group: str, generation: int, expires: datetime | None
 def read(signed: bytes) -> FleetRevision:
     """Parse the bytes that :func:`write` returned.
 
-    :raises FleetError: they are damaged, or from another release.
+    :raises FleetError: the bytes are damaged, or from another release.
     """
     head, end, _ = signed.partition(_END)
     found: dict[str, str] = {}
-    # Bytes that are no UTF-8 become a line that no field matches.
+    # Bytes that are not UTF-8 become a line that no field matches.
     for line in head.decode("utf-8", "replace").splitlines():
         field = _FIELD.fullmatch(line)
         if field is None or field[1] in found:

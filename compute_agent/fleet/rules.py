@@ -1,7 +1,8 @@
 """Rules for revisions: reasons to refuse one, and options that none may have. Pure functions.
 
-A revision sets the use of a host. It must not set identities, trusted keys, programs, or places to read,
-write and listen. Otherwise the owner of a signing key could do anything on each host that its agent can do.
+A revision sets the use of a host. A revision must not set identities, trusted keys, programs, or places to
+read, write and listen. Otherwise the owner of a signing key could do anything on each host that its agent can
+do.
 """
 
 from __future__ import annotations

@@ -46,28 +46,28 @@ def sign_revision(signed: bytes, private: bytes) -> bytes:
     signature = base64.b64encode(_load_private_key(private).sign(_PURPOSE + signed))
     content = _FIRST_LINE + signature + b"\n" + signed
     if len(content) > MAX_BYTES:
-        raise FleetError(f"it has {len(content)} bytes, and hosts take no more than {MAX_BYTES}")
+        raise FleetError(f"it has {len(content)} bytes, and hosts accept at most {MAX_BYTES}")
     return content
 
 
 def read(content: bytes, public_keys: Sequence[str]) -> FleetRevision:
     """The revision in a file, if one of the keys has signed it.
 
-    :raises FleetError: the file is no revision, no key has signed it, or a key is wrong.
+    :raises FleetError: the file is not a revision, no key has signed it, or a key is wrong.
     """
     if len(content) > MAX_BYTES:
         raise FleetError(f"the settings are larger than {MAX_BYTES} bytes")
     first, _, signed = content.partition(b"\n")
     if not first.startswith(_FIRST_LINE):
-        raise FleetError("it does not begin as a revision does; `compute-agent fleet sign` makes one")
+        raise FleetError("it does not begin like a revision; `compute-agent fleet sign` makes one")
     # All keys are read first: a wrong one in the options is an error even if another one fits.
     keys = [_load_public_key(each) for each in public_keys]
     try:
         signature = base64.b64decode(first.removeprefix(_FIRST_LINE), validate=True)
     except binascii.Error as error:
-        raise FleetError(f"its signature is none: {error}") from error
+        raise FleetError(f"its signature is invalid: {error}") from error
     if not any(_has_signed(key, signature, _PURPOSE + signed) for key in keys):
-        raise FleetError("none of [fleet] public_keys has signed it as it is")
+        raise FleetError("none of [fleet] public_keys has signed this content")
     return revision.read(signed)
 
 
@@ -85,7 +85,7 @@ def _load_private_key(pem: bytes) -> Ed25519PrivateKey:
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise FleetError(f"the private key cannot be used: {error}") from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise FleetError("the private key is none of Ed25519; `compute-agent fleet key` makes one")
+        raise FleetError("the private key is not an Ed25519 key; `compute-agent fleet key` makes one")
     return key
 
 
@@ -94,5 +94,5 @@ def _load_public_key(text: str) -> Ed25519PublicKey:
         return Ed25519PublicKey.from_public_bytes(base64.b64decode(text, validate=True))
     except ValueError as error:
         raise FleetError(
-            f"[fleet] public_keys: {text!r} is no public key as `compute-agent fleet key` prints it"
+            f"[fleet] public_keys: {text!r} is not a public key in the format of `compute-agent fleet key`"
         ) from error

@@ -69,13 +69,11 @@ def is_address(source: str) -> bool:
 def check_source(source: str) -> None:
     """Check the form of a source.
 
-    :raises FleetError: it is neither an absolute path nor an address over HTTPS.
+    :raises FleetError: the source is neither an absolute path nor an address over HTTPS.
     """
     if not is_address(source):
         if not os.path.isabs(source):
-            raise FleetError(
-                f"[fleet] source = {source}: it has to be an absolute path, or begin with https://"
-            )
+            raise FleetError(f"[fleet] source = {source}: use an absolute path, or an address with https://")
         return
     try:
         parts = urlsplit(source)
@@ -184,7 +182,7 @@ def _over_https(address: str, context: ssl.SSLContext, deadline: float) -> bytes
 
 @contextmanager
 def _ended_in_time(plain: socket.socket, left: float, deadline: float) -> Iterator[None]:
-    """Shut a connection down when its time is over. Its own timeout starts again with each byte.
+    """Shut a connection down when its time is over. The socket's own timeout starts again with each byte.
 
     :raises TimeoutError: the time was over.
     """

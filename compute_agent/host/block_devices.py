@@ -20,7 +20,7 @@ class BlockDevice:
     """A whole disk.
 
     :ivar number: ``MAJOR:MINOR``.
-    :ivar by_weight: whether it divides its bandwidth by weights of cgroups.
+    :ivar by_weight: whether the device divides its bandwidth by weights of cgroups.
     """
 
     name: str

@@ -156,8 +156,8 @@ def read_online(root: Path) -> frozenset[int]:
 def read_packages(files: SysFiles, online: frozenset[int]) -> tuple[CpuPackage, ...]:
     """The packages, with the kernel's ids. CPUs without a known package are on package 0.
 
-    Several packages have the same id where its CPUs do not list each other as siblings. Old Itanium machines,
-    which number boards instead, are such a case.
+    Several packages have the same id if CPUs with that id do not list each other as siblings. Old Itanium
+    machines, which number boards instead, are such a case.
     """
     ids = {
         cpu: _known_id(files.read_number(f"{_topology_folder(cpu)}/physical_package_id")) for cpu in online

@@ -176,9 +176,9 @@ def _explain_error(error: Exception) -> str:
         return f"this host has no hardware counters, like most virtual machines ({error})"
     if number in (errno.EPERM, errno.EACCES):
         return (
-            f"the agent may not count ({error}): it needs CAP_PERFMON, and in its unit"
+            f"the agent may not count ({error}): it needs CAP_PERFMON, and its unit needs"
             " SystemCallFilter=perf_event_open"
         )
     if number == errno.EMFILE:
-        return f"each thread of a guest takes two open files ({error}): raise LimitNOFILE= of the unit"
+        return f"each thread of a guest needs two open files ({error}): raise LimitNOFILE= of the unit"
     return f"perf_event_open(2) fails: {error}"

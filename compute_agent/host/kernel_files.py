@@ -55,7 +55,7 @@ def read_piece(path: str) -> bytes:
 
 
 def read_text(path: str) -> str:
-    """The content of a file as text, with replacements for bytes that are no UTF-8.
+    """The content of a file as text, with replacements for bytes that are not UTF-8.
 
     :raises OSError: the file cannot be read.
     """

@@ -5,7 +5,7 @@ No file of the kernel has the kind. The first of these sources that knows the no
 - NVIDIA's driver names the node of a GPU's memory (``/proc/driver/nvidia/gpus/*/numa_status``).
 - The driver ``kmem`` has made memory of a DAX device (``target_node``), and the path of the device has its
   bus. Persistent memory is below a bus of NVDIMMs, CXL memory below a region of CXL.
-- The speed of the node is compared with nodes that have CPUs. It is the kernel's memory tier and the
+- The speed of the node is compared with nodes that have CPUs. The speed is the kernel's memory tier and the
   bandwidth of the firmware (HMAT: ``accessN/initiators``). Twice the bandwidth or a faster tier is HBM.
   Slower memory is CXL memory, where the host has such devices.
 - A node with CPUs has DRAM.

@@ -12,7 +12,8 @@ from typing import Final
 class CpuTimes:
     """Times of a CPU in clock ticks.
 
-    :ivar stolen: time in which a hypervisor ran other machines. It is part of ``total``, but not of ``busy``.
+    :ivar stolen: time in which a hypervisor ran other machines. Stolen time is part of ``total``, but not of
+        ``busy``.
     """
 
     busy: int
@@ -104,7 +105,7 @@ class ProcessStat:
 def parse_process_stat(text: str) -> ProcessStat:
     """Parse a /proc/PID/stat.
 
-    :raises ValueError: a field is no number.
+    :raises ValueError: a field is not a number.
     :raises LookupError: fields are missing.
     """
     # The second field is the command's name in brackets, which may itself have blanks and brackets. So the

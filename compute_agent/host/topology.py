@@ -26,7 +26,7 @@ class CpuPackage:
 
 @dataclass(frozen=True, slots=True)
 class CpuDie:
-    """A die of a package. Its id (die_id) is unique only within the package."""
+    """A die of a package. The id of a die (die_id) is unique only within the package."""
 
     id: int
     package: int
@@ -70,7 +70,9 @@ class NumaNode:
 
 @dataclass(frozen=True, slots=True)
 class CpuCache:
-    """A cache of type ``unified``, ``data`` or ``instruction``. Its id is unique within level and type.
+    """A cache of type ``unified``, ``data`` or ``instruction``.
+
+    The id of a cache is unique within level and type.
 
     Size and ways are None where the kernel does not show them.
     """
@@ -97,7 +99,7 @@ class HostTopology:
     offline: CpuSet = frozenset()
     present: CpuSet = frozenset()
     parked: CpuSet = frozenset()
-    """Offline CPUs that come online for a guest. Their core, caches and node are known."""
+    """Offline CPUs that come online for a guest. The cores, caches and nodes of these CPUs are known."""
     distances: Mapping[int, Mapping[int, int]] = field(default_factory=dict, hash=False)
     """Distances between nodes as in ACPI SLIT: 10 is local. Empty where the kernel has none."""
     memory_tiers: Mapping[int, int] = field(default_factory=dict, hash=False)

@@ -69,9 +69,9 @@ def is_ours(name: str) -> bool:
 
 
 def heartbeat_attributes(now: float, interval: int, phase: int, longest: int) -> Mapping[str, float]:
-    """The attributes that show a running agent. They change once an interval.
+    """The attributes that show a running agent. The attributes change once an interval.
 
-    :param phase: the second of an interval in which they change.
+    :param phase: the second of an interval in which the attributes change.
     :param longest: the longest usual seconds between two reports. After three times as long the agent counts
         as stopped.
     """
@@ -150,7 +150,7 @@ class GuestCpuMap:
 def guest_attributes(guests: Iterable[GuestCpuMap], watermarks: Mapping[str, str]) -> dict[str, str]:
     """The attributes of guests and watermarks. With too many guests, the first ones by uuid have one.
 
-    :param watermarks: the thresholds of each watermark, by its section.
+    :param watermarks: the thresholds of each watermark, by section.
     """
     known = sorted(
         (each for each in guests if _UUID.fullmatch(each.consumer)), key=lambda each: each.consumer

@@ -208,7 +208,7 @@ def _load(path: Path) -> dict[str, dict[str, Any]]:
         cpuset.parse(one["cpus"])
         texts = (one["name"], one["pool"], one["parent"])
         if not is_uuid(uuid) or not all(isinstance(text, str) and text for text in texts):
-            raise ValueError(f"{uuid!r} is no pool")
+            raise ValueError(f"{uuid!r} is not a pool")
     return dict(content)
 
 

@@ -76,8 +76,8 @@ def resolve_cpu_sets(options: CpuOptions, topology: HostTopology) -> CpuSets:
     - ``cpu_dedicated_set``: its CPUs are dedicated, and none is shared.
     - ``cpu_shared_set``: its CPUs are shared, and serve emulator threads.
     - ``vcpu_pin_set`` (deprecated): its CPUs are dedicated and shared, and serve emulator threads.
-    - ``vcpu_pin_set`` with ``cpu_shared_set`` (deprecated): the CPUs of the former are shared. Those of the
-      latter serve emulator threads.
+    - ``vcpu_pin_set`` with ``cpu_shared_set`` (deprecated): the CPUs of the former are shared. The CPUs of
+      ``cpu_shared_set`` serve emulator threads.
 
     :raises ConfigError: options contradict each other or the host. The message names options and CPUs.
     """
@@ -141,7 +141,7 @@ def _cpus(
 ) -> frozenset[int] | None:
     """The CPUs of an option; None where it is not set.
 
-    :raises ConfigError: one is absent, or offline where it must not be.
+    :raises ConfigError: a CPU is absent, or offline where it must not be.
     """
     if text is None:
         return None

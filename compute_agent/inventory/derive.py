@@ -78,9 +78,9 @@ def derive_provider_tree(
 ) -> ProviderTree:
     """The provider tree of the host, with the root first.
 
-    In the shape ``beside`` the root belongs to nova-compute, and providers below it offer the rest. That
-    shape has no NUMA nodes: their CPUs and memory are in inventories of the root, and would be offered twice.
-    Nova chooses the node of a guest without Placement.
+    In the shape ``beside`` the root belongs to nova-compute, and providers below it offer the rest. A tree
+    ``beside`` has no NUMA nodes: their CPUs and memory are in inventories of the root, and would be offered
+    twice. Nova chooses the node of a guest without Placement.
 
     :param platform: None where resctrl is not available.
     :param pools: the CPUs of each pool.

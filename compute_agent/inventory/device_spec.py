@@ -43,7 +43,7 @@ _TRAIT_TAGS: Final = {
 """Tags that are traits of the device's provider."""
 
 AddressFields = tuple[str, str, str, str]
-"""Domain, bus, slot and function of an address, as it writes them."""
+"""The domain, bus, slot and function of an address, as texts in its notation."""
 
 
 def address_fields(address: str) -> AddressFields:
@@ -99,6 +99,7 @@ class DeviceSpec:
     :ivar interface: the network interface of the only device that the entry selects; empty for any.
     :ivar resource_class: empty for a class that names vendor and product.
     :ivar neutrons: whether the devices belong to Neutron, so that they are in no inventory of devices.
+    :ivar managed: whether libvirt binds the driver of VFIO. Otherwise it has to be bound before.
     """
 
     vendor_id: str = _ANY
@@ -108,6 +109,7 @@ class DeviceSpec:
     resource_class: str = ""
     traits: frozenset[str] = frozenset()
     neutrons: bool = False
+    managed: bool = True
 
     def matches_device(self, device: PciDevice, physical: Mapping[str, PciDevice]) -> bool:
         """Whether the entry selects a device.
@@ -136,14 +138,14 @@ class DeviceSpec:
 def parse_device_specs(texts: Iterable[str]) -> tuple[DeviceSpec, ...]:
     """Parse the values of the option, in order.
 
-    :raises ConfigError: a value is no JSON, or has a key or value that Nova refuses. The text names it.
+    :raises ConfigError: a value is not JSON, or has a key or value that Nova refuses. The text names it.
     """
     found: list[DeviceSpec] = []
     for text in texts:
         try:
             read = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{OPTION} = {text}: no JSON: {error}") from error
+            raise ConfigError(f"{OPTION} = {text}: not JSON: {error}") from error
         for entry in read if isinstance(read, list) else [read]:
             if not isinstance(entry, dict):
                 raise ConfigError(f"{OPTION} = {text}: {entry!r} is not a JSON object")
@@ -185,6 +187,7 @@ def _parse_entry(entry: Mapping[str, Any]) -> DeviceSpec:
         traits=_parse_traits(_parse_text(entry, "traits"))
         | {trait for key, trait in _TRAIT_TAGS.items() if _parse_flag(entry, key)},
         neutrons=bool(entry.get("physical_network")) or _parse_flag(entry, "remote_managed"),
+        managed="managed" not in entry or _parse_flag(entry, "managed"),
     )
 
 
@@ -230,7 +233,7 @@ def _parse_address(value: Any) -> AddressRule:
         try:
             patterns.append(re.compile(text))
         except (re.error, TypeError, RecursionError) as error:
-            raise ValueError(f"{name} {text!r} of the address is no regular expression: {error}") from None
+            raise ValueError(f"{name} {text!r} of the address is not a regular expression: {error}") from None
     return AddressRegex(tuple(patterns))
 
 
@@ -275,5 +278,5 @@ def _parse_traits(text: str) -> frozenset[str]:
 def _check_name(key: str, name: str) -> None:
     if name and (len(name) > _NAME_LIMIT or not _NAME.fullmatch(name)):
         raise ValueError(
-            f"{key} {name[:60]!r} is no name of Placement: A-Z, 0-9 and _, at most {_NAME_LIMIT}"
+            f"{key} {name[:60]!r} is not a name that Placement accepts: A-Z, 0-9 and _, at most {_NAME_LIMIT}"
         )

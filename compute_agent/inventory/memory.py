@@ -87,7 +87,7 @@ def with_reclaimed(
 
     All of each inventory is reserved at first.
 
-    :param memory: whether they also have memory, where the parent has some.
+    :param memory: whether the zones also have memory, if the parent has some.
     :param root_memory_mb: MiB of the root without the host's reserve, if another program reports them.
     """
     zones = [node for node in tree.nodes if traits.NUMA_ROOT in node.traits] or [tree.root]

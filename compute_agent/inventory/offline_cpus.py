@@ -149,7 +149,7 @@ def _group_places(topology: HostTopology, cpus: CpuSet) -> frozenset[tuple[Any, 
 def learn_topology(topology: HostTopology, memory: HostTopology | None) -> HostTopology:
     """The memory after this topology was read: all online CPUs, and the known offline ones.
 
-    :param topology: as it was read, without parked CPUs.
+    :param topology: the topology as the kernel shows it, without parked CPUs.
     """
     known = with_parked(topology, memory, topology.offline)
     return replace(known, online=known.online | known.parked, parked=frozenset())

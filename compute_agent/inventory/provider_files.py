@@ -153,7 +153,7 @@ def _load(content: bytes) -> Any:
     except ConfigError:
         raise
     except Exception as error:  # with hostile content the parser raises almost anything
-        raise ConfigError(f"it is no YAML: {printable_text(str(error))}") from error
+        raise ConfigError(f"it is not YAML: {printable_text(str(error))}") from error
 
 
 def _minor_version(document: Any) -> int:
@@ -178,12 +178,12 @@ def _parse_provider(source: str, provider: Mapping[Any, Any], where: str) -> Pro
     if "uuid" in whose:
         if not isinstance(uuid, str) or not (uuid == COMPUTE_NODE or _UUID.fullmatch(uuid)):
             raise ConfigError(
-                f"{where}.identification.uuid is no uuid and not {COMPUTE_NODE}: {_show_value(uuid)}"
+                f"{where}.identification.uuid is neither a uuid nor {COMPUTE_NODE}: {_show_value(uuid)}"
             )
         uuid = uuid if uuid == COMPUTE_NODE else uuid.lower()
     elif not isinstance(name, str) or not 1 <= len(name) <= 200:
         raise ConfigError(
-            f"{where}.identification.name is no text of 1 to 200 characters: {_show_value(name)}"
+            f"{where}.identification.name is not a text of 1 to 200 characters: {_show_value(name)}"
         )
     return ProviderConfig(
         source,
@@ -223,14 +223,14 @@ def _parse_inventory(amounts: Mapping[Any, Any], where: str) -> ProviderInventor
         amount = amounts.get(key, _MAX_AMOUNT if key == "max_unit" else least)
         if isinstance(amount, bool) or not isinstance(amount, int) or not least <= amount <= _MAX_AMOUNT:
             raise ConfigError(
-                f"{key} of {where} is no whole number from {least} to {_MAX_AMOUNT}: {_show_value(amount)}"
+                f"{key} of {where} is not a whole number from {least} to {_MAX_AMOUNT}: {_show_value(amount)}"
             )
         found[key] = amount
     if found["reserved"] > found["total"]:
         raise ConfigError(f"reserved of {where} is more than its total")
     ratio = amounts.get("allocation_ratio", 1.0)
     if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio <= _MAX_RATIO:
-        raise ConfigError(f"allocation_ratio of {where} is no number above 0: {_show_value(ratio)}")
+        raise ConfigError(f"allocation_ratio of {where} is not a number above 0: {_show_value(ratio)}")
     if math.floor((found["total"] - found["reserved"]) * ratio) > _MAX_AMOUNT:
         raise ConfigError(f"{where} is more than {_MAX_AMOUNT} with its allocation_ratio")
     return ProviderInventory(**found, allocation_ratio=float(ratio))
@@ -252,13 +252,13 @@ def _check_custom(name: Any, where: str) -> None:
 
 def _check_mapping(value: Any, where: str) -> Mapping[Any, Any]:
     if not isinstance(value, dict):
-        raise ConfigError(f"{where} is no mapping: {_show_value(value)}")
+        raise ConfigError(f"{where} is not a mapping: {_show_value(value)}")
     return value
 
 
 def _check_list(value: Any, where: str) -> list[Any]:
     if not isinstance(value, list):
-        raise ConfigError(f"{where} is no list: {_show_value(value)}")
+        raise ConfigError(f"{where} is not a list: {_show_value(value)}")
     return value
 
 
@@ -281,7 +281,7 @@ def with_additions(
     Inventories of files overrule values that were set through the API, as in Nova. A root that a file names
     by its uuid or name gets no additions of ``$COMPUTE_NODE``.
 
-    :raises ConfigError: two files define the same provider, or one has a class or trait of the agent.
+    :raises ConfigError: two files define the same provider, or a file has a class or trait of the agent.
     """
     nodes = {node.uuid: node for node in tree.nodes}
     explicit: dict[str, ProviderConfig] = {}

@@ -47,11 +47,11 @@ class ProviderNode:
     :ivar parent: uuid of the parent; None for the root.
     :ivar cpus: online CPUs of the zone, also those in no CPU set.
     :ivar numa_nodes: NUMA nodes in the zone or around it; ``l3_ids`` are the L3 caches.
-    :ivar pool: the name of a pool, if the provider stands for its part of a zone. Then it has only these
-        CPUs.
+    :ivar pool: the name of a pool, if the provider stands for its part of a zone. Then the provider has only
+        the CPUs of the pool.
     :ivar device: the address of the PCI device that the provider stands for, or the switch or root complex
-        above some devices. It has no CPUs then.
-    :ivar withheld: amounts by class to reserve on top of the inventory, as far as no guest holds them.
+        above some devices. The provider has no CPUs then.
+    :ivar withheld: amounts by class to reserve on top of the inventory, except amounts that guests hold.
     """
 
     name: str
@@ -73,7 +73,7 @@ class ProviderTree:
     """All providers of a host, the root first, and each parent before its children.
 
     :ivar configured: resource classes and fields that options of the ini file set.
-    :ivar beside: whether the root belongs to nova-compute. The agent does not write it then.
+    :ivar beside: whether the root belongs to nova-compute. The agent does not write the root then.
     :ivar device_attributes: attributes of PCI devices that nova-compute reports, by address.
     """
 

@@ -2,8 +2,8 @@
 
 Files: Documentation/admin-guide/cgroup-v2.rst, "Cpuset Interface Files". A path of a group is relative to the
 root of the groups, as in ``system.slice``. systemd owns the groups of its units. The agent changes those
-below the root by ``systemctl set-property --runtime``, so that a reload of systemd keeps them. It writes to
-all others.
+below the root by ``systemctl set-property --runtime``, so that a reload of systemd keeps them. The agent
+writes to all other groups.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class GroupReader:
         return found or frozenset()
 
     def _enable_cpusets(self, parent: str) -> None:
-        """Enable the controller cpuset for the groups below one, and above it where it has to be."""
+        """Enable the controller cpuset for the groups below a group, and above it where necessary."""
         above = [parent]
         while above[-1]:
             above.append(above[-1].rpartition("/")[0])
@@ -166,7 +166,7 @@ class GroupReader:
                 kernel_files.write_text(file, "+cpuset\n")
 
     def _set_property(self, unit: str, text: str) -> bool:
-        """Tell systemd the CPUs of a unit, where it runs and knows the unit."""
+        """Tell systemd the CPUs of a unit, if systemd runs and knows the unit."""
         program = self._find_systemctl()
         if program is None or time.monotonic() < self._systemd_due:
             return False

@@ -4,8 +4,8 @@ A mask keeps its original as long as that touches no quiet CPU. Otherwise it has
 the best sinks. An interrupt without such a part gets one sink, that with the fewest interrupts since boot.
 Sinks, best first: CPUs outside the dedicated set, then dedicated CPUs that no guest holds; of each, those of
 the device's NUMA node first. CPUs that guests hold are never sinks. The interrupts of a guest's own
-passthrough device go to the CPUs of that guest. The processes of the host keep off as the kernel's work does:
-``cpuset.cpus`` of their control groups are masks.
+passthrough device go to the CPUs of that guest. Processes of the host keep off in the same way:
+``cpuset.cpus`` of their control groups are masks, too.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ LOOSE: Final = "they are in the root of the control groups, which cannot have a 
 class HeldCpus:
     """The CPUs that a guest holds, and how far they are to be its own.
 
-    :ivar quiet: the host's work keeps off them.
-    :ivar pid: its main process.
-    :ivar alone: they are to be a partition as well.
-    :ivar group: its control group below the root of these; empty: that of its main process.
-    :ivar vcpu_cpus: the CPUs of each of its own CPUs.
+    :ivar quiet: the host's own work stays away from the CPUs.
+    :ivar pid: the main process of the guest.
+    :ivar alone: the CPUs are to be a partition as well.
+    :ivar group: the guest's control group, below the root of all control groups; empty: the group of its main
+        process.
+    :ivar vcpu_cpus: the host CPUs of each guest CPU.
     """
 
     uuid: str
@@ -56,7 +57,7 @@ class IsolationDemand:
 
     :ivar dedicated: the CPUs that guests may hold.
     :ivar nodes: the CPUs of NUMA nodes by number.
-    :ivar kept: CPUs that stay quiet although no known guest holds them, as while a guest is lost.
+    :ivar kept: CPUs that stay quiet although no known guest holds them, for example while a guest is lost.
     """
 
     guests: tuple[HeldCpus, ...] = ()
@@ -84,9 +85,9 @@ class IsolationDemand:
 class KernelAnswers:
     """The kernel's answers to writes.
 
-    :ivar refused: reasons by path of masks that it does not change.
+    :ivar refused: by path of a mask, the reason why the agent does not change the mask.
     :ivar full: CPUs without a free vector.
-    :ivar stored: by path, CPUs that were written, and those that the kernel made of them.
+    :ivar stored: by path, the CPUs that were written, and the CPUs that the kernel stored.
     """
 
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -204,7 +205,7 @@ class _MaskPlanner:
         return mask.reached_cpus or (self._facts.online if is_group(mask) else mask.cpus)
 
     def _group_cpus(self, cpus: CpuSet) -> CpuSet:
-        """The CPUs of a group; empty if it has all, as that is no mask either."""
+        """The CPUs of a group; empty if it has all, as that is not a mask either."""
         return frozenset() if self._facts.possible and cpus >= self._facts.possible else cpus
 
     def _list_loose(self) -> Iterator[StuckMask]:
@@ -254,7 +255,7 @@ class _MaskPlanner:
         )
 
     def _takes_default(self, mask: KernelMask) -> bool:
-        """Whether an interrupt has the default as the agent wrote it, as a new one or after a reset."""
+        """Whether an interrupt has the default mask that the agent wrote, because it is new or was reset."""
         return (
             mask.kind is MaskKind.INTERRUPT
             and self._default is not None

@@ -1,8 +1,9 @@
 """Threads that run no guest CPU, and the CPUs that they belong on where another program pins guests.
 
-Pure functions. Such threads are those of QEMU beside the guest CPUs, workers of vhost, and helpers. They
-belong on shared CPUs of the guest's NUMA nodes. With the emulator policy ``isolate`` the guest has a
-dedicated CPU for them, which none of its guest CPUs uses. All other dedicated CPUs are for guest CPUs.
+Pure functions. The emulator threads are those of QEMU beside the guest CPUs, workers of vhost, and helpers.
+Emulator threads belong on shared CPUs of the guest's NUMA nodes. With the emulator policy ``isolate`` the
+guest has a dedicated CPU for them, which none of its guest CPUs uses. All other dedicated CPUs are for guest
+CPUs.
 """
 
 from __future__ import annotations

@@ -78,7 +78,8 @@ _NO_AFFINITY: Final = 0x04000000
 """PF_NO_SETAFFINITY of include/linux/sched.h: a thread of one CPU, or a worker of workqueues."""
 
 _FOLLOWING: Final = ("irq/", "vhost-")
-"""Threads that others place: those of interrupts follow these, those of vhost follow their guest."""
+"""Threads that others place: threads of interrupts follow their interrupts, threads of vhost follow their
+guest."""
 
 _INTERRUPT_THREAD: Final = re.compile(r"irq/([0-9]+)-", re.ASCII)
 _ALLOWED: Final = re.compile(r"^Cpus_allowed_list:\s*(\S*)$", re.MULTILINE)
@@ -110,8 +111,9 @@ class KernelMask:
 
     Node, effective CPUs and movability are read only where a decision needs them.
 
-    :ivar names: the actions of an interrupt, or name and start of a thread, which identify it.
-    :ivar node: the NUMA node of its device.
+    :ivar names: the actions of an interrupt, or name and start of a thread, which identify the interrupt or
+        thread.
+    :ivar node: the NUMA node of the device.
     :ivar effective: the CPUs that the kernel chose of the mask.
     :ivar movable: the file can be written.
     """
@@ -205,7 +207,7 @@ class IsolationFacts:
     """The masks of a host, by path.
 
     :ivar boot: the identifier of the boot.
-    :ivar gone: those of the known paths that do not exist any more.
+    :ivar gone: the known paths that do not exist any more.
     :ivar counts: interrupts since boot by number, read where one needs another CPU.
     :ivar owners: guests by the PCI address of their passthrough device.
     :ivar loose_processes: processes of the host in no group that can have CPUs; None: the host has no such
@@ -259,7 +261,7 @@ class MaskReader:
 
         :param known: paths of masks that have originals.
         :param processes: main processes of guests by uuid, one of which may have a passthrough device.
-        :param guest_groups: control groups of guests, below the root of these.
+        :param guest_groups: control groups of guests, below the root of all control groups.
         """
         boot, online = self.boot_id, self._files.cpu_list(_ONLINE) or frozenset()
         masks = {
@@ -314,7 +316,7 @@ class MaskReader:
     def write_mask(self, path: str, text: str, names: str = "") -> None:
         """Write a mask.
 
-        :param names: those of the mask when it was read, which a thread must still have.
+        :param names: the names that the mask had at the last reading; a thread must still have them.
         :raises ProcessLookupError: the thread has ended.
         :raises OSError: the kernel refuses it.
         """

@@ -2,8 +2,9 @@
 
 irqbalance listens on ``/run/irqbalance/irqbalancePID.sock``, one connection and one command at a time
 (``sock_handle`` in its irqbalance.c). ``setup`` answers its interval and the banned CPUs. ``settings cpus
-LIST`` replaces these, and ``settings cpus NULL`` has it use those of its environment again. Both take effect
-with its next scan. A ban ends with the process, so that another process needs it again.
+LIST`` replaces the banned CPUs. After ``settings cpus NULL`` irqbalance uses those of its environment again.
+Both commands take effect with its next scan. A ban ends with the process, so that another process needs it
+again.
 
 A *key* is the name of a socket and the time when it was made: another process has another one. The *base* of
 a ban is what irqbalance had banned before, which the agent keeps in each ban.
@@ -70,8 +71,8 @@ class KeptBan:
 class SeenBan:
     """The CPUs that an irqbalance has banned.
 
-    :ivar sent: the CPUs that this process wrote last, or none to return to the environment; None: it wrote
-        nothing.
+    :ivar sent: the CPUs that this process wrote last, or no CPUs to return to the environment; None: this
+        process wrote nothing.
     :ivar is_pending: irqbalance has not scanned since.
     """
 
@@ -93,7 +94,7 @@ def decide_bans(
 ) -> BanPlan:
     """The bans of all irqbalance of a host.
 
-    :param silent: keys of those that do not answer, of which nothing changes.
+    :param silent: keys of instances that do not answer; the agent changes nothing of these.
     """
     found = {key: ban for key, ban in kept.items() if key in silent}
     writes: dict[str, CpuSet] = {}
@@ -132,9 +133,10 @@ class _BalancerMemory:
     """Memory about one irqbalance.
 
     :ivar sent: the CPUs that were written last.
-    :ivar scanned: the time when it has scanned since.
-    :ivar reason: the reason why it is not asked before the time ``again``; empty: it answers.
-    :ivar seconds: the time between its scans.
+    :ivar scanned: the time by which irqbalance has scanned since then.
+    :ivar reason: the reason why the agent does not ask irqbalance before the time ``again``; empty:
+        irqbalance answers.
+    :ivar seconds: the time between scans of irqbalance.
     """
 
     sent: CpuSet | None = None
@@ -172,7 +174,7 @@ class BalancerSockets:
     def write_ban(self, key: str, cpus: CpuSet) -> None:
         """Ban CPUs, or without CPUs have irqbalance return to those of its environment.
 
-        :raises BalancerError: it does not take the command, or may still take it.
+        :raises BalancerError: irqbalance does not take the command, or may still take it.
         """
         # irqbalance reads the first word only.
         self._send_command(key, f"settings cpus {cpuset.format(cpus) or 'NULL'}")

@@ -1,7 +1,7 @@
 """The originals of masks, in one file of the state folder: their contents before the agent's first write.
 
-The file is written before the first mask is, so that an agent that was killed at any moment finds it. It is
-of one boot: a reboot gives all masks back.
+The file is written before the first mask is, so that an agent that was killed at any moment finds it. The
+file is valid for one boot, because a reboot restores all masks.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _VERSION: Final = 1
 class OriginalMask:
     """The original of a mask: its text, the actions of its interrupt, and the value that the agent wrote.
 
-    ``written`` are CPUs that a kernel may have because of the agent: the last ones, and those before them
-    until these are read back.
+    ``written`` are CPUs that a mask may have because of the agent: the last ones written, and the ones before
+    until the last are read back.
     """
 
     cpus: CpuSet
@@ -67,7 +67,7 @@ class OriginalStore(Protocol):
     def kept_originals(self) -> OriginalMasks:
         """The originals that are kept.
 
-        :raises OSError: they cannot be read.
+        :raises OSError: the originals cannot be read.
         """
         ...
 
@@ -91,8 +91,8 @@ class OriginalsFile:
     def kept_originals(self) -> OriginalMasks:
         """The originals in the file; none where it is absent or damaged.
 
-        :raises UnsafeFileError: it is not ours.
-        :raises OSError: it cannot be read.
+        :raises UnsafeFileError: the file is not ours.
+        :raises OSError: the file cannot be read.
         """
         if self._kept is None:
             self._kept = OriginalMasks()
@@ -155,7 +155,7 @@ def dump_originals(originals: OriginalMasks) -> bytes:
 def parse_originals(content: bytes) -> OriginalMasks:
     """The originals of a file.
 
-    :raises ValueError: it is something else.
+    :raises ValueError: the content is something else.
     """
     return kept_json.parse(_VERSION, content, lambda found: _read_originals(kept_json.checked_data(found)))
 
@@ -173,20 +173,20 @@ def _read_originals(data: Any) -> OriginalMasks:
 
 def _read_ban(key: str, ban: Any) -> KeptBan:
     if BALANCER_KEY.fullmatch(key) is None:
-        raise ValueError(f"{key!r} is no socket of irqbalance")
+        raise ValueError(f"{key!r} is not a socket of irqbalance")
     return KeptBan(cpuset.parse(kept_json.text(ban["base"])), cpuset.parse(kept_json.text(ban["written"])))
 
 
 def _read_text(path: str, text: Any) -> str:
     if PARTITION_PATH.fullmatch(path) is None or "/../" in path or not is_partition_text(path, text):
-        raise ValueError(f"{path!r} is no file of a partition")
+        raise ValueError(f"{path!r} is not a file of a partition")
     return kept_json.text(text)
 
 
 def _read_original(path: str, one: Any) -> OriginalMask:
     # The agent writes to these files as root: a path from elsewhere is not believed.
     if MASK_PATH.fullmatch(path) is None or "/../" in path:
-        raise ValueError(f"{path!r} is no mask")
+        raise ValueError(f"{path!r} is not a mask")
     text = kept_json.text(one["text"])
     written = tuple(cpuset.parse(kept_json.text(cpus)) for cpus in one["written"])
     return OriginalMask(parse_mask_text(path, text), text, kept_json.text(one["names"]), written)

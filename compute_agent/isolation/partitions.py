@@ -3,7 +3,8 @@
 See Documentation/admin-guide/cgroup-v2.rst, "cpuset.cpus.partition". The group of each guest CPU becomes a
 partition, or the group of the whole guest where it has only CPUs that it holds. A partition below other
 groups is remote (Linux 6.7): each group above it names its CPUs in ``cpuset.cpus.exclusive``. Before Linux
-6.11 these have to be in ``cpuset.cpus`` of the groups above, too, so an empty one there gets all CPUs.
+6.11 the CPUs of a partition have to be in ``cpuset.cpus`` of the groups above, too, so an empty one there
+gets all CPUs.
 
 A write that the kernel accepts may leave the partition invalid, with the reason in its file. Partitions are
 given back from the innermost group to the outermost.
@@ -83,7 +84,7 @@ class GroupState:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """The groups of targets, those above them, and those with originals."""
+    """The groups of targets, the groups above these, and the groups with originals."""
 
     online: CpuSet = frozenset()
     groups: Mapping[str, GroupState] = field(default_factory=dict)
@@ -258,7 +259,7 @@ class PartitionFiles:
         """The groups of a guest that are to be partitions, and what it cannot have, in words.
 
         :param group: the group of the whole guest.
-        :param cpus: the CPUs that it holds.
+        :param cpus: the CPUs that the guest holds.
         """
         if not group:
             return [], NO_GROUP

@@ -1,7 +1,7 @@
 """Makes the masks of a host what a demand says: reads, keeps originals, writes the difference, reads back.
 
 Partitions come after masks, since the kernel takes their CPUs out of the mask of workqueues: the original has
-to be read before. They are given back before masks for the same reason.
+to be read before. Partitions are given back before masks for the same reason.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from compute_agent.model.cpuset import CpuSet, named_cpus
 LOG = logging.getLogger(__name__)
 
 _ROUNDS: Final = 4
-"""A write, another one where a CPU has no free vector or a device was reset meanwhile, and a last look."""
+"""A write, a second write if a CPU had no free vector or a device was reset meanwhile, and a last reading."""
 
 _FINAL: Final = frozenset({errno.EIO, errno.EPERM})
 """The kernel's answers for an interrupt that never moves: EIO up to Linux 6.11, then EPERM."""
@@ -62,7 +62,7 @@ _PASSING: Final = frozenset({errno.EBUSY, errno.EAGAIN, errno.EINTR})
 class IsolationStatus:
     """The CPUs that are quiet or alone, what stays on them, and how many files are not their originals.
 
-    :ivar refused: by guest, sentences about partitions that it does not have.
+    :ivar refused: by guest, sentences about partitions that the guest does not have.
     :ivar balancers: sentences about irqbalance that do not keep off the quiet CPUs.
     """
 
@@ -75,7 +75,10 @@ class IsolationStatus:
 
 
 class HostIsolator:
-    """Carries demands out. One thread calls it at a time, in the process that locks the state folder."""
+    """Carries demands out.
+
+    One thread calls this object at a time, in the process that locks the state folder.
+    """
 
     def __init__(
         self,
@@ -110,7 +113,7 @@ class HostIsolator:
     def kept_originals(self) -> OriginalMasks:
         """The originals of this boot.
 
-        :raises OSError: they cannot be read.
+        :raises OSError: the originals cannot be read.
         """
         found = self._store.kept_originals
         # Nothing but the boot is read where there is nothing to give back.
@@ -189,7 +192,7 @@ class HostIsolator:
     def _keep_bans(self, bans: Mapping[str, KeptBan]) -> None:
         """Keep bans beside the other originals.
 
-        :raises OSError: they cannot be kept.
+        :raises OSError: the bans cannot be kept.
         """
         if bans != self.kept_originals.bans:
             kept = replace(self.kept_originals, boot=self._reader.boot_id, bans=dict(bans))
@@ -217,7 +220,7 @@ class HostIsolator:
     def _keep_originals(self, demand: IsolationDemand) -> None:
         """Keep the originals of kernel threads that are new: the kernel places all again with a partition.
 
-        :raises OSError: they cannot be kept.
+        :raises OSError: the originals cannot be kept.
         """
         originals = self.kept_originals
         held = replace(demand, kept=demand.kept | originals.quiet)

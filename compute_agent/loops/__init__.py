@@ -1,7 +1,7 @@
 """The periodic work of the agent: loops that connect its parts with the pipeline.
 
-A room of its own beside :mod:`compute_agent.agent`: a loop knows the configuration in force, the worker and
-the part that it drives, and nothing of sockets, signals or the assembly. Loops reach each other through
+The package is separate from :mod:`compute_agent.agent`: a loop knows the configuration in force, the worker
+and the part that it drives, and nothing of sockets, signals or the assembly. Loops reach each other through
 objects that are made before both, such as a :class:`~compute_agent.threads.WakeSignal` or the arbiter of
 limits.
 

@@ -75,7 +75,8 @@ class HistoryWatch:
         self._recorder = recorder or EventRecorder()
         self._older = Gauge(
             "compute_agent_placement_older",
-            "Whether Placement has an older copy of its database (1), so that guests keep what they hold.",
+            "Whether Placement has an older copy of its database (1), so that guests keep their CPUs,"
+            " cache and bandwidth.",
             registry=metrics.registry,
         )
         self._evidence = ""
@@ -123,7 +124,7 @@ class HistoryWatch:
     def end_read(self, generations: Generations, holders: Mapping[str, ConsumerOwner]) -> None:
         """End a read: compare the next one with these generations and owners.
 
-        :raises OSError: they cannot be kept.
+        :raises OSError: the generations cannot be kept.
         """
         with self._lock:
             self._evidence = ""
@@ -137,7 +138,7 @@ class HistoryWatch:
         with self._lock:
             self._evidence = ""
             if self.older_copy is not None:
-                self._end_older("an operator accepted what it says")
+                self._end_older("an operator accepted the loss")
             self._withheld_losses = ()
 
     def status_fields(self) -> dict[str, Any]:
@@ -157,9 +158,9 @@ class HistoryWatch:
             LOG.error,
             EventKind.HISTORY,
             None,
-            "Placement has an older copy of its database: %s; %d guests keep what they hold."
-            " compute-agent audit --heal brings their allocations back,"
-            " compute-agent allocations accept takes from them what Placement does not have",
+            "Placement has an older copy of its database: %s; %d guests keep their CPUs, cache and bandwidth."
+            " compute-agent audit --heal restores their allocations;"
+            " compute-agent allocations accept makes the loss final",
             older.reason,
             len(losses),
         )
@@ -168,7 +169,7 @@ class HistoryWatch:
         self._change_history(replace(self._history, older=None))
         self._older.set(0)
         self._recorder.record_event(
-            LOG.info, EventKind.HISTORY, None, "What Placement says of guests is believed again: %s", why
+            LOG.info, EventKind.HISTORY, None, "The agent follows Placement's allocations again: %s", why
         )
 
     def _change_history(self, history: PlacementHistory) -> None:
@@ -260,7 +261,8 @@ class ClaimWatch:
             LOG.warning,
             EventKind.CLAIM,
             view.guest,
-            "Guest %s loses what it holds in %.0f s, as its claim expires: confirm it (PUT /ext/v1/claims),"
+            "Guest %s loses its allocation in %.0f s, because its claim expires: confirm it (PUT"
+            " /ext/v1/claims),"
             " or have the agent do so by [guests] confirm_claims",
             claim.seconds,
         )
@@ -284,7 +286,7 @@ def allocations_read(
 
     :param offering: the uuids of the providers with inventory.
     :param listing: the allocations of a moment ago, if a report has read them.
-    :param watch: decides whether losses of guests are believed; without it, all are.
+    :param watch: decides whether losses of guests are believed; None: all losses are believed.
 
     :raises PlacementError:
     :raises OSError: the decision about losses cannot be kept.

@@ -201,7 +201,7 @@ class GuestEvents:
             ARRIVALS_THREAD,
             self._hand_over,
             until_woken,
-            log_failures(LOG, "Changes of guests cannot be handed over"),
+            log_failures(LOG, "Changes of guests cannot be passed to the worker"),
             keep=self._hand_over,
         )
 
@@ -235,7 +235,7 @@ class GuestEvents:
                         handled.add_done_callback(lambda _: self._missed())
                 # One change must not cost the changes behind it.
                 except Exception:
-                    LOG.exception("A change of guest %s could not be handed over", change.guest)
+                    LOG.exception("A change of guest %s could not be passed to the worker", change.guest)
 
     def _event_for(self, change: GuestChange, since: float) -> Event:
         guest = change.guest
@@ -278,8 +278,8 @@ class GuestEvents:
     def _is_news(self, uuid: str, allocation: Allocation) -> bool:
         """Tell whether the own allocation of a guest that ran before the agent is all that it may use.
 
-        It is not for a guest with another allocation before: that may have moved to its migration, which only
-        a read of all allocations finds.
+        The answer is no for a guest that had another allocation before: that allocation may have moved to a
+        migration, which only a reading of all allocations finds.
         """
         return bool(allocation) and all(view.guest.uuid != uuid for view in self._pipeline.guest_views())
 

@@ -73,7 +73,8 @@ def locate_guests(driver: GuestDriver, host_state: HostState) -> dict[str, CpuLo
 def by_consumer(locations: Mapping[str, CpuLocation], views: Iterable[GuestView]) -> dict[str, CpuLocation]:
     """Sort locations by the consumer of the allocation, which for a migrating guest is its migration.
 
-    The own allocation of a migrating guest, as of one that is resized on its host, is not in use yet.
+    The own allocation of a migrating guest is not in use yet; the same holds for a guest that is resized on
+    its host.
     """
     through = {view.guest.uuid: view.migration.consumer for view in views if view.migration is not None}
     return {through.get(uuid, uuid): location for uuid, location in locations.items()}
@@ -171,7 +172,8 @@ class HostAuditor:
 
         :param changed: called after a change of allocations.
         :param holders: the owners of guests by uuid.
-        :param moves_emulator: whether the agent moves threads from dedicated CPUs where it follows.
+        :param moves_emulator: whether the agent moves threads from dedicated CPUs of the guests that it
+            follows.
         :param root: the folder that contains /sys.
         """
         self._root = root
@@ -373,7 +375,7 @@ class HostAuditor:
                 LOG.info,
                 EventKind.AUDIT,
                 NamedSubject(consumer),
-                "The audit made consumer %s hold %s",
+                "The audit created the allocation of consumer %s: %s",
                 wanted.resources or "nothing",
             )
             self._changed()

@@ -1,7 +1,7 @@
 """Base classes of loops: their threads, pauses and configuration.
 
-Pauses between reports vary around their mean. Hosts that lost Placement at one moment would otherwise all
-come back at one moment, in each interval again.
+Pauses between reports vary around their mean. Otherwise hosts that lost Placement at the same moment would
+all return at the same moment, in each interval.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class AgentLoop(Protocol):
 class ConfigurationInForce:
     """The configuration in force, which any thread may read.
 
-    It is made before the loops, which follow it. So the reload, made before the loops as well, need not know
-    a single loop.
+    The object is made before the loops, which follow it. So the reload, made before the loops as well, need
+    not know a single loop.
     """
 
     def __init__(self, conf: ReloadedConfiguration) -> None:

@@ -1,7 +1,8 @@
 """Collectors of installed packages, each in a thread of its own, and the amounts offered by what they report.
 
-A collector that hangs blocks its own thread only, and its values expire meanwhile. It runs in the agent's
-process all the same: one that uses all memory, or never releases the interpreter, stops the agent.
+A collector that hangs blocks its own thread only, and its values expire meanwhile. A collector runs in the
+agent's process all the same: a collector that uses all memory, or never releases the interpreter, stops the
+agent.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class _CollectorRunner:
             self._collector = loaded() if callable(loaded) else loaded
         classes = frozenset(self._collector.resource_classes)
         if not classes or not all(isinstance(name, str) and name.isprintable() for name in classes):
-            raise ValueError("resource_classes are no names of classes")
+            raise ValueError("resource_classes are not names of resource classes")
         self.heard = replace(self.heard, classes=classes)  # even if it fails now
         told: dict[tuple[str, str], ClassMeasurement] = {}
         trouble = ""

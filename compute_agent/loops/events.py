@@ -36,7 +36,7 @@ EVENTS_THREAD: Final = ThreadSpec(
 
 
 class EventLog:
-    """Takes events at once, and writes them in a thread of its own. Its failures cost events alone."""
+    """Takes events at once, and writes them in a thread of its own. Failures of the log cost only events."""
 
     def __init__(self, options: cfg.ConfigOpts, registry: CollectorRegistry) -> None:
         self._store = EventStore(Path(options.state_path) / FILE, *_store_limits(options))

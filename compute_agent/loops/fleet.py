@@ -106,7 +106,7 @@ class FleetGuests:
                 refused[guest] = f"guest {guest}: {reason}"
             else:
                 LOG.info(
-                    "Guest %s is set as the fleet wants: %s, unset: %s",
+                    "Guest %s has settings of its fleet now: %s, unset: %s",
                     guest,
                     dict(values) or "nothing",
                     ", ".join(unset) or "nothing",

@@ -111,8 +111,9 @@ class CacheMonitoring:
     def __init__(self, conf: ReloadedConfiguration, targets: Targets, registry: CollectorRegistry) -> None:
         """Prepare monitoring.
 
-        :param targets: returns the targets, or None while they are not known. The thread calls it in every
-            round, so it has to be quick. A guest that is missing in it loses its monitoring group.
+        :param targets: returns the targets, or None while the targets are not known. The thread calls the
+            function in every round, so the function has to be quick. A guest that is missing among the
+            targets loses its monitoring group.
         """
         settings = MonitoringSettings.from_options(conf.options)
         store = SampleStore(Path(conf.options.state_path) / FILE, settings.retention, settings.store_bytes)

@@ -87,7 +87,10 @@ class ReclaimGauges:
 
 
 class ReclaimEstimator:
-    """Estimates and offers one reclaimed resource. One thread takes rounds; others may ask and blame."""
+    """Estimates and offers one reclaimed resource.
+
+    One thread calls the rounds; others may query and record violations.
+    """
 
     def __init__(self, resource: ReclaimedResource, recorder: EventRecorder, gauges: ReclaimGauges) -> None:
         self.resource = resource

@@ -134,13 +134,13 @@ class ReportLoop:
         """Prepare reports with ``reporter``, at most ``max_pause`` seconds apart after failures.
 
         :param locate: reads the CPUs that guests really run on.
-        :param causes: reasons to keep new guests away, until switch_scheduling() changes them.
-        :param root: finds the root provider; without it, the root is the agent's own.
+        :param causes: reasons to keep new guests away, until switch_scheduling() changes the reasons.
+        :param root: finds the root provider; None: the root is the agent's own.
         :param root_user: works below the root that ``root`` finds.
         :param additions: add to the tree, in this order.
         :param history: decides whether losses of guests are believed.
-        :param claims: confirms claims that expire, or warns of them.
-        :param signal: wakes the thread; parts that are made before this loop share it.
+        :param claims: confirms claims that expire, or warns of their end.
+        :param signal: wakes the thread; objects that are made before this loop share the signal.
         """
         self.history = history or HistoryWatch(metrics)
         self.claims = claims or ClaimWatch()
@@ -402,7 +402,7 @@ class ReportLoop:
     def _grant_switches(self) -> None:
         """Set or remove the trait that keeps new guests away.
 
-        nova-compute decides where the root is its own: it removes a trait that it did not set.
+        If nova-compute owns the root, nova-compute decides: it removes a trait that it did not set.
 
         :raises PlacementError:
         """

@@ -322,7 +322,7 @@ class InterferenceLoop:
     def _warn_missing_signals(self, sample: GuestSamples) -> None:
         """Warn once of signals that no guest of this host has, although some guest works."""
         if not any((one.cpu or 0.0) >= MIN_CPU for one in sample.readings.values()):
-            return  # idle guests have no signals, which is no fault
+            return  # idle guests have no signals, which is not a fault
         signals = {watch.signal.name: watch.signal for watch in self._conf.settings.watches}
         missing = frozenset(
             name

@@ -26,7 +26,7 @@ _PART: Final = re.compile(r"(\^?)\s*([0-9]+)(?:\s*-\s*([0-9]+))?", re.ASCII)
 
 
 class BadCpuSet(ValueError):
-    """A text that is no CPU set; ``part`` is the piece that is wrong."""
+    """A text that is not a CPU set; ``part`` is the piece that is wrong."""
 
     def __init__(self, text: str, part: str, why: str) -> None:
         super().__init__(f"bad CPU set {text!r}: {part!r} {why}")
@@ -40,7 +40,7 @@ def parse(text: str) -> frozenset[int]:
     Blanks around parts and empty parts are allowed, as they are in the kernel; an empty text is the empty
     set.
 
-    :raises BadCpuSet: a part is no CPU number, range or exclusion.
+    :raises BadCpuSet: a part is not a CPU number, range or exclusion.
     """
     included: set[int] = set()
     excluded: set[int] = set()
@@ -62,7 +62,7 @@ def parse(text: str) -> frozenset[int]:
 
 
 def parse_or_empty(text: str | None) -> frozenset[int]:
-    """CPU numbers of a list; the empty set for a missing text, or one that is no CPU set."""
+    """CPU numbers of a list; the empty set for a missing text, or one that is not a CPU set."""
     try:
         return parse(text or "")
     except BadCpuSet:
@@ -112,8 +112,8 @@ class CpuSets:
     :ivar reserved_vcpus: VCPU that the host keeps.
     :ivar warnings: sentences for operators.
     :ivar pooled: dedicated and shared CPUs that belong to a pool, for its members only.
-    :ivar offline: CPUs of ``[compute] cpu_dedicated_set`` that are offline and were never seen online. They
-        are in no set until they are online.
+    :ivar offline: CPUs of ``[compute] cpu_dedicated_set`` that are offline and were never seen online. Such
+        CPUs are in no set until they are online.
     """
 
     dedicated: frozenset[int]
@@ -159,8 +159,8 @@ class CpuSets:
 
         :param held: dedicated CPUs of the guest.
         :param online: CPUs of the host that are online.
-        :param reach: CPUs where the guest may be: those of its pools, or, if it has none, those outside all
-            pools. None if the host has no pools.
+        :param reach: CPUs where the guest may be: those of its pools, or, if the guest has no pool, the CPUs
+            outside all pools. None if the host has no pools.
         """
         # An offline CPU counts once, as offline: it is in no set either way.
         gone, offline = held & online - self.dedicated, held - online
@@ -221,7 +221,7 @@ class CpuClass:
     :ivar disabled_c_states: names of idle states that CPUs of the class must not enter.
     :ivar min_uncore: as ``max_uncore``, a frequency in kHz, ``min`` or ``turbo``; ``base`` is not possible.
     :ivar park: how idle cores are parked; in the class ``idle`` only.
-    :ivar park_after: seconds that a core is idle before it is parked.
+    :ivar park_after: seconds that a core is idle before the agent parks the core.
     """
 
     name: str
@@ -240,7 +240,7 @@ class CpuClass:
 class FormerValues:
     """Contents of kernel files, by path, before the agent wrote to them.
 
-    They apply to one boot of the host, which ``boot`` names by its boot_id: a reboot resets the files.
+    The values apply to one boot of the host, which ``boot`` names by its boot_id: a reboot resets the files.
     """
 
     boot: str = ""
@@ -255,9 +255,10 @@ CPU_POOL: Final = "cpu_pool:"
 class CpuPool:
     """A section ``[cpu_pool:NAME]``.
 
-    :ivar cpus: the CPUs of the pool, or empty where counts choose them.
-    :ivar dedicated_cpus: number of dedicated CPUs of one NUMA node; ``shared_cpus`` likewise.
-    :ivar per_node: whether each NUMA node gives that many.
+    :ivar cpus: the CPUs of the pool, empty if the section has numbers of CPUs instead.
+    :ivar dedicated_cpus: number of dedicated CPUs of one NUMA node; ``shared_cpus`` is the number of shared
+        ones.
+    :ivar per_node: whether the pool has these numbers of CPUs on each NUMA node.
     :ivar max_cpus: CPUs that all floating members together may use, unheld dedicated ones of the zone
         included; None limits them to the CPUs of the pool.
     :ivar classes: classes of guests that the pool takes; empty takes all.

@@ -1,7 +1,7 @@
-"""A guest: a virtual machine or a plain process that the agent places. Its identity, demands and assignment.
+"""A guest: a virtual machine or a plain process that the agent places.
 
-A guest holds resources in Placement, by itself or through a migration, and has an assignment of CPUs. Its
-settings are in :mod:`compute_agent.model.guest_settings`.
+A guest holds resources in Placement, by itself or through a migration, and has an assignment of CPUs. The
+settings of a guest are in :mod:`compute_agent.model.guest_settings`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class PlacementConstraints:
 
     :ivar nodes: NUMA nodes for all memory of the guest; empty allows any node.
     :ivar cells: the same for the memory of some guest CPUs.
-    :ivar pins: host CPUs that a guest CPU may use, by its number; guest CPUs without an entry may use any.
+    :ivar pins: host CPUs that a guest CPU may use, by number of the guest CPU; guest CPUs without an entry
+        may use any host CPU.
     :ivar emulator: host CPUs of all other threads; empty allows any.
     """
 
@@ -75,7 +76,8 @@ class CpuAssignment:
 
     :ivar vcpu_cpus: for each guest CPU, the host CPUs that it may use.
     :ivar emulator_cpus: host CPUs of all other threads.
-    :ivar dedicated: CPUs that no other guest gets; those of guest CPUs come first, in the order of these.
+    :ivar dedicated: CPUs that no other guest gets. The CPUs of guest CPUs come first, in the order of guest
+        CPUs.
     :ivar withheld: the part of ``dedicated`` that stays empty, as siblings of used CPUs.
     :ivar mems: NUMA nodes of the memory; empty allows any.
     :ivar given: another program placed the guest, whatever its allocation names. Other guests may use the
@@ -148,14 +150,14 @@ class GuestIdentity:
 class Guest:
     """One guest as its driver reports it.
 
-    :ivar uuid: its consumer uuid in Placement.
-    :ivar pid: its main process.
+    :ivar uuid: the uuid of the guest's consumer in Placement.
+    :ivar pid: the main process of the guest.
     :ivar settings: all settings, which the worker of the pipeline resolves.
-    :ivar cgroup: folder of its cgroup v2 group; empty if it shares one.
+    :ivar cgroup: folder of the guest's group of cgroup v2; empty if the guest shares a group.
     :ivar details: further facts of the driver, by name, for people only.
-    :ivar dedicated: number of its CPUs that were ordered as dedicated; 0 is none or unknown.
-    :ivar constraints: demands of its definition.
-    :ivar dedicated_vcpus: numbers of the dedicated guest CPUs, where only some of them are.
+    :ivar dedicated: number of guest CPUs that were ordered as dedicated; 0: none, or unknown.
+    :ivar constraints: demands of the guest's definition.
+    :ivar dedicated_vcpus: numbers of the dedicated guest CPUs, if only some are dedicated.
     :ivar declared: settings that the driver knows, with ``declared_by`` as their source.
     :ivar declared_problems: sentences about declared values that have no effect.
     :ivar setting_sources: the source of each setting, in words.

@@ -105,10 +105,10 @@ class GuestSettings:
     :ivar resctrl: annotation about cache and memory bandwidth; empty asks for nothing.
     :ivar blockio_class: class of block I/O; empty asks for nothing.
     :ivar memory_type: kind of memory that the guest gets.
-    :ivar cpu_class: class of its dedicated CPUs; empty is that of its ``qos_class``.
+    :ivar cpu_class: class of the guest's dedicated CPUs; empty: the class that ``qos_class`` names.
     :ivar spread: dedicated CPUs go to as many cores as possible, where the thread policy is ``prefer``.
     :ivar preserve: the agent leaves the guest as it is.
-    :ivar isolation: level of its dedicated CPUs.
+    :ivar isolation: level of isolation of the guest's dedicated CPUs.
     """
 
     vcpus: int = 1
@@ -220,7 +220,7 @@ DEFAULT_VALUES: Final[Mapping[str, Any]] = {
 def read_setting(name: str, text: str) -> Any:
     """The value of a setting from its text.
 
-    :raises ValueError: the text is no value of the setting; the message has the possible ones.
+    :raises ValueError: the text is not a value of the setting; the message has the possible ones.
     """
     return _READERS[name](text)
 

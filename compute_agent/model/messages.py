@@ -63,7 +63,9 @@ def printable_text(text: str) -> str:
 
 
 def missing_package(wanted: str, package: str, extra: str) -> ConfigError:
-    """The error of a feature that needs a Python package which is not installed. It says how to install it.
+    """The error of a feature that needs a Python package which is not installed.
+
+    The message says how to install it.
 
     :param wanted: the feature or option, as the sentence begins.
     :param extra: the extra of the distribution that brings the package.

@@ -43,10 +43,11 @@ class ResourceClass:
     :ivar host_owned: whether an inventory on one of the agent's providers is the agent's, even if no file
         remembers that the agent made it.
     :ivar movable: whether inventories and allocations move to other providers when the shape of the tree
-        changes. Cache ways and bandwidth do not: they always belong to one L3 domain.
-    :ivar exclusive: whether one holder has the amount alone, so that it cannot be sold twice.
+        changes. Cache ways and bandwidth do not move, because they always belong to one L3 domain.
+    :ivar exclusive: whether one holder has the amount alone, so that the amount cannot be sold twice.
     :ivar cpu: whether amounts are CPUs, which the agent assigns.
-    :ivar stock_name: the custom class in its place on an OpenStack Placement that does not know the class.
+    :ivar stock_name: the custom class that stands for this class on an OpenStack Placement that does not know
+        this class.
     """
 
     name: str
@@ -106,7 +107,7 @@ GUEST_DISKS: Final = "guest"
 
 @dataclass(frozen=True, slots=True)
 class DeviceRates:
-    """Upper limits of a guest's I/O on one device, in bytes and operations a second. None is no limit."""
+    """Upper limits of a guest's I/O on one device, in bytes and operations a second. None is not a limit."""
 
     read_bytes: int | None = None
     write_bytes: int | None = None
@@ -134,7 +135,8 @@ class BlockIo:
 
     :ivar weight: weight beside other guests; None is the default.
     :ivar rates: limits on each of the devices.
-    :ivar latency_us: target latency on the devices, in microseconds. The kernel slows others down for it.
+    :ivar latency_us: target latency on the devices, in microseconds. The kernel slows other guests down to
+        reach the target.
     :ivar devices: devices of the host, as ``MAJOR:MINOR``.
     :ivar own_disks: whether the settings apply to the guest's own disks, too.
     """
@@ -176,8 +178,9 @@ class BlockIoClass:
 class MemoryShare:
     """Settings of memory of a class of guests, in percent of what a guest holds of ``MEMORY_MB``.
 
-    :ivar high: above it the kernel slows the guest down and reclaims its memory; None is no limit.
-    :ivar low: up to it the kernel reclaims memory of other guests first.
+    :ivar high: above this amount the kernel slows the guest down and reclaims its memory; None is not a
+        limit.
+    :ivar low: up to this amount the kernel reclaims memory of other guests first.
     :ivar oom_score_adj: the kernel's, -1000 to 1000. Processes with a higher one are killed first.
     """
 
@@ -207,8 +210,8 @@ class CpuShare:
 
     :ivar cpu_weight: weight of each VCPU and PCPU of a guest; None: 100, or 1 for ``BE`` and below.
     :ivar cpu_idle: guests run only where no other group wants to.
-    :ivar cpu_burst: percent of a guest's quota that it may save up and use later.
-    :ivar reclaimed_cap: percent of its reclaimed CPUs that a guest gets at most; None is no limit.
+    :ivar cpu_burst: percent of a guest's quota that the guest may save up and use later.
+    :ivar reclaimed_cap: percent of its reclaimed CPUs that a guest gets at most; None is not a limit.
     :ivar realtime_priority: realtime priority of guest CPUs on dedicated CPUs; None: the usual schedule.
     :ivar core_scheduling: which others may use the cores of a guest while it runs there.
     """

@@ -94,7 +94,7 @@ LOG = logging.getLogger(__name__)
 FLUSH_SECONDS: Final = 30.0
 """Seconds for which samples wait to be written together. Each write syncs the disk."""
 
-# Both: at an interval of 0.1 s one late round is no failure, and at 60 s five rounds are too long.
+# Both: at an interval of 0.1 s one late round is not a failure, and at 60 s five rounds are too long.
 STALE_ROUNDS, STALE_SECONDS = 5, 3.0
 """The age in rounds, and at least in seconds, from which a reading is out of date."""
 

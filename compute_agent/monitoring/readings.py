@@ -46,9 +46,9 @@ class MonitorTarget:
     """A guest, or a QoS class, which has no ``guest`` and stands for its control group.
 
     :ivar group: the control group of the guest.
-    :ivar threads: lists the thread ids of a guest. It may raise OSError or DriverError if the guest has
-        ended.
-    :ivar cpu: CPU use in cores; None where it is not known.
+    :ivar threads: lists the thread ids of a guest. The function may raise OSError or DriverError if the guest
+        has ended.
+    :ivar cpu: CPU use in cores; None if unknown.
     """
 
     guest: str
@@ -167,7 +167,7 @@ class TargetUse:
 
     @cached_property
     def moved_bytes(self) -> Mapping[tuple[int, str], int]:
-        """Bytes by cache id and kind. They never decrease."""
+        """Bytes by cache id and kind. The numbers never decrease."""
         return {(cache, KINDS[event]): amount for (cache, event), amount in self.bytes_moved.items()}
 
 
@@ -206,12 +206,12 @@ class TargetMeter:
         return GroupCounters(sample.values, self._totals.add_sample(sample))
 
     def moved_bytes(self) -> dict[tuple[int, str], int]:
-        """Bytes since the first sample, by cache id and event. They never decrease."""
+        """Bytes since the first sample, by cache id and event. The numbers never decrease."""
         return self._totals.bytes.copy()
 
 
 class BytesSum:
-    """The sum of bytes of several guests, including ended ones. It never decreases."""
+    """The sum of bytes of several guests, including ended ones. The sum never decreases."""
 
     def __init__(self) -> None:
         self.moved_bytes: dict[tuple[int, str], int] = {}
@@ -262,7 +262,8 @@ class MonitoredCaches:
         """Set the sizes and capacities of the caches.
 
         :param memory_bandwidth_gbps: the bandwidth of the memory of each cache in 10^9 bytes a second. The
-            hardware does not show it. Without it there is no capacity, and lines in percent cannot be used.
+            hardware does not show this bandwidth. Without this value the capacity is unknown, and thresholds
+            in percent cannot be used.
         """
         self._sizes = {str(cache): float(size) for cache, size in cache_sizes(platform).items()}
         self._bandwidth = None if memory_bandwidth_gbps is None else memory_bandwidth_gbps * BYTES_PER_GB

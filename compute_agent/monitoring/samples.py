@@ -1,7 +1,7 @@
 """Stored samples: an SQLite database that one agent writes while other processes read.
 
-A sample is the use of one cache by one target. The store bounds age and size of the file. Its failures are
-logged and counted, and never stop measurement.
+A sample is the use of one cache by one target. The store bounds age and size of the file. Failures of the
+store are logged and counted, and never stop measurement.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class StoredSample:
 
     A target without monitoring has one sample, without a ``cache_id``, if its CPU use is known.
 
-    :ivar occupancy: bytes; None where they are unknown.
-    :ivar local: bytes a second since the sample before; None where they are unknown. ``total`` likewise.
+    :ivar occupancy: bytes; None if unknown.
+    :ivar local: bytes a second since the sample before; None if unknown. The same holds for ``total``.
     :ivar cpu: cores of the whole target, the same in the samples of all its caches.
     """
 

@@ -43,9 +43,9 @@ class CpuCounters:
 class ThreadCounters:
     """Interruptions of a thread since its start.
 
-    :ivar cpu: the CPU that it last ran on.
-    :ivar involuntary: switches to another thread although it could go on.
-    :ivar delay_ns: nanoseconds in which it waited for its CPU. None: the kernel does not count them.
+    :ivar cpu: the CPU that the thread last ran on.
+    :ivar involuntary: switches to another thread although the thread could go on.
+    :ivar delay_ns: nanoseconds in which the thread waited for its CPU. None: the kernel does not count them.
     """
 
     cpu: int

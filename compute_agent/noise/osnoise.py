@@ -1,8 +1,8 @@
 """The tracer osnoise of the kernel (Documentation/trace/osnoise-tracer.rst, Linux 5.17 for instances).
 
-It runs a busy thread on each CPU and measures interruptions of it, so it is for CPUs that no guest holds. The
-tracer has a buffer of its own, but one list of CPUs for the whole kernel. That is restored in the end, and by
-the next run where a run was killed.
+The tracer runs a busy thread on each CPU and measures interruptions of it, so it is for CPUs that no guest
+holds. The tracer has a buffer of its own, but one list of CPUs for the whole kernel. The list is restored in
+the end, and by the next run where a run was killed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class TracedNoise:
     threads: int = 0
 
     def joined_with(self, other: TracedNoise) -> TracedNoise:
-        """Both together."""
+        """Both measurements together."""
         return TracedNoise(
             self.runtime_us + other.runtime_us,
             self.noise_us + other.noise_us,
@@ -146,7 +146,7 @@ class OsNoiseTracer:
     def _only_run(self) -> Iterator[None]:
         """Have no other process of the agent use the tracer meanwhile.
 
-        :raises TracerError: one does.
+        :raises TracerError: another command runs the tracer.
         :raises OSError:
         """
         try:
@@ -200,7 +200,7 @@ class OsNoiseTracer:
 def _end_instance(instance: Path) -> None:
     """Stop the tracer, and remove its instance.
 
-    :raises OSError: it stays.
+    :raises OSError: the instance cannot be removed.
     """
     if not instance.exists():
         return

@@ -3,17 +3,17 @@
 A driver, a report or a command puts an event into the queue (:mod:`~compute_agent.pipeline.events`). The
 worker (:mod:`~compute_agent.pipeline.worker`) then does the following for one event at a time:
 
-1. It updates the cache (:mod:`~compute_agent.pipeline.guest_cache`). For starts, ends and reconcile this is
-   the work of :mod:`~compute_agent.pipeline.lifecycle`. :mod:`~compute_agent.pipeline.guest_settings`
+1. The worker updates the cache (:mod:`~compute_agent.pipeline.guest_cache`). For starts, ends and reconcile
+   this is the work of :mod:`~compute_agent.pipeline.lifecycle`. :mod:`~compute_agent.pipeline.guest_settings`
    resolves the settings of each guest.
-2. It places guests by the policy (:mod:`~compute_agent.pipeline.placer`), on the host that
-   :mod:`~compute_agent.pipeline.host_state` describes, and marks the controllers with pending work.
-3. It runs these controllers (:mod:`~compute_agent.pipeline.enforcer`).
-4. It saves the state (:mod:`~compute_agent.pipeline.state`).
+2. The worker places guests by the policy (:mod:`~compute_agent.pipeline.placer`), on the host that
+:mod:`~compute_agent.pipeline.host_state` describes, and marks the controllers with pending work. 3. The
+    worker runs these controllers (:mod:`~compute_agent.pipeline.enforcer`). 4. The worker saves the state
+    (:mod:`~compute_agent.pipeline.state`).
 
 Invariants: only the worker changes the cache. The worker sends no request to Placement: events carry the
 allocations. A controller that fails stays pending and is called again after the next event.
 
-``agent``, ``cmd``, ``loops``, ``throttling`` and ``usage`` may import this package. It imports controllers,
-drivers, policies, and the frozen values of ``report``.
+``agent``, ``cmd``, ``loops``, ``throttling`` and ``usage`` may import this package. The package imports
+controllers, drivers, policies, and the frozen values of ``report``.
 """

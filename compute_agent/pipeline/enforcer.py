@@ -33,9 +33,9 @@ STARTING_SECONDS: Final = 600.0
 class ExpectedGuest:
     """A guest that is about to start.
 
-    :ivar guest: its pid is 0 until its process is there.
-    :ivar until: the monotonic second at which it is given up.
-    :ivar delay: seconds from the start of its process until its cache group took effect.
+    :ivar guest: the guest, with pid 0 until its process exists.
+    :ivar until: the monotonic second at which the agent gives up.
+    :ivar delay: seconds from the start of the guest's process until its cache group took effect.
     """
 
     guest: Guest
@@ -144,7 +144,7 @@ class GuestEnforcer:
 
         Guests that float come first: they leave the CPUs that others are about to be pinned to.
 
-        :param but: a guest to leave out, which its caller handles.
+        :param but: a guest to leave out, which the caller handles.
         """
         self._sync(host_state)
         for controller in self._controllers:
@@ -275,7 +275,7 @@ class GuestEnforcer:
             return
         target = self._target_for(entry, host_state)
         for controller in self._controllers:
-            # A change that is pending is no drift.
+            # A change that is pending is not drift.
             if controller.name in entry.pending:
                 continue
             try:

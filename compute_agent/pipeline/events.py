@@ -23,7 +23,7 @@ class StartGuest:
     """An order to start a guest. The answer is its GuestView, or the reason for a refusal.
 
     :ivar declared: the names of the settings that the order has.
-    :ivar owner: project, user and type of its consumer in Placement.
+    :ivar owner: project, user and type of the guest's consumer in Placement.
     """
 
     uuid: str
@@ -64,8 +64,8 @@ class GuestStarted:
 
     :ivar allocation: None: Placement was not asked, or did not answer.
     :ivar since: the monotonic time of the report.
-    :ivar started: whether it has just started. Otherwise it has other settings or another main
-        process, or is seen for the first time.
+    :ivar started: whether the guest has just started. Otherwise the guest has other settings or another main
+        process, or the agent sees it for the first time.
     :ivar owner: project, user and type of its consumer; None: as before.
     """
 
@@ -79,7 +79,7 @@ class GuestStarted:
 
 @dataclass(frozen=True, slots=True)
 class GuestExpected:
-    """A guest is about to start. The answer comes when its cache group is there, if one is possible.
+    """A guest is about to start. The answer comes when the guest's cache group exists, if one is possible.
 
     :ivar allocation: None: Placement did not answer.
     :ivar owner: None: Placement did not answer.
@@ -101,7 +101,7 @@ class GuestAppeared:
 class GuestStopped:
     """A driver reports the end of a guest.
 
-    :ivar ending: its exit status or signal; empty if not known.
+    :ivar ending: the exit status or signal of the guest; empty if unknown.
     """
 
     guest: Guest
@@ -129,7 +129,7 @@ class AllocationsRead:
 class HostStateChanged:
     """The configuration or the hardware changed.
 
-    :ivar controllers: replace the current ones; None: these stay.
+    :ivar controllers: the controllers from now on; None: the current ones stay.
     """
 
     host_state: HostState
@@ -140,8 +140,8 @@ class HostStateChanged:
 class ConfigureGuest:
     """An operator, or the fleet, sets and unsets settings of a guest by their texts.
 
-    The answer comes when they are kept and in effect, or is the error: GuestGoneError if there is no such
-    guest.
+    The answer comes when the settings are stored and in effect, or is an error: GuestGoneError if there is no
+    such guest.
     """
 
     uuid: str
@@ -168,8 +168,8 @@ class LimitGuest:
 class MoveGuest:
     """An order to move a guest off the CPUs that are outside the current CPU sets.
 
-    The answer is its new assignment, None if it has no such CPUs, or the reason why it cannot move. It is
-    GuestGoneError if there is no such guest.
+    The answer is the guest's new assignment, None if the guest has no such CPUs, or the reason why the guest
+    cannot move. The answer is GuestGoneError if there is no such guest.
 
     :ivar dry_run: whether the move is only planned.
     """

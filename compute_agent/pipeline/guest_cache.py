@@ -17,16 +17,18 @@ class CachedGuest:
     """One guest.
 
     :ivar allocation: the last answer of Placement; None: there was none yet.
-    :ivar assignment: None: the agent does not place it.
-    :ivar refusal: the reason why it has no place. Its assignment then keeps it off the CPUs of others.
-    :ivar stray: the CPUs that it holds outside the current CPU sets, in words.
+    :ivar assignment: None: the agent does not place the guest.
+    :ivar refusal: the reason why the guest has no CPUs. Its assignment then keeps the guest off the CPUs of
+        others.
+    :ivar stray: the CPUs that the guest holds outside the current CPU sets, in words.
     :ivar refused: other requests of the guest that were refused, with reasons.
     :ivar limits: the temporary limits of throttling.
     :ivar pending: the controllers that have yet to put all this into effect.
     :ivar as_of: the monotonic second at which Placement was asked.
-    :ivar migration: the migration that holds its allocation; None: its own consumer does.
-    :ivar cache_delay: the age of its process, in seconds, when its cache group was in force; None: not known.
-    :ivar owner: project, user and type of its consumer in Placement; None: not known.
+    :ivar migration: the migration that holds the guest's allocation; None: the guest's own consumer holds it.
+    :ivar cache_delay: the age of the guest's process, in seconds, when its cache group took effect; None:
+        unknown.
+    :ivar owner: project, user and type of the guest's consumer in Placement; None: unknown.
     """
 
     guest: Guest
@@ -47,7 +49,7 @@ class CachedGuest:
 class UnclaimedHolding:
     """The allocation of a consumer without a guest here.
 
-    :ivar since: the monotonic second at which the agent first saw it.
+    :ivar since: the monotonic second at which the agent first saw the guest.
     """
 
     allocation: Allocation
@@ -67,7 +69,8 @@ class GuestCache:
         self.migrations: dict[str, str] = {}
         """Guests by the consumer of their migration, which holds their allocation here meanwhile."""
         self.lost: dict[str, SavedGuest] = {}
-        """Guests that may run and that the driver cannot manage, as last known. They keep their CPUs."""
+        """Guests that may run and that the driver cannot manage, as last known. These guests keep their
+        CPUs."""
         self._guests: dict[str, CachedGuest] = {}
         # Made again after a change only: the placer compares it by identity and value at each event.
         self._holdings: Mapping[str, frozenset[int]] | None = None
@@ -168,7 +171,7 @@ def _held_cpus(assignment: CpuAssignment | None) -> frozenset[int]:
 class GuestView:
     """A copy of a cached guest for other threads, with the fields of :class:`CachedGuest`.
 
-    :ivar cpu_nodes: the NUMA nodes of its CPUs; its memory may be on others.
+    :ivar cpu_nodes: the NUMA nodes of the guest's CPUs; the memory of the guest may be on other nodes.
     """
 
     guest: Guest
@@ -192,7 +195,7 @@ class GuestView:
 def view_guest(entry: CachedGuest, topology: HostTopology | None = None) -> GuestView:
     """A copy of the guest.
 
-    :param topology: gives the NUMA nodes of its CPUs; None: they are left out.
+    :param topology: has the NUMA nodes of the guest's CPUs; None: the nodes are left out.
     """
     cpus = frozenset[int]() if entry.assignment is None else entry.assignment.cpus
     nodes = frozenset[int]() if topology is None else topology.nodes_of(cpus)

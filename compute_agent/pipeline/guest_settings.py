@@ -49,7 +49,7 @@ class ManualSettings:
 
         :param path: None: settings do not outlive the process.
         :raises UnsafeFileError: the file is not the agent's own.
-        :raises OSError: it cannot be put aside.
+        :raises OSError: the damaged file cannot be renamed.
         """
         self._path = path
         self._clock = clock
@@ -96,7 +96,7 @@ class ManualSettings:
     ) -> None:
         """Set and unset settings of a guest; durable when this returns.
 
-        :raises OSError: they cannot be kept; the former ones stay in force.
+        :raises OSError: the settings cannot be kept; the former ones stay in force.
         """
         kept = {name: text for name, text in self.setting_texts(uuid, source).items() if name not in unset}
         guest = {**self._texts.get(uuid, {}), source: {**kept, **texts}}
@@ -285,7 +285,7 @@ def guest_facts(
 ) -> GuestFacts:
     """The facts of a guest for rules.
 
-    :param owner: project, user and type of its consumer in Placement; None: not known.
+    :param owner: project, user and type of the guest's consumer in Placement; None: unknown.
     """
     held = {uuid: amounts for uuid, amounts in (allocation or {}).items() if amounts}
     return GuestFacts(

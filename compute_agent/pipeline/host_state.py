@@ -24,10 +24,10 @@ from compute_agent.policy.shared_cpus import PoolBorrower, lend_cpus
 class HostState:
     """The host as read and configured; replaced as a whole when the host or the configuration changes.
 
-    :ivar place_unallocated: whether guests without an allocation go to the shared CPUs. Otherwise
-        they stay where they are.
-    :ivar former: zones with a provider in other shapes of the tree only. A guest with an allocation of one
-        stays in that zone until it is moved.
+    :ivar place_unallocated: whether guests without an allocation go to the shared CPUs. Otherwise such guests
+        stay where they are.
+    :ivar former: zones with a provider in other shapes of the tree only. A guest with an allocation from such
+        a provider stays in that zone until the guest is moved.
     :ivar rebalance_gain: the least gain for which a running guest moves (see
         :mod:`compute_agent.policy.running_guests`); None: guests do not move.
     :ivar refuse_unplaced: whether a guest that starts and has no place is stopped.
@@ -123,7 +123,7 @@ class HostState:
         """The CPUs from which the policy may choose.
 
         :param holdings: the dedicated CPUs that guests hold, by uuid.
-        :param use: the CPU use of guests in cores; None: it does not count.
+        :param use: the CPU use of guests in cores; None: the choice does not depend on the use.
         """
         lent = self._lent_cpus(holdings) if self.lends_cpus else {}
         # The use of a guest is spread evenly over its CPUs: it is not known of single CPUs.
@@ -228,8 +228,8 @@ def device_nodes(host_state: HostState, guest: Guest, allocation: Allocation) ->
 def memory_nodes(host_state: HostState, guest: Guest, allocation: Allocation) -> frozenset[int]:
     """The NUMA nodes for the memory of a guest; empty: the allocation names no node.
 
-    These are the nodes of its allocation that have the type of memory in its settings. An allocation that
-    names no node leaves all nodes of that type. If no node is left, the nodes of the allocation count.
+    The result has the nodes of its allocation that have the type of memory in its settings. An allocation
+    that names no node leaves all nodes of that type. If no node is left, the nodes of the allocation count.
     """
     held, wanted = held_nodes(host_state, allocation), guest.settings.memory_type
     if wanted is MemoryType.ANY:

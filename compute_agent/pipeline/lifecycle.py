@@ -1,6 +1,6 @@
 """The set of guests in the cache: takes over running guests, adds new ones, and removes ended ones.
 
-This is the part of the worker that compares the cache with the driver. It is separate from
+This module is the part of the worker that compares the cache with the driver. The module is separate from
 :mod:`compute_agent.pipeline.worker`, so that all steps of an event are on one page there.
 """
 
@@ -80,7 +80,7 @@ class GuestLifecycle:
         :param saved: the guests, by uuid.
         :param limits: the limits of throttling, by guest.
         :param unclaimed: the allocations of consumers without a guest.
-        :param migrations: the guests of those consumers that are migrations.
+        :param migrations: by consumer that is a migration, its guest.
         :param owners: the owners of consumers.
         """
         self._cache.migrations = dict(migrations)
@@ -160,7 +160,7 @@ class GuestLifecycle:
         before = entry.guest
         if guest == before:
             return False
-        # Settings of a new run are no change of a running guest.
+        # Settings of a new run are not a change of a running guest.
         if guest.pid == before.pid:
             self._classifier.report_change(before, guest)
         # Throttling passes over preserved guests, so their limits would never be lifted.
@@ -190,7 +190,7 @@ class GuestLifecycle:
                 self._classifier.forget_guest(uuid)
 
     def forget_ended(self, guest: Guest, ending: str = "") -> None:
-        """Remove a guest that ended from the cache. Its consumer keeps the allocation.
+        """Remove a guest that ended from the cache. The guest's consumer keeps the allocation.
 
         :param ending: exit status or signal, for the event.
         """
@@ -216,7 +216,7 @@ class GuestLifecycle:
 
         Assignments come from the state file, or else from the kernel.
 
-        :return: whether this call did it.
+        :return: whether this call made the change.
         :raises DriverError: the driver cannot list the guests. Nothing is forgotten then.
         """
         if (saved := self._saved) is None:
@@ -323,7 +323,7 @@ class GuestLifecycle:
         return GuestHolding(self._cache.unclaimed[consumer].allocation, GuestMigration(consumer))
 
     def _stop_unplaced(self, entry: CachedGuest) -> None:
-        """Stop a guest that has no place, as early as possible; if that fails, it stays confined."""
+        """Stop a guest that has no CPUs, as early as possible; if that fails, the guest stays confined."""
         guest, reason = entry.guest, entry.refusal
         try:
             self._driver.stop(guest, 0.0)
@@ -331,7 +331,7 @@ class GuestLifecycle:
             # It ended by itself meanwhile, which is as good.
             pass
         except DriverError as error:
-            LOG.error("Guest %s has no place and cannot be stopped: %s", guest, error)
+            LOG.error("Guest %s has no CPUs and cannot be stopped: %s", guest, error)
             return
         self._recorder.record_done(
             LOG.error, EventKind.STOP, guest, "Guest %s was stopped, as it has no place: %s", reason

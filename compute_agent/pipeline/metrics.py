@@ -1,6 +1,6 @@
 """Metrics of the pipeline: events, guests, pending changes, and the state file.
 
-Other rooms make their metrics themselves, in the registry that they get.
+Other packages create their metrics themselves, in the registry that they get.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class GuestPlacer:
         before, was_refused = entry.assignment, bool(entry.refusal)
         self._place_as(entry, self.decide_place(entry.guest, entry.allocation, before))
         if was_refused and not entry.refusal:
-            self._tell_place(entry, "Guest %s has a place now: it runs%s")
+            self._tell_place(entry, "Guest %s has CPUs now: it runs%s")
         elif entry.assignment != before and not entry.refusal:
             self._tell_place(entry, "Guest %s%s")
 
@@ -174,9 +174,9 @@ class GuestPlacer:
     def _memory_of_kind(self, entry: CachedGuest, bound: frozenset[int]) -> frozenset[int]:
         """The NUMA nodes with the memory type of a guest that another program has placed.
 
-        ``bound`` are the nodes that its memory is bound to now, empty if it is not bound. These are the
-        result for a guest without a memory type, on a host without that type, and where another program
-        bound the memory to other nodes.
+        ``bound`` are the nodes that its memory is bound to now, empty if it is not bound. The nodes in
+        ``bound`` are the result for a guest without a memory type, on a host without that type, and where
+        another program bound the memory to other nodes.
         """
         wanted = entry.guest.settings.memory_type
         if wanted is MemoryType.ANY:
@@ -327,7 +327,7 @@ class GuestPlacer:
             )
 
     def _leave_in_place(self, entry: CachedGuest, reason: str) -> None:
-        """Leave a guest in its place if its definition cannot be met, as its author decides."""
+        """Leave a guest on its CPUs if its definition cannot be met: the author of the definition decides."""
         reason += "; it is left where it is"
         before, entry.refusal = entry.refusal, reason
         if before != reason:
@@ -371,7 +371,7 @@ class GuestPlacer:
         """The reason of a guest's place in words: its allocation, and the CPUs that were free."""
         host_state = self.host_state
         if host_state.follows_kernel:
-            return "another program pinned it there, which policy follow accepts"
+            return "another program pinned it, which policy follow accepts"
         if allocation is None:
             return "its allocation is not known yet"
         held = frozenset[int]().union(*self._cache.held_cpus().values())
@@ -406,7 +406,7 @@ def stray_warning(uuid: str, stray: str, name: str = "") -> str:
 def place_words(entry: CachedGuest) -> str:
     """The place of a guest, as the end of a sentence in the log."""
     if entry.assignment is None:
-        return " where it likes, and it is left there"
+        return " on any CPU, and the agent leaves it there"
     if entry.assignment.dedicated:
         kind = "dedicated CPUs"
     else:

@@ -1,8 +1,8 @@
 """The state file: data that must outlive the agent and that no other source has.
 
-JSON with a version and a checksum, replaced as a whole (see :mod:`compute_agent.files`). Its loss costs
-little: assignments are read back from the kernel, and the agent claims its providers in Placement again with
-the next report.
+JSON with a version and a checksum, replaced as a whole (see :mod:`compute_agent.files`). The loss of the file
+costs little: assignments are read back from the kernel, and the agent claims its providers in Placement again
+with the next report.
 """
 
 from __future__ import annotations
@@ -47,12 +47,13 @@ class AgentState:
     :ivar driver: the name of the driver of the guests; empty: not known.
     :ivar maintenance: the last order of an operator; None: there is none.
     :ivar unclaimed: the allocations of consumers without a guest here.
-    :ivar migrations: the guests of those consumers that are migrations.
-    :ivar nova_root: the root provider of nova-compute when it was last seen; None: there was none.
+    :ivar migrations: by consumer that is a migration, its guest.
+    :ivar nova_root: the root provider of nova-compute when the agent last saw it; None: there was no such
+        provider.
     :ivar former_values: former contents of the kernel files that classes of CPUs have changed.
     :ivar history: the last seen generations of Placement's providers, to notice an older database.
     :ivar former_watermarks: the JSON part in which former releases kept limits and evictions, until the state
-        file of throttling has taken it over; None: there is none.
+        file of throttling has taken over the content; None: there is no such part.
     """
 
     guests: Mapping[str, SavedGuest] = field(default_factory=dict)
@@ -74,7 +75,7 @@ class StateFile:
         """Read ``path``. An absent file is an empty state; an unusable one is put aside and counts as empty.
 
         :raises UnsafeFileError: the file is not the agent's own.
-        :raises OSError: it cannot be put aside.
+        :raises OSError: the damaged file cannot be renamed.
         """
         self.path = path
         self._lock = threading.Lock()

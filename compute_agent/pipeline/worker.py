@@ -74,7 +74,8 @@ class GuestOverview:
         """Set the gauges of guests by kind, on a host with this topology."""
         metrics, entries = self._metrics, list(self._cache)
         metrics.guests.set(len(entries))
-        # An empty allocation is an answer of Placement, and None is no answer: the next gauge counts these.
+        # An empty allocation is an answer of Placement, and None is not an answer: the next gauge counts
+        # these.
         metrics.unallocated_guests.set(sum(entry.allocation == {} for entry in entries))
         metrics.unknown_guests.set(sum(entry.allocation is None for entry in entries))
         metrics.migrating_guests.set(sum(entry.migration is not None for entry in entries))
@@ -140,9 +141,9 @@ class GuestPipeline:
         """Make the parts of the pipeline; start() begins the work.
 
         :param save: keeps durably the guests, the allocations of consumers without a guest, and the guests of
-            migrations. It may raise OSError.
+            migrations. ``save`` may raise OSError.
         :param read_online: reads the CPUs that are online at the moment.
-        :param manual: the settings by hand and by the fleet; None: they do not outlive the process.
+        :param manual: the settings by hand and by the fleet; None: these settings do not outlive the process.
         """
         self._driver = driver
         self._recorder = recorder = recorder or EventRecorder()
@@ -226,7 +227,7 @@ class GuestPipeline:
     def check_taken_over(self) -> None:
         """Check that the running guests are known.
 
-        :raises DriverError: they are not known yet, so an empty list would mislead.
+        :raises DriverError: the guests are not known yet, so an empty list would mislead.
         """
         if not self.has_taken_over:
             reason = self._driver.outage_reason or "the agent is about to look"
@@ -254,7 +255,7 @@ class GuestPipeline:
         :param listener: turns reports of the driver into events; None: only ends of guests become events.
         :param limits: the limits of throttling, by guest.
         :param unclaimed: the last known allocations of consumers without a guest.
-        :param migrations: the guests of those consumers that are migrations.
+        :param migrations: by consumer that is a migration, its guest.
         :param owners: the last known owners of consumers.
         """
         # Watched before the guests are listed, so that no start or end falls between the two.
@@ -264,7 +265,7 @@ class GuestPipeline:
             try:
                 self._take_over()
             except DriverError as error:
-                LOG.error("The guests cannot be taken over: %s; the agent tries again", error)
+                LOG.error("The agent cannot take over the running guests: %s; it tries again", error)
         # Started in any case: each event tries again to take over.
         self._thread.start()
 
@@ -373,7 +374,7 @@ class GuestPipeline:
         self.submit(GuestStopped(change.guest, change.ending))
 
     def _start_guest(self, event: StartGuest) -> GuestView:
-        """Place the guest, create it held, pin it, and release it: its first instruction runs in place."""
+        """Place the guest, create it held, pin it, and release it, so that it already starts on its CPUs."""
         driver, assignment = self._admit_guest(event)
         guest = driver.create_guest(
             event.uuid,
@@ -486,7 +487,7 @@ class GuestPipeline:
     def _configure_guest(self, event: ConfigureGuest) -> None:
         """Keep settings of a guest, and put them into effect.
 
-        :raises DriverError: they cannot be kept.
+        :raises DriverError: the settings cannot be kept.
         """
         entry = self._known_guest(event.uuid)
         try:
@@ -519,8 +520,8 @@ class GuestPipeline:
     def _move_guest(self, event: MoveGuest) -> CpuAssignment | None:
         """Move a guest off CPUs outside the current CPU sets.
 
-        :return: its new assignment; None if it has no such CPUs.
-        :raises GuestRefusedError: there is no place within the sets.
+        :return: the new assignment; None if the guest has no such CPUs.
+        :raises GuestRefusedError: there are no free CPUs within the sets.
         """
         entry = self._known_guest(event.uuid)
         place = self._placer.plan_move(entry)

@@ -17,7 +17,7 @@ An example
     A processor has two L3 caches of two cores with two threads each: CPUs 0-3 and 4-7, with the cores 0-1,
     2-3, 4-5 and 6-7. All are dedicated, and a guest holds CPU 0. ``topology-aware`` gives the next guest
 
-    - with one PCPU: CPU 1. Its core is already broken, and whole cores are left for others.
+    - with one PCPU: CPU 1. The core of CPU 1 is already broken, and whole cores are left for others.
     - with two PCPU: CPUs 2 and 3, a whole core beside the one in use, so that the other cache stays free.
     - with three PCPU: CPUs 2, 3 and 1, under one cache, and no whole core is broken.
     - with four PCPU: CPUs 4 to 7, under one cache, since only three are free under the first.

@@ -101,6 +101,7 @@ _HOSTS: Final = 4
 
 
 def _known_layout(topology: HostTopology) -> CpuLayout:
+    # By identity: a topology has all CPUs of the host, and would be hashed for each guest.
     known = _LAYOUTS.get(id(topology))
     if known is None:
         if len(_LAYOUTS) >= _HOSTS:
@@ -154,10 +155,11 @@ class ProviderDemand:
 class GuestRequest:
     """The needs of one guest. Without a demand it has no allocation and floats over all shared CPUs.
 
-    :ivar dedicated: the number of guest CPUs that the flavor wants dedicated; 0 where it is not known.
-    :ivar mems: NUMA nodes of the memory that it holds; empty where the allocation has no nodes of memory.
-    :ivar near: the NUMA nodes of its PCI devices, from which it gets CPUs if they have enough.
-    :ivar near_only: whether it is refused if they have too few.
+    :ivar dedicated: the number of guest CPUs that the flavor wants dedicated; 0 if unknown.
+    :ivar mems: NUMA nodes of the memory that the guest holds; empty where the allocation has no nodes of
+        memory.
+    :ivar near: the NUMA nodes of the guest's PCI devices, from which it gets CPUs if they have enough.
+    :ivar near_only: whether the guest is refused if these nodes have too few CPUs.
     """
 
     guest: str
@@ -194,8 +196,8 @@ class GuestRequest:
     def used_pcpu(self) -> int:
         """The number of dedicated CPUs that threads of the guest run on.
 
-        That is one for each guest CPU that does not float, and one for the emulator threads. Siblings that
-        thread policy isolate keeps empty are not counted.
+        The number is one for each guest CPU that does not float, and one for the emulator threads. Siblings
+        that thread policy isolate keeps empty are not counted.
         """
         on_shared = sum([demand.vcpu for demand in self.demands])
         emulator = int(self.has_emulator_cpu)
@@ -270,7 +272,7 @@ class CpuSupply:
 
 
 Policy = Callable[[CpuSupply, GuestRequest], CpuAssignment | PlacementRefusal | None]
-"""A policy. It returns None to leave the guest as it is."""
+"""A policy. A policy returns None to leave the guest as it is."""
 
 Chooser = Callable[[CpuSupply, GuestRequest, ProviderDemand, CpuSet], tuple[int, ...] | PlacementRefusal]
 """Chooses exactly ``demand.pcpu`` of the free CPUs, in the order of the guest CPUs, or refuses."""
@@ -354,7 +356,7 @@ def build_assignment(
 ) -> CpuAssignment | PlacementRefusal:
     """The assignment that follows from a guest's dedicated CPUs.
 
-    :param floating: shared CPUs of its VCPU part; by default those of its zones.
+    :param floating: shared CPUs for the guest's ``VCPU``; by default those of its zones.
     :param withheld: dedicated CPUs that are already kept empty.
     """
     # CPUs that a guest holds may have become shared ones by a change of the options.
@@ -393,9 +395,9 @@ def refit_assignment(
 ) -> CpuAssignment | None:
     """The assignment with the guest's present dedicated CPUs, if they serve the request; None otherwise.
 
-    They do not serve it if their number or zones differ from the allocation, if another guest holds one, or
-    if siblings that thread policy isolate keeps empty are missing. CPUs that have left ``cpu_dedicated_set``
-    or gone offline still serve it: a running guest is not moved for that.
+    The CPUs do not serve the request if their number or zones differ from the allocation, if another
+    guest holds one, or if siblings that ``isolate`` keeps empty are missing. CPUs that have left
+    ``cpu_dedicated_set`` or gone offline still serve the request: a running guest is not moved for that.
     """
     if _was_allocated_shared(request):
         return None
@@ -530,9 +532,9 @@ def _why_not_shared(supply: CpuSupply, request: GuestRequest) -> str:
 def shared_emulator_cpus(supply: CpuSupply, request: GuestRequest, held: CpuSet, own: CpuSet) -> CpuSet:
     """The shared CPUs for emulator threads: in the guest's zones, or else anywhere outside of pools.
 
-    Of these, the ones in the NUMA nodes of its guest CPUs, if there are any.
+    Of these CPUs, only those in the NUMA nodes of the guest's CPUs count, if there are any.
 
-    :param own: the CPUs of its guest CPUs.
+    :param own: the CPUs of the guest's own CPUs.
     """
     everywhere = supply.cpu_sets.emulator & supply.topology.online - held
     if not everywhere:

@@ -40,8 +40,8 @@ class CoreCost(NamedTuple):
     """The cost of a choice, the most important first.
 
     :ivar cores: cores that the choice uses; with thread policy spread, threads of the guest that share one.
-    :ivar broken: cores that the choice breaks, less broken cores that it uses up; with thread policy spread,
-        cores shared with others.
+    :ivar broken: cores that the choice breaks, less the broken cores that the choice uses up; with thread
+        policy spread, cores shared with others.
     """
 
     cores: int
@@ -160,8 +160,8 @@ def _fewest_cores(
     def min_cores_from(index: int, missing: int, passed_over: int) -> int:
         """A lower bound of the cores that are still to be added.
 
-        These are full cores of the kinds from ``index`` on, and a last core used in part, which may be of a
-        kind before ``index``.
+        The bound consists of full cores of the kinds from ``index`` on, and a last core used in part, which
+        may be of a kind before ``index``.
         """
         if not missing or index == len(amounts):
             return min(missing, 1)

@@ -56,10 +56,10 @@ def place_nowhere(supply: CpuSupply, request: GuestRequest) -> None:
 class KernelPlacement:
     """The CPUs and memory nodes that the kernel lets a guest use.
 
-    :ivar cpus: CPUs of all its threads together.
-    :ivar vcpu_cpus: CPUs of each guest CPU by number, where its thread is known.
+    :ivar cpus: CPUs of all threads of the guest together.
+    :ivar vcpu_cpus: CPUs of each guest CPU by number, if the thread of the guest CPU is known.
     :ivar emulator_cpus: CPUs of the threads that run no guest CPU.
-    :ivar mems: NUMA nodes to which its memory is bound; empty without a binding.
+    :ivar mems: NUMA nodes to which the guest's memory is bound; empty without a binding.
     """
 
     cpus: CpuSet
@@ -76,11 +76,12 @@ def found_assignment(cpu_sets: CpuSets, vcpus: int, found: KernelPlacement) -> C
     """The assignment of a guest that another program has placed.
 
     CPUs are dedicated where a guest CPU is pinned to a part of the dedicated set. The CPUs of the other
-    threads are dedicated if they are in the set and apart from these. A guest that may use all of the set
+    threads are dedicated if they are in the set and differ from these. A guest that may use all of the set
     floats on it.
     """
     vcpu_cpus = tuple(found.vcpu_cpus.get(number) or found.cpus for number in range(vcpus))
     emulator = found.emulator_cpus or found.cpus
+    # In the order of guest CPUs, as the agent's own assignments have them.
     own = [cpu for cpus in vcpu_cpus if _is_own(cpus, cpu_sets) for cpu in sorted(cpus)]
     if own and _is_own(emulator, cpu_sets) and emulator.isdisjoint(frozenset().union(*vcpu_cpus)):
         own += sorted(emulator)
@@ -89,6 +90,7 @@ def found_assignment(cpu_sets: CpuSets, vcpus: int, found: KernelPlacement) -> C
 
 def _is_own(cpus: CpuSet, cpu_sets: CpuSets) -> bool:
     """Whether CPUs belong to one guest. With the legacy ``vcpu_pin_set`` only a single CPU does."""
+    # Where both sets overlap, several CPUs say nothing: a floating guest may have just these.
     if len(cpus) == 1 or not cpu_sets.dedicated & cpu_sets.shared:
         return bool(cpus) and cpus <= cpu_sets.dedicated and (len(cpus) == 1 or cpus != cpu_sets.dedicated)
     return False
@@ -251,7 +253,7 @@ def _collect_pieces(
     """The group that grows from ``start`` until it has enough CPUs, with its cost; None without enough.
 
     All pieces of a ring come before those of the next ring. In a ring, the smallest piece that has all
-    missing CPUs is taken, or else the largest piece. This gives the fewest pieces.
+    missing CPUs is taken, or else the largest piece. The rule gives the fewest pieces.
     """
     group = [start]
     missing = want.cpus - capacities[start]

@@ -3,11 +3,11 @@
 Recognition reads an assignment back from the CPUs that the kernel shows for a guest.
 
 A guest may run without a place: the operator has over-allocated the host, or the guest holds nothing and the
-host has no shared CPUs. Left alone it would run on all CPUs, including those of other guests. It is
-*confined* instead, to the shared CPUs of no pool. Where there are none, it is confined to all CPUs that no
-guest holds, with those of pools last. It leaves each CPU that another guest gets, and holds none itself. Let
-CPUs 0-1 be dedicated, CPU 2 belong to the host, and none be shared. Such a guest runs on 0-2, then on 1-2
-when a guest holds CPU 0, and on 2 when both are held.
+host has no shared CPUs. Left alone it would run on all CPUs, including those of other guests. The guest is
+*confined* instead, to the shared CPUs of no pool. If there are no shared CPUs, the guest is confined to all
+CPUs that no guest holds; the CPUs of pools come last. A confined guest leaves each CPU that another guest
+gets, and holds none itself. Let CPUs 0-1 be dedicated, CPU 2 belong to the host, and none be shared. A
+confined guest runs on 0-2, then on 1-2 when a guest holds CPU 0, and on 2 when both are held.
 
 Rebalancing moves at most one guest at a time, and only if the gain is large enough. The cost of a place is
 counted in L3 domains; the constants have the weights. A shared core counts by pairs of guests, so that each
@@ -41,10 +41,11 @@ def read_back(
     was placed by another program. With thread policy isolate, free siblings are kept empty, since it is not
     known here whether the allocation includes them.
 
-    :param observed: the CPUs that its threads may use.
-    :param vcpu_cpus: the CPUs of each guest CPU, by number from 0, where the driver knows their threads.
-        If a guest CPU is missing, dedicated CPUs go to the guest CPUs in ascending order.
-    :param mems: NUMA nodes to which its memory is bound; empty without a binding. It stays there.
+    :param observed: the CPUs that the guest's threads may use.
+    :param vcpu_cpus: the CPUs of each guest CPU, by number from 0, if the driver knows the threads of guest
+        CPUs. If a guest CPU is missing, dedicated CPUs go to the guest CPUs in ascending order.
+    :param mems: NUMA nodes to which the guest's memory is bound; empty without a binding. The memory stays
+        there.
     """
     sets = supply.cpu_sets
     positions = _vcpu_positions(request, vcpu_cpus or {})
@@ -85,8 +86,8 @@ def _vcpu_positions(request: GuestRequest, vcpu_cpus: Mapping[int, CpuSet]) -> t
 def _own_cpus(request: GuestRequest, seen: CpuSet, positions: tuple[CpuSet, ...]) -> CpuSet:
     """The CPUs that probably belong to a guest, where others float on dedicated CPUs.
 
-    These are CPUs with a guest CPU bound to them, and a single CPU left for emulator threads. Without known
-    guest CPUs they are all CPUs, if the guest has enough threads to be pinned to each.
+    The result has CPUs with a guest CPU bound to them, and a single CPU left for emulator threads. Without
+    known guest CPUs they are all CPUs, if the guest has enough threads to be pinned to each.
     """
     alone = request.emulator_policy is EmulatorPolicy.ISOLATE
     if not positions:
@@ -159,7 +160,7 @@ def best_move(
 ) -> RebalanceMove | None:
     """The move with the largest gain, if that is at least ``min_gain``; the first of equals.
 
-    :param policy: decides where a guest would go if it started now.
+    :param policy: decides where a guest would go if the guest started now.
     :param guests: guests that may be moved, with their present assignments.
     :param min_gain: the least gain, above 0.
     """

@@ -36,7 +36,7 @@ def admit_guest(
 ) -> PlacementRefusal | None:
     """The refusal of a guest by a pool of which it holds CPUs; None if all pools accept it.
 
-    :param members: other guests in the fullest of these pools; 0 for a guest that is already in.
+    :param members: other guests in the fullest of these pools; 0 for a guest that is already a member.
     """
     by_name = {pool.name: pool for pool in pools}
     for name in wanted:
@@ -58,8 +58,8 @@ class PoolBorrower:
     """A pool that may borrow.
 
     :ivar cpus: CPUs of the pool.
-    :ivar zones: all CPUs of its zones.
-    :ivar max_cpus: the most shared CPUs that it may have, with the borrowed ones.
+    :ivar zones: all CPUs of the guest's zones.
+    :ivar max_cpus: the most shared CPUs that the guest may have, including borrowed ones.
     """
 
     pool: str

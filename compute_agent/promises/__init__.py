@@ -5,9 +5,9 @@ siblings, NUMA nodes of memory, ways of caches, memory bandwidth and isolation. 
 its state: ``kept``, ``limited`` (the agent or the kernel keeps it down on purpose), ``broken``, or
 ``unknown`` (it cannot be read).
 
-Example: a guest holds CPUs 2-3 with the level ``quiet``, and interrupt 30 may run on CPU 2. Its promise
-``cpus`` is kept, and its promise ``quiet`` is broken by ``interrupt 30 (eth0)``. If the kernel refuses to
-move that interrupt, the promise is limited.
+Example: a guest holds CPUs 2-3 with the level ``quiet``, and interrupt 30 may run on CPU 2. The guest's
+promise ``cpus`` is kept, and its promise ``quiet`` is broken by ``interrupt 30 (eth0)``. If the kernel
+refuses to move that interrupt, the promise is limited.
 
 The module :mod:`verdict` is a pure function of promises and facts. The module :mod:`facts` reads.
 

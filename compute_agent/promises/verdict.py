@@ -20,7 +20,7 @@ class PromiseKind(enum.StrEnum):
     """The kind of a promise."""
 
     CPUS = "cpus"
-    """Its threads run where its place is, and no other guest runs on its dedicated CPUs."""
+    """The threads of the guest run on its assigned CPUs, and no other guest runs on its dedicated CPUs."""
     SIBLINGS = "siblings"
     """No other guest runs on the other threads of its cores (thread policies ``isolate`` and ``require``)."""
     MEMORY = "memory"
@@ -49,8 +49,9 @@ class CachePromise:
     """Shares of one L3 cache.
 
     :ivar ways: the ways that the guest holds; 0 for none of its own.
-    :ivar bandwidth: the percent of memory bandwidth that it holds; 0 for none of its own.
-    :ivar way_limit: the ways that throttling leaves it; None without a limit. So is ``bandwidth_limit``.
+    :ivar bandwidth: the percent of memory bandwidth that the guest holds; 0 for none of its own.
+    :ivar way_limit: the ways that throttling leaves to the guest; None without a limit. The same holds for
+        ``bandwidth_limit``.
     """
 
     ways: int = 0
@@ -64,9 +65,9 @@ class GuestPromises:
     """The promises to one guest.
 
     :ivar vcpu_cpus: the CPUs of each guest CPU; empty: the agent does not place the guest.
-    :ivar held: its dedicated CPUs, with those that stay empty for it.
-    :ivar mems: NUMA nodes of its memory; empty: any.
-    :ivar group: the name of its resctrl group; None: it has no promise of caches.
+    :ivar held: the guest's dedicated CPUs, with those that stay empty for the guest.
+    :ivar mems: NUMA nodes of the guest's memory; empty: any.
+    :ivar group: the name of the guest's resctrl group; None: the guest has no promise of caches.
     :ivar caches: by L3 cache id.
     :ivar given: another program placed the guest.
     :ivar devices: amounts of the PCI devices that it holds, by address.
@@ -96,7 +97,7 @@ class GuestPromises:
 class GroupFacts:
     """The resctrl group of a guest.
 
-    :ivar ways: the ways by L3 cache id, each with the number of them that another group can fill as well.
+    :ivar ways: the ways by L3 cache id, each with the number of ways that another group can fill as well.
     :ivar bandwidth: percents by L3 cache id.
     :ivar slack: percents by which the kernel rounds bandwidth.
     :ivar outside: threads of the guest that are in other groups.
@@ -112,15 +113,18 @@ class GroupFacts:
 class ObservedGuest:
     """The kernel's view of one guest.
 
-    :ivar vcpus: CPUs of the thread of each guest CPU; empty where they cannot be told apart.
-    :ivar emulator: CPUs of its other threads; empty where they cannot be told apart.
+    :ivar vcpus: CPUs of the thread of each guest CPU; empty if the agent cannot tell the guest's threads
+        apart.
+    :ivar emulator: CPUs of the guest's other threads; empty if the agent cannot tell the guest's threads
+        apart.
     :ivar threads: CPUs of all threads by id.
-    :ivar bound: the NUMA nodes that its memory is bound to, empty for any; None: it cannot be bound.
-    :ivar memory: bytes by NUMA node; empty where the kernel does not count them.
-    :ivar group: None: its group does not exist, or cannot be read.
-    :ivar problem: the reason why it cannot be read at all.
-    :ivar helpers: CPUs of tasks outside its own processes that serve it, by thread id.
-    :ivar devices: addresses of the PCI devices that it has; None where they are not known.
+    :ivar bound: the NUMA nodes that the guest's memory is bound to, empty for any; None: the memory cannot be
+        bound.
+    :ivar memory: bytes by NUMA node; empty if the kernel does not count the bytes.
+    :ivar group: None: the guest's group does not exist, or cannot be read.
+    :ivar problem: the reason why the agent can read nothing of the guest.
+    :ivar helpers: CPUs of tasks outside the guest's own processes that serve the guest, by thread id.
+    :ivar devices: addresses of the guest's PCI devices; None if unknown.
     """
 
     vcpus: Mapping[int, CpuSet] = field(default_factory=dict)
@@ -149,9 +153,10 @@ class HostFacts:
     """The kernel's view of the host.
 
     :ivar guests: by uuid.
-    :ivar masks: the masks that touch CPUs of guests with a level of isolation. None: they cannot be read.
+    :ivar masks: the masks that touch CPUs of guests with a level of isolation. None: the masks cannot be
+        read.
     :ivar fixed: paths of masks that the kernel does not change.
-    :ivar owners: guests by the PCI address of their passthrough device.
+    :ivar owners: guests by the PCI address of the passthrough device.
     :ivar tasks: threads that may run on CPUs of guests with the level ``alone``.
     :ivar cards: the addresses of the PCI devices that the host offers; for virtual functions, the address
         of their physical function.

@@ -1,9 +1,8 @@
 """Shared CPUs that guests leave unused, and the part of these that may be promised to other guests.
 
-Nouns
-    A *zone* is a NUMA node, or the host where its nodes have no providers of their own. Its capacity are its
-    shared CPUs. Guests that hold ``CUSTOM_RECLAIMED_VCPU`` run on CPU time that the *others* leave: all
-    other guests, and the system.
+Nouns A *zone* is a NUMA node, or the host where its nodes have no providers of their own. The capacity of a
+    zone is the number of its shared CPUs. Guests that hold ``CUSTOM_RECLAIMED_VCPU`` run on CPU time that the
+    *others* leave: all other guests, and the system.
 
     A *reading* has the use of each in one minute, in cores. The *history* has the sums of the last two hours,
     and the hourly peaks of the last day, of each guest and of all together. An *estimate* is an upper bound
@@ -16,21 +15,22 @@ An example
 
     - The sums of the last two hours are 6 cores on average, with a deviation of 0.5. Mean and 4 sigma are 8.
     - The hourly peaks of the last day are 7 cores on average, with a deviation of 1. If the largest guest
-      used all of its 8 CPUs in 1 % of the hours, that alone would be a deviation of 0.8. Both together are
-      1.28; mean and 4 sigma are 12.1.
+      used all of its 8 CPUs in 1 % of the hours, that alone would be a deviation of 0.8. Both deviations
+      together are 1.28; mean and 4 sigma are 12.1.
     - In 85 % of the hours the system stays below 0.4 cores, and four guests below 2, 2, 3 and 1.6. The sum
       with a margin of 5 % is 9.45.
 
-    The largest term is 12.1. A guest with 4 CPUs started ten minutes ago. It has no history, so all of its
-    CPUs count. The others may need 16.1 cores and leave 15.9: 15 CPUs are promised, and 17 reserved.
+    The largest term is 12.1. A guest with 4 CPUs started ten minutes ago. The new guest has no history, so
+    all of its CPUs count. The others may need 16.1 cores and leave 15.9: 15 CPUs are promised, and 17
+    reserved.
 
     A smaller offer grows by at most 3 CPUs at a time, after 15 minutes with enough unused CPUs. If the
     promise was broken yesterday by 2 CPUs, 3.2 (a tenth of all) are held back, and 12 are promised.
 
 Invariants
     - The offer is at most the rest of the estimate, in any minute that has a reading.
-    - Unknown use is full use. That holds for a guest without a history, and for a zone with less
-      than a day of history or with an old last reading.
+    - Unknown use is full use. This rule holds for a guest without a history, and for a zone with less than a
+      day of history or with an old last reading.
     - After a breach less is offered until the zone has been read for a day.
     - The same history and time give the same offer. Nothing here reads a clock or a file.
 """

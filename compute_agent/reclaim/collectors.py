@@ -1,8 +1,8 @@
 """Capacity that installed packages measure, and the part of it that is offered. Pure functions.
 
 A collector is an entry point of the group ``compute_agent.capacity``: an object with the members of
-:class:`CapacityCollector`, or a callable without parameters that makes one, such as its class. It reports
-amounts of resource classes that providers of the host have an inventory of, such as one from a file
+:class:`CapacityCollector`, or a callable without parameters that makes one, such as its class. A collector
+reports amounts of resource classes that providers of the host have an inventory of, such as one from a file
 (``[compute] provider_config_location``). The inventory has the maximum; the missing rest is reserved. An
 amount that is unknown or out of date counts as missing.
 
@@ -116,7 +116,7 @@ def check_measurement(told: Any, classes: Collection[str], now: float) -> ClassM
     """Return a measurement of a collector, if it is plausible.
 
     :param classes: the classes that the collector has declared.
-    :raises ValueError: it is not. The message begins with "it", for the collector.
+    :raises ValueError: the measurement is not valid. The message begins with "it", for the collector.
     """
     # The package is not part of the agent: its objects may have any type, and huge or odd texts.
     if not isinstance(told, ClassMeasurement):
@@ -145,7 +145,7 @@ def installed_collectors() -> dict[str, EntryPoint]:
 def check_collectors(names: Iterable[str]) -> None:
     """Check that all collectors of the configuration are installed.
 
-    :raises ConfigError: one is not. The message lists the installed ones.
+    :raises ConfigError: a collector is not installed. The message lists the installed ones.
     """
     found = installed_collectors()
     for name in names:

@@ -10,7 +10,7 @@ from typing import Final
 
 # Five minutes: short enough to follow load, and longer than the peaks of single readings.
 PERIOD: Final = 300.0
-"""Length of a period in seconds. Its largest sum counts."""
+"""Length of a period in seconds. The largest sum of a period counts."""
 
 # Two hours of periods.
 PERIODS: Final = 24
@@ -36,7 +36,7 @@ class ZoneReading:
 
     :ivar time: seconds since the epoch.
     :ivar total: use of all others together.
-    :ivar guests: use of each, by uuid, and of the system under ``SYSTEM`` where it is known.
+    :ivar guests: use of each guest, by uuid, and of the system under ``SYSTEM`` if known.
     """
 
     time: float
@@ -169,7 +169,7 @@ def spread_of(values: tuple[float, ...]) -> UseSpread:
 
 
 STALE_SECONDS: Final = 900.0
-"""Age in seconds above which the last reading is no basis of an estimate."""
+"""Age in seconds above which the last reading is not a basis of an estimate."""
 
 # The first hour is the guest's start, which often says little about its later use.
 KNOWN_HOURS: Final = 2

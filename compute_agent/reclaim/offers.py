@@ -44,7 +44,7 @@ class CapacityOffer:
 
     :ivar published: the promise in whole CPUs.
     :ivar level: the possible promise in cores, as of ``time``.
-    :ivar above_since: since when a larger amount could be published; 0 where it cannot.
+    :ivar above_since: since when a larger amount could be published; 0 if no larger amount could be.
     :ivar above: the smallest amount that could have been published since then.
     """
 
@@ -132,7 +132,7 @@ class HeldBackShare:
         return min(capacity, max(self.cpus, LEAST * capacity)) if self.remaining else 0.0
 
     def in_words(self, capacity: float) -> Iterator[tuple[str, float]]:
-        """The term as a phrase and its cores; nothing where nothing is held back."""
+        """The term in words, and its cores; empty if nothing is held back."""
         if self.remaining:
             hours, times = self.remaining / 3600, "once" if self.count == 1 else f"{self.count} times"
             yield (

@@ -53,7 +53,7 @@ class StolenReserve:
 
     :ivar readings: times, each with the part of the CPUs that was stolen in the minute before.
     :ivar withheld: whole CPUs, since ``changed``.
-    :ivar less_since: since when fewer CPUs would be enough; 0 where they are not.
+    :ivar less_since: since when fewer CPUs would be enough; 0 if fewer CPUs are not enough.
     :ivar less: the most CPUs that were necessary since then.
     """
 
@@ -78,7 +78,7 @@ class StolenReserve:
     def with_part(self, part: float | None, cpus: int, time: float) -> StolenReserve:
         """The reserve after one more reading.
 
-        :param part: the stolen part of the CPUs' time; None where it is unknown.
+        :param part: the stolen part of the CPUs' time; None if unknown.
         :param cpus: the number of CPUs of the zone.
         :param time: seconds since the epoch.
         """

@@ -22,11 +22,12 @@ from compute_agent.reclaim.estimate import SYSTEM, ZoneReading
 class GuestUse:
     """The use of a running guest.
 
-    :ivar entitlement: the cores that it may use.
-    :ivar cpus: the CPUs on which it may run.
-    :ivar cores: its use between the reads; None where it is unknown, as after the guest's start.
-    :ivar reclaimed: whether it runs on capacity that others leave.
-    :ivar parts: the part of its use on each CPU; empty where it is even.
+    :ivar entitlement: the cores that the guest may use.
+    :ivar cpus: the CPUs on which the guest may run.
+    :ivar cores: the guest's use between the two readings, in cores; None if unknown, for example after the
+        guest's start.
+    :ivar reclaimed: whether the guest runs on capacity that others leave.
+    :ivar parts: the part of the guest's use on each CPU; empty if the use is even.
     """
 
     uuid: str
@@ -45,7 +46,7 @@ class HostUse:
     :ivar busy: the part of the time in which each CPU was busy.
     :ivar guests: running guests.
     :ivar left: whether guests have ended since the read before.
-    :ivar reclaimed_left: whether guests that run on reclaimed capacity were among these.
+    :ivar reclaimed_left: whether guests that run on reclaimed capacity were among them.
     :ivar stolen: the part of the time in which a hypervisor ran other machines, by CPU.
     """
 
@@ -175,7 +176,8 @@ def _read_kib(text: str, *names: str) -> list[int]:
 def memory_entitlements(guests: Iterable[GuestUse], nodes: frozenset[int]) -> dict[str, float]:
     """The entitlement of each other guest to the memory of some nodes, in MiB, by uuid.
 
-    It is at least the guest's memory there, which may stay after the guest was assigned to other nodes.
+    The entitlement is at least the guest's memory there, which may stay after the guest was assigned to other
+    nodes.
     """
     found = {
         guest.uuid: max(

@@ -79,7 +79,7 @@ class ConflictError(PlacementError):
 
 
 class ConcurrentUpdateError(ConflictError):
-    """Another program changed the provider since it was read (409): read it and try again."""
+    """Another program has changed the provider since the last read (409): read the provider and try again."""
 
 
 REQUEST_ID: Final = "X-Openstack-Request-Id"
@@ -168,7 +168,7 @@ def check_shape(document: Any, shape: Any, place: str = "the answer") -> None:
 def _check_value(document: Any, kinds: tuple[type, ...], place: str) -> None:
     # JSON has one kind of number, so a float may arrive as an integer.
     accepted = (*kinds, int) if float in kinds else kinds
-    # bool is an int to Python, and JSON's true is no amount.
+    # bool is an int to Python, and JSON's true is not an amount.
     if not isinstance(document, accepted) or isinstance(document, bool):
         wanted = " or ".join(_KINDS[kind] for kind in kinds)
         raise BadAnswerError(f"{place} is {_kind_of(document)}, not {wanted}")

@@ -3,11 +3,10 @@
 :func:`resolve_holdings` finds the consumer through which a migrating guest holds its place.
 :func:`compare_holdings` finds differences; :func:`decide_creation` and :func:`decide_deletion` repair them.
 
-Nouns
-    Before Nova moves or resizes a guest, its conductor gives the guest's allocations to another consumer,
-    that of the *migration*, in one request (POST /allocations). It then claims the destination for the guest,
-    which runs here until the move ends. After a confirmed move the migration's consumer disappears. After a
-    reverted one the guest gets its allocations back, again in one request.
+Nouns Before Nova moves or resizes a guest, its conductor gives the guest's allocations to another consumer,
+    that of the *migration*, in one request (POST /allocations). The conductor then claims the destination for
+    the guest, which runs here until the move ends. After a confirmed move the migration's consumer
+    disappears. After a reverted one the guest gets its allocations back, again in one request.
 
     Placement has no link between a migration and its guest. Nova's requests have microversion 1.36, so the
     consumer type is ``unknown``, too. A *claim* is the allocation of a consumer without a guest here.
@@ -54,10 +53,11 @@ Owner = tuple[str, str]
 class MovedGuest:
     """A running guest of this host with changed allocations.
 
-    :ivar before: its former allocation here, its own or that of ``migration``; None is unknown.
-    :ivar own: its own allocation here now.
-    :ivar owner: known if it holds anything anywhere.
-    :ivar suitable: consumers with claims that suit the CPUs on which it runs.
+    :ivar before: the guest's former allocation here, under its own consumer or under ``migration``; None:
+        unknown.
+    :ivar own: the allocation of the guest's own consumer here now.
+    :ivar owner: known if the consumer holds anything anywhere.
+    :ivar suitable: consumers with claims that suit the CPUs on which the guest runs.
     """
 
     uuid: str
@@ -96,7 +96,7 @@ def resolve_holdings(
             found[guest.uuid] = GuestHolding(guest.own)
         # A known migration goes on: matching again could swap the claims of equal guests.
         elif guest.migration in free:
-            # A claim of one guest is no option for any other.
+            # A claim of one guest is not an option for any other.
             found[guest.uuid] = GuestHolding(
                 free.pop(guest.migration).allocation, GuestMigration(guest.migration)
             )
@@ -195,20 +195,20 @@ class FindingKind(enum.StrEnum):
 class AuditedGuest:
     """A guest that runs here.
 
-    :ivar vcpus: number of its guest CPUs.
-    :ivar location: the CPUs on which it runs.
+    :ivar vcpus: number of guest CPUs.
+    :ivar location: the CPUs on which the guest runs.
     :ivar dedicated: number of guest CPUs that were ordered as dedicated; None is unknown.
     :ivar extra_cpu: whether emulator threads have a dedicated CPU, too, if any guest CPU has.
     :ivar resources: ordered amounts by class, except CPUs.
-    :ivar refusal: the reason why it has no place; empty if it has one.
-    :ivar stray: words about CPUs that it holds outside the current CPU sets.
-    :ivar migration: the consumer that holds its place while it migrates.
+    :ivar refusal: the reason why the guest has no CPUs; empty if it has some.
+    :ivar stray: words about CPUs that the guest holds outside the current CPU sets.
+    :ivar migration: the consumer that holds the guest's CPUs during a migration.
     :ivar held: CPUs that the guest should have for itself.
-    :ivar known: its allocation, as the agent remembers it.
-    :ivar dedicated_vcpus: guest CPUs that its mask names.
+    :ivar known: the guest's allocation, as the agent remembers it.
+    :ivar dedicated_vcpus: guest CPUs that the mask of the flavor names.
     :ivar pinned_vcpus: guest CPUs that run on ``held`` CPUs only.
-    :ivar misplaced: words about its threads on dedicated CPUs that run no guest CPU.
-    :ivar devices: words about PCI devices that it has and does not hold, or the reverse.
+    :ivar misplaced: words about the guest's threads that run no guest CPU, but run on dedicated CPUs.
+    :ivar devices: words about PCI devices that the guest has and does not hold, or the reverse.
     """
 
     uuid: str
@@ -265,9 +265,9 @@ class ConsumerRecord:
 
     The repair decides again on this record, because time has passed since the finding.
 
-    :ivar holds: all its allocations.
-    :ivar ours: the part of these on this host.
-    :ivar here: whether its guest is here.
+    :ivar holds: all allocations of the consumer.
+    :ivar ours: the part of the allocations on this host.
+    :ivar here: whether the consumer's guest is on this host.
     """
 
     holds: ConsumerAllocations
@@ -370,10 +370,10 @@ def total(allocation: Allocation) -> dict[str, int]:
 def needed_amounts(guest: AuditedGuest, holds: Mapping[str, int] | None = None) -> dict[str, int]:
     """The amounts by class that a guest should hold.
 
-    The number of its dedicated CPUs comes from its order. Without an order it comes from its allocation, up
-    to the number of guest CPUs; without that, from the CPUs that it runs on.
+    The number of its dedicated CPUs comes from its order. Without an order, the amount comes from the guest's
+    allocation, up to the number of guest CPUs; without an allocation, from the CPUs on which the guest runs.
 
-    :param holds: amounts that it holds, by class.
+    :param holds: amounts that the consumer holds, by class.
     """
     # An isolated emulator thread has a dedicated CPU beside those of the guest CPUs.
     extra = int(guest.extra_cpu)
@@ -386,7 +386,7 @@ def needed_amounts(guest: AuditedGuest, holds: Mapping[str, int] | None = None) 
         return {"PCPU": own, **guest.resources}  # siblings that are kept empty count
     else:
         pcpu = min(own, guest.vcpus + extra)
-    # The emulator's CPU is no guest CPU.
+    # The emulator's CPU is not a guest CPU.
     vcpu = guest.vcpus - (pcpu - extra if pcpu else 0)
     amounts = {"PCPU": pcpu, "VCPU": vcpu, **guest.resources}
     return {name: amount for name, amount in amounts.items() if amount > 0}
@@ -395,7 +395,7 @@ def needed_amounts(guest: AuditedGuest, holds: Mapping[str, int] | None = None) 
 def _amount_differences(guest: AuditedGuest, holds: Mapping[str, int]) -> str:
     """The difference between a guest's allocations and its needs, in words.
 
-    Dedicated CPUs that it holds for empty siblings are no difference.
+    Dedicated CPUs that it holds for empty siblings are not a difference.
     """
     wanted = {"PCPU": 0, "VCPU": 0} | needed_amounts(guest, holds)
     if holds.get("PCPU", 0) == len(guest.location.own) > wanted["PCPU"] and guest.location.pinned_vcpus:
@@ -410,8 +410,8 @@ def _amount_differences(guest: AuditedGuest, holds: Mapping[str, int]) -> str:
 def allocation_for(guest: AuditedGuest, free: FreeCapacity) -> Allocation | str:
     """The allocations that a guest without any here should hold, or the reason why it cannot have them.
 
-    These are the remembered allocations, or else allocations on the providers of the CPUs on which the guest
-    runs.
+    The result has the remembered allocations, or else allocations on the providers of the CPUs on which the
+    guest runs.
     """
     if guest.known:
         return guest.known
@@ -465,7 +465,7 @@ def decide_deletion(
 ) -> Decision:
     """Decide whether an allocation without a guest shall be deleted now.
 
-    :param age: seconds for which it is known to have had no guest.
+    :param age: seconds for which the consumer is known to have had no guest.
     """
     # Another program works on the consumer: its next request would undo a deletion, or lose an amount.
     if record.ours != finding.allocation:

@@ -1,10 +1,10 @@
 """HTTP answers with bounds on their size and on the time until their last byte.
 
 A peer is not trusted: a few megabytes of gzip decompress to gigabytes, and one byte every few seconds
-satisfies any timeout between two bytes. The agent runs as root on every compute host, so one such peer
-would stop them all. Each request therefore has a deadline, which applies in every state of its connection
-(connecting, TLS handshake, headers, body). Each answer has a limit after decompression. Both apply to
-Keystone and to Placement.
+satisfies any timeout between two bytes. The agent runs as root on every compute host, so one such peer would
+stop them all. Each request therefore has a deadline, which applies in every state of its connection
+(connecting, TLS handshake, headers, body). Each answer has a limit after decompression. Deadline and limit
+apply to Keystone and to Placement.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ MAX_ANSWER_BYTES: Final = 16 * 2**20
 MAX_CONTAINERS: Final = 2**19
 """Upper limit of objects and lists in an answer; an ordinary one has 32 bytes and more for each.
 
-An empty one has two bytes as text, and takes a hundred times as much when it is parsed: 16 MiB of them take
-1.2 GB. With this limit the worst case is 300 MB.
+An empty container has two bytes as text, and takes a hundred times as much when it is parsed: 16 MiB of empty
+containers take 1.2 GB. With this limit the worst case is 300 MB.
 """
 
 REQUEST_TIMEOUTS: Final = 3
@@ -78,7 +78,8 @@ def round_deadline(seconds: float = ROUND_SECONDS) -> Iterator[None]:
 def bounded_session(options: cfg.ConfigOpts.GroupAttr) -> requests.Session:
     """A session for keystoneauth1 with bounded answers.
 
-    :param options: those of ``[placement]``; ``timeout`` is the seconds between two bytes.
+    :param options: the options of ``[placement]``; ``timeout`` is the longest time between two bytes, in
+        seconds.
     """
     session = requests.Session()
     # keystoneauth1 sets these only on sessions that it makes itself; older releases do not have them.
@@ -241,6 +242,7 @@ def _shut_down(twin: socket.socket) -> None:
 
 
 def _watch_socket(connected: Any) -> None:
+    # By thread: requests and urllib3 have no way to hand anything down to the connection.
     watch = getattr(_LOCAL, "watch", None)
     if watch is not None and connected is not None:
         watch.attach_socket(connected)

@@ -20,8 +20,9 @@ Held = Mapping[str, Mapping[str, Mapping[str, int]]]
 class CpuLocation:
     """The CPUs of a running guest.
 
-    :ivar own: dedicated CPUs without another guest: those that it uses, and siblings that it keeps empty.
-    :ivar floating: the other CPUs that it may run on.
+    :ivar own: dedicated CPUs without another guest: those that the guest uses, and siblings that it keeps
+        empty.
+    :ivar floating: the other CPUs that the guest may run on.
     :ivar pinned_vcpus: number of guest CPUs pinned to ``own``.
     """
 

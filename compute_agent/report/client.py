@@ -1,7 +1,8 @@
 """A client of the Placement REST API.
 
-One method per request the agent needs (https://docs.openstack.org/api-ref/placement/). Answers come back as
-plain dataclasses and mappings; every failure is a :class:`~compute_agent.report.answers.PlacementError`.
+The client has one method per request of the agent (https://docs.openstack.org/api-ref/placement/). Answers
+come back as plain dataclasses and mappings; every failure is a
+:class:`~compute_agent.report.answers.PlacementError`.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ class PlacementClient(PlacementTransport):
     def create_provider(self, uuid: str, name: str, parent_uuid: str | None) -> ProviderRecord:
         """Create a provider.
 
-        :raises ConflictError: its name or uuid is taken.
+        :raises ConflictError: the name or uuid is taken.
         """
         body: dict[str, Any] = {"uuid": uuid, "name": name}
         if parent_uuid is not None:
@@ -198,6 +199,7 @@ class PlacementClient(PlacementTransport):
 
         :raises NotFoundError: there is no such provider.
         """
+        # An unchanged tree is the rule, and its answer is 304 without a body.
         headers = {"If-None-Match": f'"{known}"'} if known else {}
         response = self._get_response(
             "GET", f"/ext/v1/trees/{uuid}?allocations=true", None, headers, _UNCHANGED
@@ -217,6 +219,7 @@ class PlacementClient(PlacementTransport):
         path = "/ext/v1/trees"
         answer = self.send_request("POST", path, {"resource_providers": providers}, shape=_WRITTEN)
         generations = {record["uuid"]: record["generation"] for record in answer["resource_providers"]}
+        # A generation that is missing would be taken for an old one, and the next write be refused.
         if missing := sorted({provider["uuid"] for provider in providers} - generations.keys()):
             raise PlacementError("POST", path, f"the answer lacks the providers {', '.join(missing)}")
         return generations
@@ -290,7 +293,7 @@ class PlacementClient(PlacementTransport):
     def confirm_claim(self, consumer: str, generation: int) -> None:
         """Confirm a claim, so that it does not expire.
 
-        :raises NotFoundError: it has expired, or is confirmed already.
+        :raises NotFoundError: the claim has expired, or is confirmed already.
         :raises ConcurrentUpdateError: another program has changed it.
         """
         self.send_request("PUT", f"/ext/v1/claims/{consumer}", {"consumer_generation": generation})

@@ -40,7 +40,7 @@ class TreeWrite:
 
     :ivar ahead: creations of names, each of which is a request of its own before the tree.
     :ivar actions: all other actions.
-    :ivar before: providers by uuid, as Placement has them.
+    :ivar before: the present providers of Placement, by uuid.
     :ivar after: the changed providers by uuid, after the actions.
     """
 
@@ -78,6 +78,7 @@ def combine_actions(actions: Sequence[Action], providers: Mapping[str, ReportedP
     """The actions as one request; None if a tree cannot have them, or one request is enough."""
     ahead = tuple(each for each in actions if isinstance(each, CreateResourceClass | CreateTrait))
     rest = tuple(each for each in actions if not isinstance(each, CreateResourceClass | CreateTrait))
+    # One change is one request either way.
     if len(rest) < 2:
         return None
     after: dict[str, ReportedProvider] = {}
@@ -107,7 +108,7 @@ _NOT_TOGETHER: Final = frozenset({400, 403, 404, 405, 413})
 class ReportRefusal:
     """A change that Placement refused, with the reason: for the log, ``status`` and the metrics.
 
-    :ivar provider: the name of the provider, for actions that do not have it.
+    :ivar provider: the name of the provider, for actions without that name.
     """
 
     action: Action | ReshapePlan
@@ -189,7 +190,7 @@ class PlanExecution:
         return len(actions), ()
 
     def _whose_name(self, action: Action) -> str:
-        """The owner of the name that the root cannot have, and the remedy; empty for other errors."""
+        """Return the owner of the name that the root provider cannot have, and a remedy; or an empty text."""
         if not isinstance(action, CreateProvider | UpdateProvider) or action.parent is not None:
             return ""
         # Only for the words of the refusal: without an answer the conflict itself is the reason.

@@ -35,13 +35,14 @@ def keep_held_memory(
 ) -> tuple[ProviderTree, tuple[str, ...]]:
     """The tree with held memory, and a sentence for each provider that waits for memory.
 
-    :param held_mb: returns the held ``MEMORY_MB`` of a provider. It costs a request on some servers, so it
-        is called only for inventories that would shrink.
+    :param held_mb: returns the held ``MEMORY_MB`` of a provider. The call costs a request on some servers, so
+        it is called only for inventories that would shrink.
     """
     nodes, waiting = [], []
     for node in derived.nodes:
         there = reported[node.uuid].inventories.get(MEMORY) if node.uuid in reported else None
         own = node.inventories.get(MEMORY, ProviderInventory(0))
+        # An inventory that grows is never in the way of what is held.
         if there is None or there.total <= own.total or not _page_sizes(node):
             nodes.append(node)
             continue

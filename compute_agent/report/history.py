@@ -1,9 +1,8 @@
 """Recognises an older copy of Placement's database, and gives lost allocations back to consumers.
 
-Nouns
-    A database that was restored, or failed over to a replica that lagged behind, lacks its last writes. To a
-    host this looks as if guests had given back their allocations. A *loss* is a guest with other allocations
-    than before.
+Nouns A database that was restored, or failed over to a replica that lagged behind, lacks its last writes. To
+    a host this looks as if the allocations of guests had been deleted. A *loss* is a guest with other
+    allocations than before.
 
 Evidence
     The *generation* of a provider increases with each claim, and never decreases. A lower generation or a
@@ -11,8 +10,7 @@ Evidence
     guests count as one, because generations may have increased again meanwhile.
 
 Invariants
-    - If a single guest gives back its allocation and no generation has decreased, this counts as real at
-      once.
+    - If a single guest loses its allocation and no generation has decreased, this counts as real at once.
     - Without a loss no database counts as an older copy.
 """
 
@@ -31,8 +29,8 @@ MANY: Final = 3
 """If this number of guests lose everything at once, the database counts as an older copy, even without other
 evidence.
 
-They have to be half of the guests that held anything, too: on a host with hundreds of guests three may end
-within one interval.
+These guests have to be half of the guests that held anything, too: on a host with hundreds of guests three
+may end within one interval.
 """
 
 Generations = Mapping[str, int]

@@ -492,8 +492,9 @@ def ownership_before(
 ) -> Ownership:
     """The parts that may become the agent's while a plan is carried out.
 
-    They are saved before any request. So after a crash in the middle no part of the agent counts as foreign.
-    A present trait of another program stays foreign. No part of nova-compute's root is ever the agent's.
+    The parts are saved before any request. So after a crash in the middle no part of the agent counts as
+    foreign. A present trait of another program stays foreign. No part of nova-compute's root is ever the
+    agent's.
     """
     claims: dict[str, OwnedNames] = dict(owned)
     if derived.beside:

@@ -1,7 +1,7 @@
 """The reporter: makes Placement's providers equal to the host's tree.
 
-It reads, plans, sends the difference, and saves which names are the agent's own. A provider is read again
-only after another program may have changed it.
+The reporter reads, plans, sends the difference, and saves which names are the agent's own. A provider is read
+again only after another program may have changed it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
 from compute_agent.inventory.provider_tree import ProviderTree, with_stock_names
 from compute_agent.model.cpuset import CpuSet
@@ -53,7 +53,13 @@ from compute_agent.report.plan import (
 from compute_agent.report.reshape import InfeasibleReshape, ReshapePlan, plan_reshape, to_body
 from compute_agent.report.root_provider import DISABLED, MARKS, Causes, in_words, switched_traits
 
-_MAX_ATTEMPTS: Final = 4
+LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# Others change a provider of one host seldom: a fourth conflict in a row is no accident.
+MAX_ATTEMPTS: Final = 4
+"""Number of attempts to read or write what other programs change meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +73,10 @@ class HoldingsListing:
 class ProviderReader:
     """Reads the providers of one host, and remembers them. For one thread at a time.
 
-    :ivar reported: the providers by uuid, as they were last read. Code that changes one in Placement changes
-        it here, too.
-    :ivar generations: their generations when they were last read.
-    :ivar evidence: the reason why the last reading does not continue the one before; empty if it does.
+    :ivar reported: the providers by uuid, as the agent last read them. Code that changes a provider in
+        Placement also changes it here.
+    :ivar generations: the generations of the providers at the last reading.
+    :ivar evidence: the reason why the last reading does not continue the one before; empty if it continues.
     """
 
     def __init__(self, client: PlacementClient) -> None:
@@ -91,11 +97,13 @@ class ProviderReader:
 
     def forget_providers(self) -> None:
         """Read everything again the next time."""
+        # Names are made seldom and removed almost never, so they are read once for all reports.
         self._known = None
         self._seen = self.last_seen
         self.reported = {}
         self._trees.clear()
         self._listing = None
+        # The server at the same address may be another one, of another version.
         self._client.forget_extensions()
 
     def forget_names(self) -> None:
@@ -195,9 +203,10 @@ class ProviderReader:
             return self._read_each(uuid)
         if tree is None:
             raise PlacementError(
-                "GET", f"/ext/v1/trees/{uuid}", "an answer to a question not asked", status=304
+                "GET", f"/ext/v1/trees/{uuid}", "the answer does not match the request", status=304
             )
         self._trees[uuid] = tree
+        # Allocations come with the tree: read at one moment, and without a request for each provider.
         held = {} if self._listing is None else dict(self._listing.held)
         for record in tree.providers:
             held[record["uuid"]] = {
@@ -209,7 +218,7 @@ class ProviderReader:
 
     def _read(self, uuid: str, name: str, parent: str | None) -> ReportedProvider:
         # Three requests: equal generations before and after show that they belong together.
-        for _ in range(_MAX_ATTEMPTS):
+        for _ in range(MAX_ATTEMPTS):
             inventories, before = self._client.get_inventories(uuid)
             traits, after = self._client.get_traits(uuid)
             attributes: Mapping[str, str | float] = {}
@@ -226,11 +235,6 @@ def _provider_generations(providers: Mapping[str, ReportedProvider]) -> Generati
     return {uuid: provider.generation for uuid, provider in providers.items()}
 
 
-LOG = logging.getLogger(__name__)
-
-MAX_ATTEMPTS: Final = 4
-
-
 class HostReporter:
     """Reports trees of one host to one Placement. For one thread at a time."""
 
@@ -244,13 +248,14 @@ class HostReporter:
         """Report with a client.
 
         :param owned: the names of the last call of ``remember``.
-        :param remember: saves names durably, before it returns.
-        :param generations: those of the providers when they were last seen.
+        :param remember: saves names durably before the function returns.
+        :param generations: the generations of the providers at the last reading.
         """
         self._client = client
         self._owned = owned
         self._remember = remember
         self.reader = ProviderReader(client)
+        # Of the last process: a restore while no agent ran shows as generations that went back.
         self.reader.generations = generations
         self._dropped: frozenset[str] = frozenset()
         self.adjustments: tuple[str, ...] = ()
@@ -266,10 +271,14 @@ class HostReporter:
 
         :raises PlacementError: Placement does not answer, or other programs keep changing the providers.
         """
+        return self._repeat_step(lambda: self._report_once(tree))
+
+    def _repeat_step(self, step: Callable[[], T]) -> T:
+        """The result of a step, repeated after changes by other programs, at most four times in all."""
         try:
             for attempt in range(1, MAX_ATTEMPTS + 1):
                 try:
-                    return self._report_once(tree)
+                    return step()
                 except ConcurrentUpdateError as error:
                     self.reader.reported.clear()
                     if attempt == MAX_ATTEMPTS:
@@ -344,6 +353,7 @@ class HostReporter:
         owned = assume_ownership(wanted, self.reader.reported, self._owned)
         actions = plan_actions(wanted, self.reader.reported, owned, self.reader.known_names())
         self._keep_owned(ownership_before(wanted, self.reader.reported, owned))
+        # The request for a reshape can name only providers and classes that exist.
         ahead = tuple(
             action for action in actions if isinstance(action, CreateResourceClass | CreateProvider)
         )
@@ -366,19 +376,7 @@ class HostReporter:
 
         :raises PlacementError: a request failed.
         """
-        try:
-            for attempt in range(1, MAX_ATTEMPTS + 1):
-                try:
-                    return self._switch_scheduling(root_uuid, causes)
-                except ConcurrentUpdateError:
-                    self.reader.reported.clear()
-                    if attempt == MAX_ATTEMPTS:
-                        raise
-        except Exception:
-            self.forget_providers()
-            raise
-        # For the type checker, as above.
-        raise AssertionError("unreachable")
+        return self._repeat_step(lambda: self._switch_scheduling(root_uuid, causes))
 
     def _switch_scheduling(self, root_uuid: str, causes: Causes) -> bool:
         root = (self.reader.reported or self.read_reported(root_uuid)).get(root_uuid)
@@ -402,7 +400,7 @@ class HostReporter:
     def read_reported(self, root_uuid: str) -> dict[str, ReportedProvider]:
         """The providers of the host in Placement, by uuid.
 
-        Those below a former root of the host are among them.
+        Providers below a former root of the host are among them.
 
         :raises PlacementError: a request failed.
         """

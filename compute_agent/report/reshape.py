@@ -201,7 +201,7 @@ class _ReshapePlanner:
                 # The server has learned the standard class, or is a stock one now:
                 # amounts and provider stay.
                 elif (other := _OTHER_NAME.get(name)) in self._wanted[uuid]:
-                    # For the type checker: None is no key of the inventories.
+                    # For the type checker: None is not a key of the inventories.
                     assert other is not None
                     self._record_move(consumer, (name, other), {uuid: amount}, {uuid: amount})
                 elif name in MOVABLE and name in self._free.homes:

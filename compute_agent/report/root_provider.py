@@ -25,7 +25,7 @@ from compute_agent.report.answers import PlacementError
 from compute_agent.report.client import PlacementClient, ProviderRecord
 
 _ALSO_OURS = frozenset({os_traits.COMPUTE_NODE, os_traits.COMPUTE_STATUS_DISABLED})
-"""Traits with the prefix of nova-compute that the agent sets, too, so that they are no evidence of it."""
+"""Traits with the prefix of nova-compute that the agent sets, too, so that they are not evidence of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class RootSearch:
 class RootOwner:
     """The owner of the root provider.
 
-    :ivar beside: whether it is nova-compute.
+    :ivar beside: whether nova-compute is the owner.
     :ivar novas: nova-compute's root; None without one so far.
     :ivar known: whether the owner is certain. Before that, allocations of this host cannot be recognised.
     """
@@ -74,7 +74,7 @@ def root_keeper(beside: bool) -> str:
 def owner_of(shape: str | None, last: NovaRoot | None = None, decided: bool = True) -> RootOwner:
     """The owner of the root by [compute] provider_tree of the ini file, and by the last search.
 
-    :param shape: the option; None if it is not set.
+    :param shape: the option of the shape; None if not set.
     :param last: nova-compute's root, as found last.
     :param decided: whether a search has finished.
     """
@@ -124,7 +124,7 @@ def find_root(client: PlacementClient, search: RootSearch) -> NovaRoot | None:
         )
     if record.parent_uuid is not None:
         raise RootMissingError(
-            f"the provider {full_name(record.name, record.uuid)} is below another one, and so is no root of"
+            f"the provider {full_name(record.name, record.uuid)} is below another one, so it is not a root of"
             " nova-compute's: [compute] resource_provider_name has to be the hypervisor's name in Nova"
         )
     if record.uuid == search.own and not is_novas(client.get_traits(record.uuid)[0]):

@@ -1,10 +1,11 @@
 """Spans of OpenTelemetry for each report, and for each request to Placement, which continues the trace.
 
-A module of its own, as it imports the optional packages of OpenTelemetry: ``transport`` imports it only for
-``[tracing] enabled``. No report waits for the collector: ended spans go into a queue of limited length, which
-another thread empties.
+A separate module, because it imports the optional packages of OpenTelemetry: ``transport`` imports it only
+for ``[tracing] enabled``. No report waits for the collector: ended spans go into a queue of limited length,
+which another thread empties.
 
-A span has the method, path, status and id of a request. It has no query, body, header or text of an error.
+A span has the method, path, status and id of a request. A span has no query, body, header or text of an
+error.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Sends requests to Placement over a keystoneauth1 adapter, and checks the answers.
 
-It negotiates the microversion, and asks for the version of the API below ``/ext/v1``. Each failure becomes a
+The transport negotiates the microversion, and asks for the version of the API below ``/ext/v1``. Each failure
+becomes a
 :class:`~compute_agent.report.answers.PlacementError`. Each request has an id, which Placement logs, too.
 """
 
@@ -208,7 +209,7 @@ class PlacementTransport:
         except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             # keystoneauth1 does not check answers, and would keep a token from a malformed one.
             self.adapter.invalidate()
-            detail = f"an answer of Keystone or Placement makes no sense: {type(error).__name__}: {error}"
+            detail = f"an answer of Keystone or Placement is invalid: {type(error).__name__}: {error}"
             raise PlacementError(method, url, detail) from error
         # 404 is an ordinary answer, such as to the question whether a provider exists.
         LOG.log(
@@ -236,13 +237,13 @@ def _request_spans(conf: cfg.ConfigOpts) -> RequestSpans:
 def as_json(method: str, url: str, response: Any, shape: Any) -> Any:
     """The document of a response, checked against a shape of :mod:`compute_agent.report.answers`.
 
-    :raises PlacementError: it is not JSON, or has another shape.
+    :raises PlacementError: the response is not JSON, or has another shape.
     """
     try:
         document = response.json()
         check_shape(document, shape)
     except BadAnswerError as error:
-        detail = f"the answer makes no sense: {error}"
+        detail = f"the answer is invalid: {error}"
         raise PlacementError(method, url, detail, status=response.status_code) from error
     except (ValueError, RecursionError) as error:
         detail = f"the answer is not JSON: {response.text[:200]!r}"
@@ -265,7 +266,7 @@ def _short_reason(error: BaseException) -> str:
 def parse_microversion(text: str) -> tuple[int, int]:
     """The two numbers of a version such as ``1.39``.
 
-    :raises ValueError: the text is no version.
+    :raises ValueError: the text is not a version.
     """
     major, _, minor = text.partition(".")
     return int(major), int(minor or 0)

@@ -1,7 +1,7 @@
 """Last-level cache and memory bandwidth through the kernel's resctrl filesystem.
 
-A library of its own. It knows cache ids, ways, percents, groups and thread ids; a guest or a class is a
-name to it. Pure functions decide (``ways``, ``resolution``, ``plan``). Thin functions act (``groups``,
+A library of its own. The library knows cache ids, ways, percents, groups and thread ids; a guest or a class
+is a name to it. Pure functions decide (``ways``, ``resolution``, ``plan``). Thin functions act (``groups``,
 ``apply``, ``mount``, ``monitoring``) on a mount that the caller passes, so that several can be open. The
 contract is the kernel's Documentation/filesystems/resctrl.rst.
 
@@ -47,8 +47,8 @@ Nouns
     group* is a folder of the mount: a CLOSID with *schemata* (masks by cache id, bandwidth by domain) and
     its threads. Groups of other programs are *foreign*.
 
-    The ways of a cache have a *partition*. Its *pool* has the ways that can become *exclusive*; the
-    shared ways never do. *Open* ways are all that are not exclusive.
+    The ways of a cache have a *partition*. The *pool* of a partition has the ways that can become
+    *exclusive*; the shared ways never do. *Open* ways are all that are not exclusive.
 
     A *demand* belongs to one guest: exclusive ways and bandwidth allocated to it, a *share* in percent of
     the open ways, the name of its class, and temporary limits. The share of the class applies where the

@@ -27,9 +27,9 @@ def apply_plan(
     A failed step stops the later steps of its group, and the steps of groups that need its ways.
 
     :param codec: recognises bandwidths that the kernel rounds.
-    :param exclusive: the L3 cache ids on which each group has exclusive ways once all steps are done. Such a
-        group gets no way that a stopped group can still fill, and no other group gets its ways.
-    :returns: the error of each stopped group. Such a group is as it was before the failed step.
+    :param exclusive: the L3 cache ids on which each group has exclusive ways once all steps are done. A group
+        with exclusive ways gets no way that a stopped group can still fill, and no other group gets its ways.
+    :returns: the error of each stopped group. A stopped group is as it was before the failed step.
     """
     stopped: dict[str, ResctrlError] = {}
     for step in steps:

@@ -93,7 +93,7 @@ class ResctrlFilesystem:
             raise self._make_error(error, path, self._read_status().removeprefix(before)) from error
 
     def remove_folder(self, path: str) -> None:
-        """Remove a group. Its tasks go to its parent.
+        """Remove a group. The group's tasks go to its parent.
 
         :raises ResctrlError: the kernel refused it.
         """

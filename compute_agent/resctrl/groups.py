@@ -18,7 +18,7 @@ DEFAULT_GROUP: Final = ""
 """Name of the default group, which is the root of the mount."""
 
 NOT_GROUPS: Final = frozenset({"info", "mon_data", "mon_groups"})
-"""Folders of the mount that are no control groups."""
+"""Folders of the mount that are not control groups."""
 
 MAX_PASSES: Final = 100
 """Passes over the threads of a guest. Each pass catches the threads that those of the last pass created."""
@@ -137,7 +137,7 @@ def write_schemata(
 
 
 def remove_group(files: ResctrlFilesystem, group: str) -> None:
-    """Remove a group with its monitoring groups. A missing group is no error.
+    """Remove a group with its monitoring groups. A missing group is not an error.
 
     :raises ResctrlError: the kernel refused it.
     """
@@ -163,7 +163,7 @@ def move_tasks(files: ResctrlFilesystem, group: str, thread_ids: Callable[[], It
     """Move threads into a group, in passes, until a pass finds no thread outside.
 
     A new thread starts in the group of its creator, so each pass leaves fewer outside. A thread that ended
-    meanwhile is no error.
+    meanwhile is not an error.
 
     :param thread_ids: lists the current threads; called once a pass.
     :returns: the number of threads moved.

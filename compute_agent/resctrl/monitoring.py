@@ -1,11 +1,11 @@
 """Monitoring groups, their counters, and rates from counters that wrap, reset or cannot be read.
 
 Each control group counts the traffic of its tasks. A guest that shares a control group gets a monitoring
-group inside it. Each of both kinds needs an RMID of its own.
+group inside it. Each control group and each monitoring group needs an RMID of its own.
 
 Hardware may have fewer counters than groups. The mode ``mbm_event`` of info/L3_MON/mbm_assign_mode (Linux
-6.18) assigns them: an event of a group is counted on an L3 cache only while it has a counter there. The file
-``mbm_L3_assignments`` of a group shows and changes its counters. The file
+6.18) assigns counters: an event of a group is counted on an L3 cache only while it has a counter there. The
+file ``mbm_L3_assignments`` of a group shows and changes its counters. The file
 ``info/L3_MON/available_mbm_cntrs`` shows how many are free. The kernel assigns free counters to new groups.
 """
 
@@ -71,9 +71,9 @@ def monitoring_group(group: str, name: str) -> str:
 
 
 def make_monitoring_group(files: ResctrlFilesystem, group: str, name: str) -> bool:
-    """Make a monitoring group. An existing one is no error.
+    """Make a monitoring group. An existing one is not an error.
 
-    :returns: whether it exists; False where the kernel has no RMID for it.
+    :returns: whether the group exists; False if the kernel has no RMID for the group.
     :raises ResctrlError: the kernel refused it for another reason.
     """
     try:
@@ -113,7 +113,7 @@ def counter_increase(before: CounterValue | None, now: CounterValue | None) -> i
 
 
 class BandwidthTotals:
-    """Bandwidth counters for metrics. They only grow, also where the kernel's counters wrap or reset.
+    """Bandwidth counters for metrics. The counters only grow, also where the kernel's counters wrap or reset.
 
     A reading without a number is skipped, and the next one is compared with the last number.
 
@@ -156,8 +156,9 @@ class BandwidthTotals:
 class MonitoredGroup:
     """A guest or a class to monitor.
 
-    :ivar own_group: whether it has a control group, and so an RMID.
-    :ivar monitored: whether it has a monitoring group. It keeps it before others of its priority get one.
+    :ivar own_group: whether the guest has a control group, and so an RMID.
+    :ivar monitored: whether the guest has a monitoring group. The guest keeps this group before others of its
+        priority get one.
     """
 
     name: str
@@ -217,7 +218,7 @@ def monitoring_changes(
 
     Removal comes first, since it frees RMIDs.
 
-    :param wanted: the control group of each monitoring group, by its name.
+    :param wanted: by name of a monitoring group, its control group.
     :param ours: decides by name whether a monitoring group belongs to the agent; others stay.
     """
     there = {(group.name, name) for group in present.groups.values() for name in group.monitoring_groups}
@@ -282,7 +283,7 @@ def descriptors_to_keep() -> int:
 class CounterFiles:
     """The counter files of control and monitoring groups.
 
-    They stay open, so that a reading is one system call.
+    The files stay open, so that a reading is one system call.
     """
 
     def __init__(

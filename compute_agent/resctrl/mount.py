@@ -68,7 +68,7 @@ def open_mount(root: Path = Path("/"), mount: bool = False, options: str = "") -
     """Find the writable mount of a machine, or make it.
 
     :param root: the folder with the files of the machine.
-    :param mount: mount the filesystem at sys/fs/resctrl where it is not mounted.
+    :param mount: mount the filesystem at sys/fs/resctrl if it is not mounted.
     :param options: mount options for that, such as ``cdp,mba_MBps``.
     :raises NoMountError: not supported, not mounted, mounted read-only, or refused by the kernel.
     """
@@ -167,7 +167,7 @@ def open_handle(mount: ResctrlMount, options: ResctrlOptions, root: Path = Path(
 
     :param root: the folder with the machine's ``proc``.
     :raises ResctrlError: the default group cannot be read.
-    :raises BadSchemataError: its schemata cannot be parsed.
+    :raises BadSchemataError: the schemata of a group cannot be parsed.
     """
     files = ResctrlFilesystem(mount.path)
     cpuinfo = read_text(root / "proc/cpuinfo")

@@ -23,7 +23,7 @@ from compute_agent.resctrl.ways import NO_WAYS
 
 @dataclass(frozen=True, slots=True)
 class RemoveGroup:
-    """Remove a group. Its tasks, if any are left, go to the default group."""
+    """Remove a group. The group's tasks, if any are left, go to the default group."""
 
     group: str
 

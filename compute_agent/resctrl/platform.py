@@ -129,7 +129,7 @@ class ResctrlPlatform:
     def mb_domain(self, l3_id: int) -> int | None:
         """The MB domain of an L3 cache: that with the same id, or with the same rank where ids differ.
 
-        None where there are more of one than of the other: the kernel does not show which belong together.
+        None if their numbers differ, because the kernel does not show which belong together.
         """
         if self.mb is None:
             return None

@@ -64,7 +64,8 @@ def share_groups(
 def share_key(host: ResctrlLayout, share: ShareSpec) -> ShareKey | None:
     """The effect of a share as a key; None where guests may not share a group.
 
-    That is so where a cap applies to all tasks of a group together: each guest needs a cap of its own.
+    Guests may not share a group where a cap applies to all tasks of a group together: each guest needs a cap
+    of its own.
     """
     cache_control, control = host.platform.l3, host.platform.mb
     caches = cache_control.ids if cache_control else ()
@@ -182,10 +183,10 @@ def l2_lines(host: ResctrlLayout, share: ShareSpec, present: ResctrlGroups, name
 class GuestDemand:
     """The demand of one guest.
 
-    :ivar ways: exclusive ways allocated to it, by L3 cache id.
-    :ivar bandwidth: percent allocated to it, by L3 cache id.
-    :ivar share: its requested share.
-    :ivar way_limits: temporary upper limits by L3 cache id. They also cut allocations.
+    :ivar ways: exclusive ways allocated to the group, by L3 cache id.
+    :ivar bandwidth: percent allocated to the group, by L3 cache id.
+    :ivar share: the share that the group requests.
+    :ivar way_limits: temporary upper limits by L3 cache id. The limits also cut allocations.
     :ivar bandwidth_limits: the same in percent of bandwidth.
     :ivar reserved: whether a group is kept free for this guest. Such guests come first when groups are
         short, then guests of higher priority.

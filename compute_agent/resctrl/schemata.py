@@ -135,7 +135,7 @@ class MaskRules:
         if not mask:
             return "a mask of no ways"
         if not self.all_ways.contains_mask(mask):
-            return f"mask {mask} has ways that the cache has not ({self.all_ways})"
+            return f"mask {mask} has ways that the cache does not have ({self.all_ways})"
         if not self.sparse and not mask.is_contiguous:
             return f"mask {mask} has holes"
         # The kernel counts the bits of the lowest piece, also where holes are allowed.

@@ -119,7 +119,7 @@ class ShareSpec:
 def parse_range(text: str) -> WayRange:
     """The range of an option such as ``0-30``.
 
-    :raises BadShareError: the text is no range of percents.
+    :raises BadShareError: the text is not a range of percents.
     """
     # At most 4 digits, so that the message about a value above 100 quotes the number.
     match = re.fullmatch(r"\s*([0-9]{1,4})\s*-\s*([0-9]{1,4})\s*", text, re.ASCII)
@@ -131,7 +131,7 @@ def parse_range(text: str) -> WayRange:
 def parse_percent(text: str) -> int:
     """The bandwidth of an option such as ``40``.
 
-    :raises BadShareError: the text is no whole percent.
+    :raises BadShareError: the text is not a whole percent.
     """
     if not re.fullmatch(r"\s*[0-9]{1,4}\s*", text, re.ASCII):
         raise BadShareError(f"{text!r} is not a whole percent")

@@ -4,11 +4,11 @@ The partition divides a cache into the *pool*, which has the ways for exclusive 
 share. Where masks may have no holes, the pool is one run of ways. Then every request that fits by its
 number can be made to fit by moving masks, since a mask can be rewritten while its guest runs.
 
-Free ways that lie apart are joined by the fewest rewritings of masks. That is a search (A*) over the
-positions of the blocks. The estimate of the remaining moves is the smallest number of blocks in any window
-of the wanted size. A move takes at most one block out of a window, so the estimate never exceeds the truth,
-and the first solution is a shortest one. Pushing all blocks aside always works; its length bounds the
-search. After each step no two exclusive masks overlap, and none is empty.
+Free ways that lie apart are joined by the fewest rewritings of masks. The method is a search (A*) over the
+positions of the blocks. The estimate of the remaining moves is the smallest number of blocks in any window of
+the wanted size. A move takes at most one block out of a window, so the estimate never exceeds the truth, and
+the first solution is a shortest one. Pushing all blocks aside always works; its length bounds the search.
+After each step no two exclusive masks overlap, and none is empty.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from compute_agent.resctrl.schemata import MaskRules, WayMask
 NO_WAYS: Final = WayMask()
 
 MAX_STATES: Final = 20_000
-"""States tried before all blocks are pushed aside instead. That takes some tenths of a second."""
+"""States tried before all blocks are pushed aside instead. This number takes some tenths of a second."""
 
 # The first way of each block, in the order of their names. The owner's block, if any, comes last.
 _BlockPositions = tuple[int, ...]
@@ -193,8 +193,8 @@ def partition_ways(
 
     At least ``min_bits`` ways in a row stay shared, since a mask needs as many. The pool may be empty.
 
-    :param shareable: ways that devices fill, too. They are never exclusive.
-    :param locked: ways of foreign groups. They are neither in the pool nor shared.
+    :param shareable: ways that devices fill, too. Such ways are never exclusive.
+    :param locked: ways of foreign groups. Locked ways are neither in the pool nor shared.
     """
     usable = rules.all_ways - locked
     spare = usable - shareable

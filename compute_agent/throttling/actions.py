@@ -71,7 +71,7 @@ WatermarkAct = SwitchScheduling | EvictAction | ThrottleAction | RestoreAction
 def takes_away(action: WatermarkAct) -> bool:
     """Whether an action restricts guests.
 
-    Such an action is in the state file before it is carried out. A preview shows only these actions.
+    A restricting action is in the state file before it is carried out. A preview shows only these actions.
     """
     # Letting new guests in takes nothing from any.
     return action.off if isinstance(action, SwitchScheduling) else not isinstance(action, RestoreAction)

@@ -35,7 +35,10 @@ class LimitArbiter:
         self._lock = threading.Lock()
 
     def replace_limits(self, owner: str, limits: Mapping[str, Mapping[ThrottleControl, float]]) -> None:
-        """Replace all limits that ``owner`` requests. They take effect with the next repair_limits()."""
+        """Replace all limits that ``owner`` requests.
+
+        The limits take effect with the next repair_limits().
+        """
         with self._lock:
             self._wanted[owner] = {guest: dict(of_guest) for guest, of_guest in limits.items()}
 

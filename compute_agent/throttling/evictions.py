@@ -1,4 +1,4 @@
-"""Evictions: guests are asked to leave, and their allocations on this host are given back to Placement."""
+"""Evictions: guests are asked to leave, and their allocations on this host are deleted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from compute_agent.throttling.settings import ThrottlingSettings
 LOG = logging.getLogger(__name__)
 
 _AT_A_TIME: Final = 8
-"""Guests that are stopped together; the others wait, so that a round of evictions takes not all of
+"""Maximum number of guests that are stopped at the same time, so that evictions do not occupy all of
 libvirtd."""
 
 # The worker may be applying a configuration to many guests.
@@ -52,7 +52,8 @@ class EvictionFailedError(Exception):
 
 
 StopGuest = Callable[[str], None]
-"""Makes a guest, named by its uuid, leave. It has left when this returns; an exception says why not.
+"""Makes a guest, named by its uuid, leave. The guest has left when this returns; an exception has the reason
+why it has not.
 
 May be repeated.
 """
@@ -68,7 +69,7 @@ class GuestEvictor:
     def __init__(self, stop: StopGuest, give_back: Callable[[str], None]) -> None:
         """``give_back`` removes the guest's allocation on this host.
 
-        It may be repeated, and takes as long as Placement is away.
+        The call may be repeated, and takes as long as Placement is unavailable.
         """
         self._stop = stop
         self._give_back = give_back
@@ -84,7 +85,7 @@ class GuestEvictor:
             run_aside(EVICTION_THREAD, partial(self._see_off, guest, stop or self._stop), f"-{guest}")
 
     def finished_evictions(self) -> dict[str, Exception | None]:
-        """The guests that have left since the last call (None), and those that stay, with the reason."""
+        """Finished evictions since the last call: None for a guest that left, or the reason why it stays."""
         over = {}
         while not self._over.empty():
             guest, error = self._over.get()
@@ -150,12 +151,16 @@ class GuestEvictions:
             if self._still_runs(guest):
                 raise
             # A migration, say, that ended with an error after the guest had arrived elsewhere.
-            LOG.info("Guest %s has left in spite of an error: %s", guest, error)
+            LOG.info(
+                "Guest %s does not run here any more, although its eviction reported an error: %s",
+                guest,
+                error,
+            )
         deadline = time.monotonic() + self._settings.evict_grace
         # A driver that has asked is not believed: the guest may ignore it, and its command may do nothing.
         while self._still_runs(guest):
             if time.monotonic() >= deadline:
-                raise EvictionFailedError("it still runs, though it was told to leave")
+                raise EvictionFailedError("it still runs after it was asked to stop")
             self._wait(_POLL_SECONDS)
         # The driver reports it as well, some time later; the worker must know before the allocation goes.
         with contextlib.suppress(FutureTimeoutError):
@@ -164,8 +169,8 @@ class GuestEvictions:
     def give_back(self, uuid: str) -> None:
         """Remove the part of a guest's allocation on this host.
 
-        Its allocations elsewhere, such as shared disk, stay. Repeated until Placement accepts the change, or
-        the agent ends.
+        The guest's allocations elsewhere, such as shared disk, stay. Repeated until Placement accepts the
+        change, or the agent ends.
 
         :raises EvictionFailedError: the agent ends, or Placement refuses.
         """
@@ -179,7 +184,7 @@ class GuestEvictions:
             except PlacementError as error:
                 if str(error) != logged:
                     logged = str(error)
-                    LOG.warning("The allocation of guest %s is not given back yet: %s", name, logged)
+                    LOG.warning("The allocation of guest %s is not removed yet: %s", name, logged)
             self._wait(pause)
             pause = min(2 * pause, _MAX_PAUSE)
         LOG.warning("Guest %s was started again: it keeps its allocation", name)
@@ -204,7 +209,7 @@ class GuestEvictions:
             return
         # With the generation even where nothing is left: a claim made meanwhile, on another host, must stay.
         client.set_allocations(held.without_providers(ours))
-        LOG.info("Guest %s gave back %s", name, self._pipeline.host_state.in_words(ours))
+        LOG.info("The allocation of guest %s is removed: %s", name, self._pipeline.host_state.in_words(ours))
 
     def _wait(self, seconds: float) -> None:
         if self._ended.wait(seconds):

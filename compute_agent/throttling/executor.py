@@ -85,7 +85,7 @@ class EvictionStarter(Protocol):
         ...
 
     def finished_evictions(self) -> Mapping[str, Exception | None]:
-        """The guests that have left since the last call (None), and those that stay, with the reason."""
+        """Finished evictions since the last call: None for a guest that left, or the reason why it stays."""
         ...
 
 
@@ -165,7 +165,7 @@ class ThrottleExecutor:
             self._begin_eviction(eviction.guest, eviction.metric)
 
     def finished_evictions(self, pending: Iterable[PendingEviction]) -> Mapping[str, Exception | None]:
-        """The guests that have left since the last call (None), and those that stay, with the reason."""
+        """Finished evictions since the last call: None for a guest that left, or the reason why it stays."""
         # The evictor knows guests; the state knows for what they were to leave.
         metrics = {one.guest: one.metric for one in pending}
         finished = self._evictor.finished_evictions()

@@ -79,7 +79,7 @@ def guest_command(command: str, timeout: float) -> GuestCommand:
 def _last_output(process: subprocess.Popen[bytes], deadline: float) -> str:
     """Return the last output of a process after its end. The output may be of any length.
 
-    :raises subprocess.TimeoutExpired: it is later than the deadline (monotonic).
+    :raises subprocess.TimeoutExpired: the time is later than the deadline (monotonic).
     """
     # Popen has made it, because of PIPE.
     assert process.stdout is not None
@@ -113,5 +113,5 @@ def missing_program(command: str) -> str:
     if not words or shutil.which(words[0]):
         return ""
     if os.path.dirname(words[0]):
-        return f"{words[0]} is no program that can be executed"
+        return f"{words[0]} is not an executable program"
     return f"there is no program {words[0]} on PATH: give its whole path"

@@ -17,15 +17,15 @@ _TOLERANCE: Final = 1e-9
 """Relative to a granule, so that 0.3 / 0.1 is 3 of them and not 2."""
 
 _AT_LIMIT: Final = 0.9
-"""A guest that uses less than this part of its limit is not held back by it."""
+"""A limit does not slow down a guest that uses less than this part of the limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThrottleSteps:
     """The sizes of steps, both from 0 to 1.
 
-    ``step`` is the part of the limit that a step takes, ``min_share`` the part of the allotment that a guest
-    keeps.
+    ``step`` is the part of the limit that one step takes away, ``min_share`` the part of the allotment that a
+    guest keeps.
     """
 
     step: float = 0.2
@@ -33,7 +33,7 @@ class ThrottleSteps:
 
     def __post_init__(self) -> None:
         if not 0 < self.step < 1 or not 0 < self.min_share <= 1:
-            raise ValueError(f"step {self.step} or min_share {self.min_share} is no share")
+            raise ValueError(f"step {self.step} or min_share {self.min_share} is not a share")
 
 
 def lowest_limit(allotment: GuestAllotment, steps: ThrottleSteps) -> float:
@@ -68,7 +68,7 @@ class ThrottleLever:
     """One way to throttle. ``metric`` is the metric that it limits directly.
 
     ``set_limit`` (guest, domain, limit or None) sets a limit that no controller of the agent can set, for
-    metrics of other packages. It raises an exception on failure.
+    metrics of other packages. The function raises an exception on failure.
     """
 
     name: str

@@ -186,7 +186,7 @@ def _grown_waits(first: Waits, last: Waits) -> int | None:
 def _guest_pressure(
     resource: str, subject: MeasuredGuest, now: MeasuringRound, before: MeasuringRound | None
 ) -> float | None:
-    # The host's pressure is no guest's: without a cgroup nothing is known.
+    # The host's pressure is not a guest's: without a cgroup nothing is known.
     if not subject.cgroup:
         return None
     return pressure_share(f"{subject.cgroup}/{resource}.pressure", now, before)

@@ -18,7 +18,7 @@ from compute_agent.throttling.watermarks.metrics import MetricRegistry
 from compute_agent.throttling.watermarks.sections import WatermarkRules, parse_watermarks
 
 _ESCALATE_SECONDS: Final = 600.0
-"""A migration takes minutes; one that takes longer is reported, and its process ended."""
+"""A migration takes minutes. The agent reports a command that takes longer than this, and ends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def _read_watch(name: str, options: Any, classes: QosClasses) -> InterferenceWat
     section = f"[{INTERFERENCE}{name}]"
     # The option has no default: a signal is a choice of what to act for.
     if options.signal is None:
-        raise ConfigError(f"{section} signal: which one is not said; there are {', '.join(SIGNALS)}")
+        raise ConfigError(f"{section} signal: the option is missing; choose one of {', '.join(SIGNALS)}")
     for option in ("victims", "consenting"):
         for word in options[option]:
             if word not in classes.classes:
@@ -97,7 +97,9 @@ def _read_watch(name: str, options: Any, classes: QosClasses) -> InterferenceWat
     for word in options.consenting:
         # Such a class is never acted on: consent to it would read as if it had an effect.
         if classes.is_protected(word, dedicated=False):
-            raise ConfigError(f"{section} consenting: {word} is above [qos] highest_class and never acted on")
+            raise ConfigError(
+                f"{section} consenting: {word} is above [qos] highest_class and the agent never limits it"
+            )
     return InterferenceWatch(
         name,
         SIGNALS[options.signal],

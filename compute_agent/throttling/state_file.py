@@ -3,17 +3,17 @@
 JSON with a version and a checksum, replaced as a whole. A lost file does little harm: the first round removes
 limits that are not in the file, the scheduling switch is set explicitly, and baselines are learnt again.
 
-Former releases
-    They kept watermarks in a part of the agent's ``state.json``, and interference in ``interference.json``.
-    Both are taken over at the start, and removed as soon as this file is durable.
+Former releases They kept watermarks in a part of the agent's ``state.json``, and interference in
+    ``interference.json``. Both parts are taken over at the start, and removed as soon as this file is
+    durable.
 
 Downgrade
     An older release that runs again finds neither part, as if its state had been lost:
 
-    - It removes all limits in its first round.
-    - It sets the scheduling switch by its first round.
-    - It asks guests again to leave only if usage is still above the line.
-    - It learns baselines for five minutes.
+    - The older release removes all limits in its first round.
+    - The older release sets the scheduling switch by its first round.
+    - The older release asks guests again to leave only if usage is still above the threshold.
+    - The older release learns baselines for five minutes.
 
     The old parts must not remain: the older release would limit and stop guests for reasons that are long
     over. This file stays meanwhile. The next upgrade takes over the parts that the older release has written,
@@ -93,7 +93,7 @@ class ThrottlingFile:
         An absent file is an empty state. An unusable file is renamed, and counts as an empty state, too.
 
         :raises UnsafeFileError: the file is not ours.
-        :raises OSError: it cannot be put aside.
+        :raises OSError: the damaged file cannot be renamed.
         """
         self._path = folder / FILE_NAME
         self._clock = clock
@@ -149,8 +149,8 @@ class ThrottlingFile:
     def _take_over(self, former_file: Path, former: FormerState) -> None:
         """Take over the parts of a former release into this file.
 
-        They are removed once this file is durable, not before: a crash in between leaves both, and the next
-        start takes over the same parts again.
+        The former parts are removed once this file is durable, not before: a crash in between leaves both,
+        and the next start takes over the same parts again.
         """
         watermarks, interference = former.former_watermarks, _former_file(former_file, self._clock()).load()
         if watermarks is None and interference is None:
@@ -180,8 +180,8 @@ def merge_former(
 ) -> ThrottlingState:
     """The state with the parts of a former release, each None where there is none.
 
-    They are newer: this release removes them as it starts. A former release that has left a part on
-    watermarks and no file of interference had no guest limited: cases of before are over, and baselines
+    The former parts are newer: this release removes them as it starts. A former release that has left a part
+    on watermarks and no file of interference had no guest limited: cases of before are over, and baselines
     are still good.
     """
     if interference is None and watermarks is not None:

@@ -33,7 +33,8 @@ from compute_agent.usage.snapshot import UsageSnapshot
 LOG = logging.getLogger(__name__)
 
 _BACKOFF_SECONDS: Final = 300.0
-"""The time for which a guest that could not be evicted is left alone; the next one is taken meanwhile."""
+"""The time for which a guest that could not be evicted is left alone; the agent chooses the next guest
+meanwhile."""
 
 SaveWatermarks = Callable[[WatermarkState], None]
 """Keeps the state; durable when it returns. Raises OSError, and the next call tries again."""
@@ -133,9 +134,7 @@ class WatermarkTrigger:
         if above := [
             f"{watch.watermark} {watch.action}" for watch, one in self._streaks.items() if one.samples
         ]:
-            LOG.debug(
-                "Above their watermarks: %s; to be done: %s", ", ".join(above), ", ".join(map(str, plan))
-            )
+            LOG.debug("Above their watermarks: %s; actions: %s", ", ".join(above), ", ".join(map(str, plan)))
         return plan
 
     def settle_action(self, action: WatermarkAct, succeeded: bool) -> bool:

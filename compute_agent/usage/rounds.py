@@ -140,7 +140,7 @@ def parse_host_stat(text: str) -> AllCpus:
 
 
 def parse_meminfo(text: str) -> HostMemory:
-    """Used is what MemAvailable (or, before Linux 3.14, free memory and caches) leaves of the total."""
+    """The used memory is the total less MemAvailable or, before Linux 3.14, less free memory and caches."""
     sizes = {}
     for line in text.splitlines():
         name, _, rest = line.partition(":")

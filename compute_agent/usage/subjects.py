@@ -40,13 +40,14 @@ def build_subject(
 ) -> MeasuredGuest:
     """A guest as it is measured and decided about.
 
-    A guest may use as many cores as it has CPUs, and all that its class of block I/O lets it.
+    A guest may use as many cores as it has CPUs, and as much I/O as its class of block I/O allows.
 
     - ``dedicated``: it holds dedicated CPUs.
     - ``started`` is in seconds on a clock that all guests share.
-    - ``cgroup`` is the folder of its cgroup v2 group; without one its main process, or ``pids``, are
-      measured.
-    - ``caches`` is what it may use of bandwidth and cache ways, by L3 domain, where these can be controlled.
+    - ``cgroup`` is the folder of the guest's cgroup v2 group; without one, the agent measures the main
+      process, or ``pids``.
+    - ``caches`` has the bandwidth and cache ways that the guest may use, by L3 domain, if these can be
+      controlled.
     """
     settings = guest.settings
     facts = GuestUsage(
@@ -135,8 +136,8 @@ def open_allotments(
 class CacheControlAllotments:
     """Allotments on one mount, by the same rule as the controller's: allocation, annotation, class.
 
-    Ways that others have for themselves are not taken off the open ways: with a limit a guest fills those in
-    its mask, however many they are.
+    Exclusive ways of others are not subtracted from the open ways, because a limited guest fills all ways in
+    its mask.
     """
 
     def __init__(
@@ -204,7 +205,7 @@ class CacheControlAllotments:
         return found
 
     def _per_percent(self) -> float | None:
-        """Bytes a second that a percent lets through; None where a cap is not one of the guest as a whole."""
+        """Bytes a second that a percent allows; None if a cap does not apply to the guest as a whole."""
         total = self._control.options.memory_bandwidth_gbps
         engine = self._host.codec
         return total * BYTES_PER_GB / 100 if total and engine and engine.shares_cap else None

@@ -106,7 +106,7 @@ def _command(program: str, words: str, parser: argparse.ArgumentParser) -> Itera
 
 
 def only_leads_on(words: str, parser: argparse.ArgumentParser) -> bool:
-    """Whether these words are no command, but the beginning of some."""
+    """Whether these words are not command, but the beginning of some."""
     return bool(words) and any(isinstance(each, argparse._SubParsersAction) for each in parser._actions)
 
 

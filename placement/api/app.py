@@ -53,7 +53,8 @@ BLUEPRINTS: Final = (
 def create_app() -> Flask:
     """Return an application with all operations of the API.
 
-    It belongs to no service: each request brings its own (:func:`placement.api.call.provide_service`).
+    The application belongs to no service: each request brings its own service
+    (:func:`placement.api.call.provide_service`).
     """
     app = Flask("placement", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY

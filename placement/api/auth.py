@@ -1,6 +1,6 @@
 """Authentication: only the version documents are answered without a token.
 
-Both strategies are WSGI middlewares. They leave a caller in the environment
+Both strategies are WSGI middlewares. The strategies put the caller into the environment
 (:mod:`placement.api.context`) and answer 401 in the API's own error format.
 """
 
@@ -34,7 +34,7 @@ _ADMIN_ROLES: Final = "admin,member,reader,service"
 def add_authentication(app: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApplication":
     """Return ``app`` behind the authentication of ``[api] auth_strategy``.
 
-    :raises ValueError: its options cannot be used.
+    :raises ValueError: the options of the strategy cannot be used.
     """
     if conf.api.auth_strategy == "noauth2":
         LOG.warning("Requests are not authenticated: [api] auth_strategy is noauth2.")
@@ -45,7 +45,7 @@ def add_authentication(app: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApp
 def check_options(conf: cfg.ConfigOpts) -> None:
     """Check the options of authentication.
 
-    :raises ValueError: they cannot be used.
+    :raises ValueError: the options cannot be used.
     """
     if conf.api.auth_strategy == "keystone":
         AuthToken(_note_admission, conf)
@@ -54,7 +54,7 @@ def check_options(conf: cfg.ConfigOpts) -> None:
 class NoAuth:
     """Accepts every token: for development and tests.
 
-    The token ``admin`` has all roles. Another token is ``user:project``, or ``user`` with a project of the
+    The token ``admin`` has all roles. Any other token is ``user:project``, or ``user`` with a project of the
     same name, and has no role. ``X-Roles`` sets the roles, ``X-Project-Id`` the project. With
     ``OpenStack-System-Scope`` there is only a project that is named.
     """
@@ -85,9 +85,9 @@ class NoAuth:
 class KeystoneAuth:
     """Admits requests with a token that keystonemiddleware's ``auth_token`` confirms.
 
-    Others are refused in the format of this API. A token that the Identity service does not confirm is 401,
-    whatever ``[keystone_authtoken] delay_auth_decision`` says. Without an answer of the Identity service it
-    is 503.
+    Other requests are refused in the format of this API. A token that the Identity service does not confirm
+    is 401, whatever ``[keystone_authtoken] delay_auth_decision`` says. If the Identity service does not
+    answer, the status is 503.
     """
 
     def __init__(self, app: "WSGIApplication", conf: cfg.ConfigOpts) -> None:

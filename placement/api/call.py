@@ -1,4 +1,4 @@
-"""One request, as the handlers see it, and their answers.
+"""One request as the handlers see it, and the answers of handlers.
 
 A handler is thin. The decorator :func:`api_operation` has checked version, media types and policy. The
 handler parses, calls the store or the model, and serialises.
@@ -33,7 +33,7 @@ _SERVICE: Final = "placement.service"
 ABANDONED: Final = "placement.abandoned"
 """Key of the WSGI environment for a function of the web server.
 
-It returns the reason why the answer is no longer needed, or None."""
+The function returns the reason why the answer is no longer needed, or None."""
 
 Handler = Callable[..., Response]
 
@@ -49,7 +49,7 @@ class ApiRequest:
     def query_parameters(self) -> list[tuple[str, str]]:
         """The parameters of the query string, in its order.
 
-        :raises InvalidRequest: it has bytes that are no text.
+        :raises InvalidRequest: the query has bytes that are not text.
         """
         try:
             # Flask would replace such bytes, and the answer would be about another name than the client's
@@ -66,7 +66,7 @@ class ApiRequest:
     def authorize(self, rule: str, target: Mapping[str, Any] | None = None) -> None:
         """Check that a rule allows the caller to do this.
 
-        :raises placement.exceptions.Forbidden: it does not.
+        :raises placement.exceptions.Forbidden: the policy does not allow the rule.
         """
         self.service.enforcer.authorize(context.caller_of(request.environ), rule, target)
 
@@ -98,7 +98,7 @@ class ApiRequest:
     def parse_json(self) -> Any:
         """Return the parsed body.
 
-        :raises InvalidRequest: it is not JSON.
+        :raises InvalidRequest: the body is not JSON.
         """
         try:
             return orjson.loads(request.get_data(cache=False))
@@ -108,7 +108,7 @@ class ApiRequest:
     def parse_body(self, schema: Schema) -> dict[str, Any]:
         """Return the body as the schema reads it.
 
-        :raises InvalidRequest: it is not JSON, or violates the schema.
+        :raises InvalidRequest: the body is not JSON, or violates the schema.
         """
         return base.load(schema, self.parse_json())
 
@@ -182,10 +182,10 @@ def api_operation(
 ) -> Callable[[Handler], Handler]:
     """Make a function the handler of one operation of the API.
 
-    :param rule: the policy rule that has to allow it; None if the handler asks by itself.
+    :param rule: the policy rule that has to allow the call; None if the handler checks the policy itself.
     :param since: the microversion that introduced the operation; ``before`` is the status in older ones.
     :param reads_json: whether the body has to be JSON; another one is answered 415.
-    :param writes_json: whether the answer is JSON; a client that does not accept it gets 406.
+    :param writes_json: whether the answer is JSON; a client that does not accept JSON gets 406.
     """
 
     def decorate_handler(handler: Handler) -> Handler:
@@ -226,7 +226,7 @@ def _other_methods(method: str) -> list[str]:
 
 
 def check_body_headers() -> None:
-    """Refuse a length that is no number, and a body without a media type.
+    """Refuse a length that is not a number, and a body without a media type.
 
     :raises BadRequest: naming the header.
     """

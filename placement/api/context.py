@@ -11,7 +11,7 @@ _KEY: Final = "placement.context"
 class RequestContext(oslo_context.RequestContext):
     """The caller of a request: user, project, roles, system scope and request ids.
 
-    Making one also makes it the context of this thread's log records.
+    A new context also becomes the context of this thread's log records.
     """
 
     def to_policy_values(self) -> dict[str, Any]:

@@ -1,18 +1,19 @@
 """Schedules the collection of garbage in cycles: between requests, and not while a long one runs.
 
-Garbage without a cycle is freed at once, and that is nearly all. The rest Python finds by a walk through
-all old objects, at any time, and the whole process stops meanwhile. In the middle of a long search with many
-results that takes 0.1 s and more.
+Python frees objects without a reference cycle at once, and these are nearly all objects. The rest Python
+finds by a walk through all old objects, at any time, and the whole process stops meanwhile. In the middle of
+a long search with many results that takes 0.1 s and more.
 
-Here the walk happens after a request, if no long one is running. A long walk without a result is not repeated
-for the same objects, which belong to the read model (:func:`gc.freeze`). Without a cycle they are still
-freed.
+Here the walk happens after a request, if no long one is running. If a long collection frees nothing, later
+ones skip its objects, which belong to the read model (:func:`gc.freeze`). Skipped objects without a cycle are
+still freed.
 
-Python itself walks through young objects, a few hundred at a time. These may be large: a search for many
-claims has a scenario for each, with sets of all hosts. So they are not gathered for a second walk, which for
-ten times as many would take 0.1 s and more.
+Python itself walks through young objects, a few hundred at a time. The young objects may be large: a search
+for many claims has a scenario for each, with sets of all hosts. So young objects are not gathered for a
+second walk, which takes 0.1 s and more for ten times as many objects.
 
-Only :mod:`placement.api.middleware` uses it. It is apart, as it changes settings of the whole process.
+Only :mod:`placement.api.middleware` uses it. This code is a separate module, because it changes settings of
+the whole process.
 """
 
 import gc
@@ -88,7 +89,8 @@ class GcScheduler:
         if took > _LONG:
             gc.freeze()
             LOG.debug(
-                "A collection of garbage took %.0f ms and freed %d objects; the rest is frozen",
+                "Python's garbage collection took %.0f ms and freed %d objects; later collections skip"
+                " the others",
                 1000 * took,
                 found,
             )

@@ -29,8 +29,8 @@ _OTHER_SCHEMA: Final = "the database does not have a schema that this version ca
 class DatabaseHealthcheck(HealthcheckBaseExtension):
     """The backend ``placement_database`` of oslo.middleware's health check.
 
-    One thread asks at a time. So a database that does not answer delays the first check for a moment, and
-    later checks not at all.
+    One thread asks the database at a time. So a database that does not answer delays the first check for a
+    moment, and later checks not at all.
     """
 
     def __init__(self, oslo_conf: cfg.ConfigOpts, conf: dict[str, Any]) -> None:
@@ -61,9 +61,9 @@ class DatabaseHealthcheck(HealthcheckBaseExtension):
                 _OK if migration.find_obstacle(migration.find_database(self._url)) is None else _OTHER_SCHEMA
             )
         except Unavailable:
-            pass  # the error of the database is no answer for clients without a token
+            pass  # the error of the database is not an answer for clients without a token
         except Exception:
-            LOG.exception("The health check could not ask the database")
+            LOG.exception("The health check could not query the database")
         finally:
             with self._lock:
                 self._reason, self._asking = reason, False

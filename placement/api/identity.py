@@ -1,7 +1,8 @@
 """The middleware ``auth_token`` of keystonemiddleware, with limits.
 
-It asks the Identity service about tokens that it does not remember. By itself it waits without a limit for a
-service that hangs, in each request. Here each question has a limit, and one request at a time tries again.
+The middleware asks the Identity service about tokens that are not in its cache. By itself it waits without a
+limit for a service that hangs, in each request. Here each question has a limit, and one request at a time
+tries again.
 """
 
 import logging
@@ -64,7 +65,7 @@ class TokenAccess:
 class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library has no types
     """The middleware in front of ``app``, with the options of ``[keystone_authtoken]``.
 
-    A call raises :class:`CannotAsk` for a token that it does not remember and cannot ask about.
+    A call raises :class:`CannotAsk` for a token that is not cached, if the Identity service cannot be asked.
 
     :raises ValueError: the options cannot be used; nothing is connected then.
     """
@@ -92,8 +93,8 @@ class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library h
     def own_secret(self) -> bytes:
         """Bytes derived from this service's own credentials, for keys that are not in the database.
 
-        They are the same in all workers with the same options. A plugin that cannot identify its credentials
-        leaves each worker with random bytes of its own.
+        These bytes are the same in all workers with the same options. A plugin that cannot identify its
+        credentials leaves each worker with random bytes of its own.
         """
         known: str | None = None if self._auth is None else self._auth.get_cache_id()
         return secrets.token_bytes() if known is None else known.encode()
@@ -151,7 +152,7 @@ class _IdentityOutage(outage.PeerOutage):
 class _SignInOutage(_IdentityOutage):
     """An outage of signing in, apart from that of tokens: clients without a token choose these questions.
 
-    One domain with its users in a directory that hangs is enough for an answer that comes too late.
+    A hanging user directory of one domain is enough to delay an answer.
     """
 
     def log_begin(self, error: Exception) -> None:

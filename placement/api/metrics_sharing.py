@@ -1,7 +1,7 @@
 """The folder in which the processes of this service share their metrics.
 
-It is apart from :mod:`placement.api.metrics`, as the folder has to be known before prometheus_client is
-imported.
+This module is separate from :mod:`placement.api.metrics`, because the folder has to be known before
+prometheus_client is imported.
 """
 
 import os

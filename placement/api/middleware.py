@@ -85,16 +85,16 @@ class SideApplication(Protocol):
     """An application that answers below a path of its own, and authenticates its callers by itself."""
 
     path: str
-    """Its path, with all paths below."""
+    """The path that the application serves, with all paths below."""
 
     def check_options(self, conf: cfg.ConfigOpts) -> None:
         """Check the options of the application.
 
-        :raises ValueError: it is enabled, and a requirement is missing.
+        :raises ValueError: the application is enabled, and a requirement is missing.
         """
 
     def find_maker(self, conf: cfg.ConfigOpts) -> ApplicationMaker | None:
-        """Return the function that makes it; None if it is not enabled."""
+        """Return the function that makes the application; None if it is not enabled."""
 
 
 _handlers: Final = cache(create_app)
@@ -106,8 +106,8 @@ def build_application(
 ) -> WSGIApplication:
     """Return the whole service for a WSGI server.
 
-    :param in_background: whether a thread of its own prepares the database. That is for servers that build
-        the application in the process that serves it, as no thread outlives a fork.
+    :param in_background: whether a thread of its own prepares the database. Only for servers that build the
+        application in the serving process, because no thread survives a fork.
     :param alone: whether the process serves nothing else, so that it may schedule the collection of garbage.
     :raises ValueError: as :func:`check_requirements`.
     """

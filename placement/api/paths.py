@@ -1,6 +1,7 @@
 """The prefix of our own API.
 
-It is apart from the blueprints, as errors and authentication need it, which blueprints import.
+This module is separate from the blueprints, because errors and authentication need it, and blueprints import
+these.
 """
 
 from typing import Final

@@ -24,7 +24,8 @@ class RequestLog:
     """WSGI middleware that gives each request an id, and logs the request when its answer is ready.
 
     The id (``req-`` and a UUID) is in the environment, in the header ``x-openstack-request-id`` of the
-    answer, and in all log records of the request. These also have the id that the client sent in that header.
+    answer, and in all log records of the request. Log records also have the id that the client sent in that
+    header.
     """
 
     def __init__(self, app: "WSGIApplication") -> None:

@@ -98,7 +98,7 @@ def _provider_template(prefix: str, version: Microversion) -> _ProviderTemplate:
 def existing_provider(snapshot: ModelSnapshot, uuid: str) -> Provider:
     """Return the provider that a path names.
 
-    :raises placement.exceptions.NotFound: it does not exist.
+    :raises placement.exceptions.NotFound: the provider does not exist.
     """
     provider = snapshot.get(canonical_uuid(uuid) or uuid)
     if provider is None:
@@ -109,7 +109,7 @@ def existing_provider(snapshot: ModelSnapshot, uuid: str) -> Provider:
 def path_uuid(uuid: str) -> str:
     """Return the uuid of a path in its canonical form, as in the database.
 
-    :raises placement.exceptions.NotFound: it is no uuid, so there is no such provider.
+    :raises placement.exceptions.NotFound: ``uuid`` is not a uuid, so there is no such provider.
     """
     canonical = canonical_uuid(uuid)
     if canonical is None:

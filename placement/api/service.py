@@ -191,9 +191,9 @@ class PlacementService:
     def prepare_database(self) -> None:
         """Migrate the database if so configured, and make the standard names.
 
-        This happens once per worker, and again after the database turned out to be another one. After a
-        failure each request tries again, so that a worker that started before its database recovers. Only one
-        request tries at a time, and the others do not wait for it.
+        A migration happens once per worker, and again after the database turned out to be another one. After
+        a failure each request tries again, so that a worker that started before its database recovers. Only
+        one request tries at a time, and the others do not wait for it.
 
         :raises Unavailable: the database does not answer, or does not have a usable schema.
         """

@@ -4,8 +4,8 @@
 OpenTelemetry. Nothing here waits for the collector: ended spans go into a bounded queue, which a thread of
 its own empties.
 
-A span has the method, path, route, status and ids of a request. It has no query, body, header, or text of an
-error, which may contain SQL with its values.
+A span has the method, path, route, status and ids of a request. A span has no query, body, header, or text of
+an error, which may contain SQL with its values.
 """
 
 import atexit
@@ -113,9 +113,11 @@ class ServiceTracing:
     def trace_handlers(
         self, app: "WSGIApplication", name: str, route: str | None = None
     ) -> "WSGIApplication":
-        """Return ``app`` with a span for its part of a request; the time before it is that of authentication.
+        """Return ``app`` with a span for its part of a request.
 
-        :param route: the route of all its requests; None if :meth:`install_routes` names them.
+        The time before the span is that of authentication.
+
+        :param route: the route of all requests to the application; None if :meth:`install_routes` names them.
         """
 
         def serve_request(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
@@ -132,10 +134,13 @@ class ServiceTracing:
 
 
 class _RequestSpan:
-    """A request with its span, which begins at its arrival and is made when its trace is known.
+    """A request with its span.
+
+    The span begins at the arrival of the request, and is created when its trace is known.
 
     The request continues a trace of the client only after authentication. A client without a token could
-    otherwise have each of its requests traced. Its requests are sampled as others without a trace.
+    otherwise have each of its requests traced. Requests of such a client are sampled like others without a
+    trace.
     """
 
     def __init__(self, tracer: Tracer, environ: "WSGIEnvironment") -> None:
@@ -160,7 +165,7 @@ class _RequestSpan:
 
 @contextmanager
 def _within_span(span: Span) -> Iterator[None]:
-    """Make spans of this context parts of ``span``, which ends with it; an error adds its type alone."""
+    """Make spans of this context parts of ``span``, which ends with it; an error adds only its type."""
     token = context.attach(trace.set_span_in_context(span))
     try:
         yield

@@ -1,7 +1,7 @@
 """The version document at ``/``, and the microversion of requests and answers.
 
 Source: "Microversions" in the API reference. The header is ``OpenStack-API-Version: placement 1.39``. Without
-it the version is 1.0.
+the header the version is 1.0.
 """
 
 import time
@@ -30,7 +30,7 @@ def install_versions(app: Flask) -> None:
 def parse(header: str | None) -> Microversion:
     """Return the version in the header.
 
-    :raises BadRequest: it is no version.
+    :raises BadRequest: the header is not a version.
     :raises UnacceptableVersion: this service does not have it.
     """
     asked = _of_placement(header) if header else None

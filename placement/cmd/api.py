@@ -28,15 +28,16 @@ CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
         default=4,
         min=1,
         help=(
-            "Number of requests that each process serves at the same time: one computes, others wait for the "
-            "database. Half of them may be long searches for allocation candidates."
+            "Number of requests that each process serves at the same time: one computes while the others"
+            " wait for the database. At most half of these requests may be long searches for allocation"
+            " candidates."
         ),
     ),
 )
 
 # agents keep their connections from report to report
 _MAX_CONNECTIONS: Final = 10_000
-"""Connections of a worker, if it may open as many files."""
+"""Maximum number of connections of a worker, if its limit of open files allows them."""
 _SECONDS_TO_STOP: Final = 15
 """Seconds that a stopping worker has for the requests that it serves."""
 # a socket in the file system is for the owner and the group

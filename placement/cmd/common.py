@@ -31,7 +31,7 @@ _HANDED_OVER: Final = ("GUNICORN_FD", "LISTEN_FDS")
 def check_bind(bind: str) -> None:
     """Check that the server can listen there.
 
-    :raises ValueError: it cannot; the text names the option and the remedy.
+    :raises ValueError: the server cannot listen there; the text names the option and the remedy.
     """
     if any(name in os.environ for name in _HANDED_OVER):
         return
@@ -55,13 +55,16 @@ def _check_port(address: tuple[str, int]) -> None:
     """Bind the address for a moment, as the server will."""
     family = socket.AF_INET6 if is_ipv6(address[0]) else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # as the server does, so that closed connections of its predecessor are no obstacle
+        # as the server does, so that closed connections of its predecessor are not an obstacle
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(address)
 
 
 def _check_path(path: Path) -> None:
-    """Check that the server may make its socket there. It replaces a socket, and nothing else."""
+    """Check that the server may make its socket there.
+
+    The server replaces an existing socket, but no other file.
+    """
     if not path.parent.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, f"{path.parent} is not a folder")
     if not os.access(path.parent, os.W_OK | os.X_OK):
@@ -91,7 +94,7 @@ _PASSWORDS: Final = frozenset({"password", "passwd"})
 def open_database(conf: cfg.ConfigOpts) -> AbstractContextManager[ServiceDatabase]:
     """Return the database that the configuration names.
 
-    :raises Unavailable: it does not answer or has a schema that this version cannot work with.
+    :raises Unavailable: the database does not answer or has a schema that this version cannot work with.
     """
     return sync.open_database(conf.placement_database.connection)
 
@@ -99,7 +102,7 @@ def open_database(conf: cfg.ConfigOpts) -> AbstractContextManager[ServiceDatabas
 def warn_of_password(program: str, argument: str, url: str, instead: str) -> None:
     """Print a warning if an argument holds the password of a database.
 
-    :param instead: the safe way to pass it.
+    :param instead: the safe way to pass the secret.
     """
     try:
         parsed = make_url(url)
@@ -113,7 +116,7 @@ def warn_of_password(program: str, argument: str, url: str, instead: str) -> Non
 def warn_of_secret(program: str, argument: str, secret: str, instead: str) -> None:
     """Print a warning that an argument holds a secret, which each user of the host can read.
 
-    :param instead: the safe way to pass it.
+    :param instead: the safe way to pass the secret.
     """
     print(
         f"{program}: warning: {argument} holds {secret}, which the list of processes shows"
@@ -132,10 +135,10 @@ def _no_arguments(parser: ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ManageCommand:
-    """A command of ``placement-manage``. Its help is the docstring of ``run``.
+    """A command of ``placement-manage``. The help of the command is the docstring of ``run``.
 
-    :param words: its name, of one word or two (``db sync``).
-    :param add_arguments: adds the arguments of its command line.
+    :param words: the command's name, of one word or two (``db sync``).
+    :param add_arguments: adds the arguments of the command line.
     """
 
     words: str

@@ -176,7 +176,7 @@ COMMANDS: Final = (
 
 def build_parser() -> ArgumentParser:
     """Return the parser of the command line, with registered commands after those of the core."""
-    top = ArgumentParser(prog="placement-manage", description="Care of the service's database.")
+    top = ArgumentParser(prog="placement-manage", description="Maintenance of the service's database.")
     top.add_argument("--config-file", action="append", help="configuration file; may be given several times")
     top.add_argument("--version", action="version", version=installed_version())
     groups = top.add_subparsers(required=True, metavar="COMMAND")

@@ -83,7 +83,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
     def _require_file(self) -> None:
         """Check that the file of the database exists.
 
-        :raises Unavailable: it does not exist.
+        :raises Unavailable: the file does not exist.
         """
         # a connection to SQLite would make the file
         if (reason := sqlite_file.missing_file(self._conf.placement_database.connection)) is not None:

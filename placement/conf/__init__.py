@@ -8,13 +8,11 @@ Modules
     - ``opts`` gathers these sections and those of extensions, for the service and for the sample in ``etc``.
     - ``unknown`` finds options in files that the service does not have.
 
-The order of calls
-    A command calls :func:`new_config`. That registers the options of ``opts``, reads the environment and the
-    files, and checks every value (:func:`~placement.conf.opts.check_values`). The command then logs the
-    warnings of ``unknown``. No module reads a file later, apart from policy files.
+The order of calls A command calls :func:`new_config`. The call registers the options of ``opts``, reads the
+    environment and the files, and checks every value (:func:`~placement.conf.opts.check_values`). The command
+    then logs the warnings of ``unknown``. No module reads a file later, apart from policy files.
 
-Imports
-    Every package of the service may import it. It imports ``extensions`` alone.
+Imports Every package of the service may import it. The package imports ``extensions`` alone.
 """
 
 import os
@@ -57,7 +55,7 @@ def new_config(
     - configuration files;
     - defaults.
 
-    :param config_files: exactly these files. None stands for those of the environment
+    :param config_files: exactly these files. None stands for the files of the environment
         (:func:`files_from_environment`), or else for the usual places: ``~/.placement``,
         ``/etc/placement/placement.conf`` and ``placement.conf.d``.
     :param cli_opts: further options of one command.

@@ -26,18 +26,15 @@ How requests are authenticated. With noauth2 nothing is checked. The token
         default=5.0,
         min=0.01,
         help="""
-Maximum CPU time, in seconds, of a search for allocation candidates. A search
-that takes longer is answered with the candidates found so far. The header
-Placement-Ext-Incomplete: deadline then says that there may be more. If it has
-found none, the answer is 400 with the code placement.ext.search_too_long. It
-names the group of the request that found no place.
+Maximum CPU time, in seconds, of a search for allocation candidates. A search that takes longer is answered
+with the candidates found so far. The header Placement-Ext-Incomplete: deadline then says that there may be
+more. If the search has found none by then, the answer is 400 with the code placement.ext.search_too_long. The
+answer names the group of the request that found no place.
 
-At most half of a worker's threads (placement-api --threads) may run searches
-longer than some hundredths of a second at the same time. Under another web
-server at most two may. One more such search is answered 503, and the client
-tries again, so that the other threads stay free for short requests. A worker with one thread has none
-to spare. There this option is the longest time that one client may keep all
-others waiting.
+At most half of a worker's threads (placement-api --threads) may run searches longer than some hundredths of a
+second at the same time. Under another web server at most two may. A further search is answered 503, and the
+client has to try again, so that the other threads stay free for short requests. In a worker with a single
+thread, one client may keep all other requests waiting for this time.
 """,
     ),
     cfg.FloatOpt(
@@ -45,13 +42,15 @@ others waiting.
         default=1.0,
         min=0.01,
         help="""
-Maximum CPU time, in seconds, of an explanation (POST /ext/v1/explanations). An explanation that takes longer
-has the results so far, and its field incomplete names the missing parts. The conditions on single providers
-come first, then reasons, then changes that would help. If not even the first are known in time, the answer is
-400 with the code placement.ext.search_too_long.
+Maximum CPU time, in seconds, of an explanation (POST /ext/v1/explanations). An
+explanation that takes longer has the results so far, and its field incomplete
+names the missing parts. The conditions on single providers come first, then
+reasons, then changes that would help. If not even the conditions on single
+providers are known in time, the answer is 400 with the code
+placement.ext.search_too_long.
 
-An explanation occupies one of a worker's places for long searches; their
-number is in [api] candidates_deadline.
+An explanation counts as a long search; [api] candidates_deadline describes how
+many of these a worker runs at the same time.
 """,
     ),
     cfg.BoolOpt(
@@ -70,10 +69,10 @@ after something has changed. Empty answers in between are counted in the next li
         min=0,
         help="""
 Number of requests for changes (GET /ext/v1/changes) that may wait at the same
-time in a worker until something changes. Each of them keeps a thread, for at
-most a minute; one more is answered at once, with Retry-After. The default is a
-quarter of the threads of a worker (placement-api --threads), rounded down. It
-is 0 under another web server, as its number of threads is unknown here.
+time in a worker until something changes. Each of them occupies a thread for at
+most a minute; a further one is answered at once, with Retry-After. The default
+is a quarter of the threads of a worker (placement-api --threads), rounded
+down. Under another web server it is 0, because the service does not know the number of threads there.
 """,
     ),
     cfg.IntOpt(
@@ -83,9 +82,8 @@ is 0 under another web server, as its number of threads is unknown here.
         help="""
 Approximate maximum size, in MiB, of a list of allocation candidates. A longer
 list ends there, and has the header Placement-Ext-Incomplete: size. A worker
-needs up to six times as much memory while it makes the list, for each such
-request at the same time (see candidates_deadline). Requests with a limit, as
-Nova sends them, are far below.
+needs up to six times as much memory for each list while it makes the list.
+Answers to requests with a limit, as Nova sends them, are far smaller.
 """,
     ),
 ]

@@ -11,17 +11,16 @@ OPTIONS: list[cfg.Opt] = [
         "enabled",
         default=False,
         help="""
-Whether GET /metrics is answered, in the format of Prometheus. The path needs no
-token, as Prometheus has none. Let a proxy in front refuse it to other clients.
+Whether GET /metrics is answered, in the format of Prometheus. The path needs no token, because Prometheus
+sends none. Let a proxy in front refuse this path to other clients.
 """,
     ),
     cfg.StrOpt(
         "directory",
         help="""
-Folder in which the worker processes of this service on this machine share
-their numbers, so that each worker can answer for all. The folder has to be
-empty when the service starts. No other service may use it. placement-api makes
-one by itself; another web server with several processes needs this option.
+Folder in which the worker processes of this service on this machine share their numbers, so that each worker
+can answer for all. The folder has to be empty when the service starts. No other service may use the folder.
+placement-api makes such a folder by itself; another web server with several processes needs this option.
 """,
     ),
     cfg.IntOpt(
@@ -31,7 +30,7 @@ one by itself; another web server with several processes needs this option.
         help="""
 Maximum number of series of resource providers, four for each inventory
 (openstack_placement_resource_total, _reserved, _allocation_ratio and _usage).
-If there would be more, none of them is shown, and
+If there are more, none of them is shown, and
 placement_provider_series_left_out has their number. A worker needs some ten
 microseconds for each series at each scrape, and does nothing else meanwhile.
 """,

@@ -25,16 +25,16 @@ hosts.
         "incomplete_consumer_project_id",
         default=MISSING_CONSUMER,
         help="""
-The project of consumers that clients made before microversion 1.8. These did
-not name a project.
+The project of consumers that clients made before microversion 1.8. Such
+requests did not name a project.
 """,
     ),
     cfg.StrOpt(
         "incomplete_consumer_user_id",
         default=MISSING_CONSUMER,
         help="""
-The user of consumers that clients made before microversion 1.8. These did not
-name a user.
+The user of consumers that clients made before microversion 1.8. Such requests
+did not name a user.
 """,
     ),
     cfg.IntOpt(
@@ -43,8 +43,8 @@ name a user.
         min=0,
         help="""
 Number of times that the server itself retries to write allocations after a
-concurrent change of the same resource provider. After these the client gets a
-conflict.
+concurrent change of the same resource provider. After these attempts the
+client gets a conflict.
 """,
     ),
     cfg.IntOpt(
@@ -52,9 +52,9 @@ conflict.
         default=-1,
         min=-1,
         help="""
-Maximum number of allocation candidates that the server generates for one
-request; -1 for no bound. It applies before the limit of the request. So with
-randomize_allocation_candidates the sample is drawn from at most this number.
+Maximum number of allocation candidates that the server generates for one request; -1 for no bound. The
+maximum applies before the limit of the request. So with randomize_allocation_candidates the sample is drawn
+from at most this number.
 """,
     ),
     cfg.StrOpt(
@@ -65,8 +65,8 @@ randomize_allocation_candidates the sample is drawn from at most this number.
             ("breadth-first", "One candidate of each root provider in turn."),
         ],
         help="""
-Order in which candidates are generated. It decides which of them are answered
-when max_allocation_candidates or the limit of the request ends the list.
+Order in which candidates are generated. The order decides which candidates are in the answer if
+max_allocation_candidates or the limit of the request ends the list.
 """,
     ),
     cfg.StrOpt(
@@ -91,27 +91,25 @@ everything is in random order.
         default=["LLC", "MBA"],
         item_type=types.String(max_length=255, regex=r"^(?!CUSTOM_)[A-Z][A-Z0-9_]*$"),
         help="""
-Resource classes that exist from the start beside the standard ones: LLC
-counts last-level cache, MBA memory bandwidth. An empty list leaves the standard
-classes alone. Names have capital letters, digits and underscores, and begin
-with a letter. They do not begin with CUSTOM_, the prefix of classes that
-clients create.
+Resource classes that exist from the start beside the standard ones: LLC counts last-level cache, MBA memory
+bandwidth. With an empty list only the standard classes exist. Names have capital letters, digits and
+underscores, and begin with a letter. Names do not begin with CUSTOM_, the prefix of classes that clients
+create.
 """,
     ),
     cfg.StrOpt(
         "model_file",
         help="""
-File with a copy of the resource providers that the service has in memory. A
-starting worker then reads only later changes from the database. With a million
-resource providers this takes seconds instead of half a minute. All workers of
-a machine use one file. Its folder has to be writable for the service alone,
-such as /var/lib/placement/model. One of the workers writes the file every five
-minutes if there were changes.
+File with a copy of the resource providers that the service has in memory. A starting worker then reads only
+later changes from the database. With a million resource providers this takes seconds instead of half a
+minute. All workers of a machine use one file. The folder of the file has to be writable for the service
+alone, such as /var/lib/placement/model. One of the workers writes the file every five minutes if there were
+changes.
 
-Before it is used, the file is compared with the database. A file that is
-damaged, or of another database, is removed with a line in the log. So is one of
-a database that was restored from a backup since. Removing the file does no
-harm. Without this option there is no file.
+A worker compares the file with the database before it uses the file. A file
+that is damaged, or of another database, is removed with a line in the log. A
+file from before a restore of the database is removed, too. Removing the file
+does no harm. Without this option there is no file.
 """,
     ),
 ]

@@ -54,8 +54,8 @@ sync' does. Several workers may start at once.
         default=10.0,
         min=1.0,
         help="""
-Seconds that a request waits for a lock of another transaction before it is
-answered 503. Keep it below the timeout of the web server's workers.
+Seconds that a request waits for a lock of another transaction before it is answered 503. Keep this value
+below the timeout of the web server's workers.
 """,
     ),
     cfg.IntOpt(
@@ -63,10 +63,9 @@ answered 503. Keep it below the timeout of the web server's workers.
         default=5,
         min=2,
         help="""
-Seconds that the database may take to accept a connection, or to answer the
-question before each answer of the service. The same limit applies to any sign
-of life on the network. After it requests are answered 503, and one request at a
-time tries whether the database answers again.
+Seconds that the database may take to accept a connection, or to answer the check for changes before each
+answer of the service. The network connection to the database may be silent for at most this time. After this
+time requests are answered 503, and one request at a time tries whether the database answers again.
 """,
     ),
     cfg.FloatOpt(
@@ -74,11 +73,10 @@ time tries whether the database answers again.
         default=20.0,
         min=1.0,
         help="""
-Seconds that the database may take for a statement, without the time that it
-waits for locks (lock_timeout). PostgreSQL and MariaDB end the statement then. A
-worker without an answer a second later drops the connection. The longest
-statements read everything when a worker starts. For 10,000 hosts they take a
-fraction of a second.
+Seconds that the database may take for a statement, without the time that it waits for locks (lock_timeout).
+After this time PostgreSQL and MariaDB end the statement. If no answer has come a second later, the worker
+closes the connection. The longest statements read everything when a worker starts. For 10,000 hosts they take
+a fraction of a second.
 """,
     ),
     cfg.FloatOpt(
@@ -86,10 +84,9 @@ fraction of a second.
         default=5.0,
         min=1.0,
         help="""
-Seconds that a transaction with locks may be without a statement until
-PostgreSQL or MariaDB ends it. So a worker that is frozen, or on a lost host,
-keeps others waiting for at most this time. A worker that was only slow starts
-its transaction again. Keep it below lock_timeout.
+Seconds after which PostgreSQL or MariaDB ends a transaction that holds locks and sends no further statement.
+So a worker that is frozen, or on a lost host, blocks others for at most this time. A worker that was only
+slow starts its transaction again. Keep this value below lock_timeout.
 """,
     ),
     cfg.IntOpt(
@@ -101,8 +98,8 @@ its transaction again. Keep it below lock_timeout.
 In a Galera cluster, the statements before which a node first applies the
 commits of the others: the sum of 1 (reading), 2 (UPDATE and DELETE) and 4
 (INSERT). With 7 no answer is older than a write that another node has
-confirmed, whichever nodes the workers are connected to. A smaller sum is right
-only where all workers use the same node at a time. Other databases ignore the
+confirmed, whichever nodes the workers are connected to. Use a smaller sum only
+if all workers use the same node at any time. Other databases ignore the
 option.
 """,
     ),

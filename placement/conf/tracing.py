@@ -25,11 +25,10 @@ needs the packages of the extra "tracing" of the wheel.
         default="http://127.0.0.1:4318/v1/traces",
         schemes=["http", "https"],
         help="""
-Complete URL at which a collector takes OTLP over HTTP. Requests do not wait for
-it. While it is away each worker keeps the newest 2048 spans, and the log says
-that others were dropped. Environment variables have the other settings of a
-collector: OTEL_EXPORTER_OTLP_HEADERS, OTEL_EXPORTER_OTLP_CERTIFICATE,
-OTEL_RESOURCE_ATTRIBUTES.
+Complete URL at which a collector takes OTLP over HTTP. Requests do not wait for the collector. While the
+collector is away each worker keeps the newest 2048 spans, and the log says that others were dropped.
+Environment variables have the other settings of a collector: OTEL_EXPORTER_OTLP_HEADERS,
+OTEL_EXPORTER_OTLP_CERTIFICATE, OTEL_RESOURCE_ATTRIBUTES.
 """,
     ),
     cfg.FloatOpt(
@@ -38,8 +37,8 @@ OTEL_RESOURCE_ATTRIBUTES.
         min=0.0,
         max=1.0,
         help="""
-Share of the requests that leave traces, among those without a traceparent of an
-authenticated client. A traceparent itself says whether its trace is wanted.
+Share of the requests that leave traces, among those without a traceparent of an authenticated client. For
+requests with such a traceparent, the traceparent says whether the request is traced.
 """,
     ),
 ]

@@ -2,8 +2,8 @@
 
 SQLAlchemy's work for each execution takes longer than most of our statements take in the database. Waiting
 for one answer after the other takes longer, too. Frequent statements are therefore :class:`PreparedStatement`
-objects. A transaction gathers them in a :class:`StatementBatch`, which calls the driver (PEP 249) itself, and
-sends them together on PostgreSQL (:mod:`placement.db.pipeline`).
+objects. A transaction gathers statements in a :class:`StatementBatch`, which calls the driver (PEP 249)
+itself, and sends them together on PostgreSQL (:mod:`placement.db.pipeline`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,7 +45,7 @@ class PreparedStatement:
         self.returns_rows = isinstance(statement, sa.Select)
 
     def text_and_values(self, dialect: sa.Dialect, values: Values) -> tuple[str, Any]:
-        """Return the text and the values for the driver: in order, or by name if that is its style."""
+        """Return the text and the values for the driver: in order, or by name if the driver takes names."""
         # the driver is part of the key: psycopg and another driver of PostgreSQL write parameters differently
         kind = f"{dialect.name}+{dialect.driver}"
         compiled = self._compiled.get(kind)

@@ -107,7 +107,7 @@ def lock(batch: StatementBatch, buckets: Iterable[int], *, in_order: bool) -> No
 def increment_in_order(chosen: sa.Select[Any]) -> sa.Update:
     """Return a statement that increments counters by ``step``, in ascending order of ids; for PostgreSQL.
 
-    :param chosen: selects their ids, from :data:`~placement.db.tables.change_buckets`.
+    :param chosen: selects the ids of the buckets, from :data:`~placement.db.tables.change_buckets`.
     """
     locked = chosen.order_by(change_buckets.c.id).with_for_update().cte("locked")
     new = change_buckets.c.counter + sa.bindparam("step", type_=sa.BigInteger)

@@ -55,8 +55,8 @@ class ChangeProbe:
                 # enough to go on
                 answer = self._asked_for(least)
                 LOG.warning(
-                    "the database server does not show its identity, so another server is detected by its"
-                    " change counters only: %s",
+                    "the database server does not show its identity, so only its change counters show"
+                    " that it is another server: %s",
                     error,
                 )
                 return answer
@@ -64,7 +64,10 @@ class ChangeProbe:
             raise errors.of_driver(self._dialect, error, None) from error
 
     def _asked_for(self, question: str) -> DatabaseVersion:
-        """Return the answer to another query, which replaces the present one if the server accepts it."""
+        """Try another query, and return its answer.
+
+        If the server accepts it, it replaces the present query.
+        """
         before, self._question = self._question, question
         try:
             return self._ask_kept()

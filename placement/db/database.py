@@ -134,7 +134,7 @@ class WriteTransaction:
     def note_changed(
         self, provider_ids: Iterable[int], *, generation: bool, usage_only: bool = False
     ) -> None:
-        """Note that these (locked) providers have changed; ``generation`` raises theirs by one.
+        """Note that these locked providers have changed; ``generation`` also raises their generations by one.
 
         With ``usage_only`` only their usage has changed, which readers follow faster.
         """
@@ -224,7 +224,7 @@ class ServiceDatabase:
         """Return the version of the database; an unchanged version means that nothing has changed.
 
         :raises Unavailable: the database does not answer.
-        :raises sqlalchemy.exc.SQLAlchemyError: it refuses the statement, which is a defect.
+        :raises sqlalchemy.exc.SQLAlchemyError: the database refuses the statement, which is a defect.
         """
         with self._asking_database():
             position = self._change_probe.position()
@@ -241,8 +241,8 @@ class ServiceDatabase:
     def _asking_database(self) -> Iterator[None]:
         """Turn errors of the database in this context into those of requests.
 
-        :raises Unavailable: it does not answer.
-        :raises InvalidRequest: it cannot process these values.
+        :raises Unavailable: the database does not answer.
+        :raises InvalidRequest: the database cannot process these values.
         """
         try:
             with self._outage.attempt_request():
@@ -294,7 +294,7 @@ class ServiceDatabase:
         """Yield a connection; all of its queries see the same state of the database.
 
         :raises Unavailable: the database does not answer.
-        :raises InvalidRequest: it cannot process a value, or the number of values.
+        :raises InvalidRequest: the database cannot process a value, or the number of values.
         :raises sqlalchemy.exc.SQLAlchemyError: a query is wrong, which is a defect.
         """
         with self._asking_database(), self._reader.connect() as conn, conn.begin():
@@ -303,12 +303,12 @@ class ServiceDatabase:
     def write(self, work: Callable[[WriteTransaction], T]) -> T:
         """Run ``work`` in a transaction of its own, and commit.
 
-        It runs again, from the start, if it loses to another transaction (a deadlock, a row that both
-        inserted); the effects of the lost attempt are rolled back. A commit with an unknown outcome is never
-        repeated.
+        The function runs again, from the start, if it loses to another transaction (a deadlock, a row that
+        both inserted); the effects of the lost attempt are rolled back. A commit with an unknown outcome is
+        never repeated.
 
         :raises Unavailable: the database does not answer, or contention does not end.
-        :raises InvalidRequest: it cannot store a value, or the number of values.
+        :raises InvalidRequest: the database cannot store a value, or the number of values.
         :raises sqlalchemy.exc.SQLAlchemyError: a statement is wrong, which is a defect.
         """
         deadline = time.monotonic() + self._lock_timeout

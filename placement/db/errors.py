@@ -62,7 +62,7 @@ class WrongServer(exc.DisconnectionError):
 def of_driver(dialect: sa.Dialect, error: Any, connection: Any) -> exc.DBAPIError:
     """Return SQLAlchemy's error for an error of the driver, in a statement that SQLAlchemy did not execute.
 
-    :param connection: the driver's connection, to test whether it is lost; None if there is none.
+    :param connection: the driver's connection, to test whether the connection is lost; None if there is none.
     """
     base = dialect.loaded_dbapi.Error
     lost = is_elsewhere(error) or dialect.is_disconnect(error, connection, None)

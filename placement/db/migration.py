@@ -68,9 +68,9 @@ def _known_revisions(branch: ExtensionTables | None = None) -> frozenset[str]:
 class FoundDatabase:
     """The state of a database as found.
 
-    :param revision: the revision of its schema; None if it was never migrated.
-    :param record: the record of a takeover from OpenStack Placement, if it was taken over.
-    :param branches: the revisions of the tables of extensions, None if they do not exist.
+    :param revision: the revision of the database's schema; None if the database was never migrated.
+    :param record: the record of a takeover from OpenStack Placement, if there was one.
+    :param branches: the revisions of the tables of extensions, None if these tables do not exist.
     """
 
     revision: str | None
@@ -90,7 +90,7 @@ def find_database(url: str) -> FoundDatabase:
 def state_of(conn: sa.Connection) -> FoundDatabase:
     """Return the state of the database of a connection.
 
-    :raises Unavailable: it has several revisions.
+    :raises Unavailable: the database has several revisions.
     """
     revisions = MigrationContext.configure(conn).get_current_heads()
     if len(revisions) > 1:

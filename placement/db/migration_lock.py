@@ -114,7 +114,7 @@ class _ProcessLock:
     def take_lock(self, timeout: float) -> None:
         """Wait for the lock.
 
-        :raises Unavailable: it was not free within ``timeout`` seconds.
+        :raises Unavailable: the lock was not free within ``timeout`` seconds.
         """
         deadline = time.monotonic() + timeout
         watched: _LockRow | None = None
@@ -129,7 +129,8 @@ class _ProcessLock:
                 if free and self._take_row(row):
                     if row.owner:
                         LOG.warning(
-                            "the migration of %s was interrupted; this one takes over its lock", row.owner
+                            "the migration by %s was interrupted; this migration takes over its lock",
+                            row.owner,
                         )
                     return
             if time.monotonic() > deadline:
@@ -182,7 +183,7 @@ class _ProcessLock:
     def confirm_lock(self) -> None:
         """Check that the lock is still held; a check within the last second counts.
 
-        :raises Unavailable: it was lost.
+        :raises Unavailable: the lock was lost.
         """
         if time.monotonic() - self._confirmed > _BEAT and not self._count_up():
             raise Unavailable(

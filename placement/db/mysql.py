@@ -40,7 +40,7 @@ class MysqlConnection(PyMySQLConnection):  # type: ignore[misc]  # PyMySQL has n
 
         A node of a cluster then waits for the commits of others before it answers.
 
-        :raises pymysql.err.OperationalError: it is outside of its cluster.
+        :raises pymysql.err.OperationalError: the server is outside of its cluster.
         """
         server = _shown_values(self, _OF_SERVER)
         self.in_cluster = server.get("wsrep_on") == "ON"

@@ -1,7 +1,7 @@
 """Checks whether a user can work with the file of an SQLite database, and names the remedy.
 
-SQLite also writes files beside it (``-wal``, ``-shm``), even to read, so it needs rights to the folder. Its
-own message ("unable to open database file") names neither the file nor the folder.
+SQLite also writes files beside it (``-wal``, ``-shm``), even to read, so it needs rights to the folder.
+SQLite's own message ("unable to open database file") names neither the file nor the folder.
 """
 
 import os

@@ -37,7 +37,7 @@ ConsumerId: Final = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 
 RESERVATION: Final = "RESERVATION"
-"""The consumer type of reservations: a consumer with another one is no reservation."""
+"""The consumer type of reservations: a consumer with another one is not a reservation."""
 
 
 def define_table(name: str, *parts: sa.schema.SchemaItem, among: sa.MetaData = metadata) -> sa.Table:

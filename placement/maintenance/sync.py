@@ -19,7 +19,7 @@ from placement.store.consumers import ConsumerOwnership
 def open_database(url: str) -> Iterator[ServiceDatabase]:
     """Open the database of a URL.
 
-    :raises Unavailable: it does not answer, or has a schema that this version cannot work with.
+    :raises Unavailable: the database does not answer, or has a schema that this version cannot work with.
     """
     migration.require_schema(url)
     database = ServiceDatabase(url, WHOLE_DATABASE)
@@ -36,7 +36,7 @@ class Takeover(Protocol):
         """Take over the database of another program, if it is one and the configuration allows the takeover.
 
         :returns: the steps that were done, in sentences; None if there was nothing to do.
-        :raises Unavailable: it cannot be taken over.
+        :raises Unavailable: the database cannot be taken over.
         """
 
 

@@ -20,11 +20,11 @@ Nouns
     No view has expired reservations and claims. The version of the database comes with the time of its clock.
     If anything has expired by then, the worker releases it before it answers.
 
-    The *file* of the model is a copy on disk, from which the next worker starts. It follows the database from
-    the state in the file.
+    The *file* of the model is a copy on disk, from which the next worker starts. The new worker follows the
+    database from the state in the file.
 
-    A request has a *turn* at the model, one request at a time, and sees a *view* of it. A long
-    request *yields* the lock and *pins* its snapshot: other requests then change a copy.
+    Requests use the model one at a time, in *turns*; each request sees a *view* of the model. A long request
+    *yields* the lock and *pins* its snapshot: other requests then change a copy.
 
 Modules
     - ``provider`` and ``trees`` have the classes of the nouns, ``index`` the starting points of searches;
@@ -34,15 +34,13 @@ Modules
     - ``columns`` encodes a model and decodes it; ``model_file`` decides when a worker may write and read it.
     - ``metrics`` counts updates, and shows the inventories to Prometheus.
 
-The order of calls
-    A request opens :meth:`~placement.read_model.feed.ReadModel.fresh_view`. It reads the version of the
-    database, waits for the turn, and compares. If the version has changed, ``follower`` reads the stamped
-    providers by ``rows``, and puts them into the snapshot. The request searches the snapshot of its view
-    until the turn ends.
+The order of calls A request opens :meth:`~placement.read_model.feed.ReadModel.fresh_view`. The method reads
+    the version of the database, waits for its turn, and compares the version with that of the model. If the
+    version has changed, ``follower`` reads the stamped providers by ``rows``, and puts them into the
+    snapshot. The request searches the snapshot of its view until the turn ends.
 
-Imports
-    The search, the API, the store (``provider`` and ``rows`` alone) and the extras import it. It imports
-    ``placement.db``. It knows neither requests nor HTTP.
+Imports The search, the API, the store (``provider`` and ``rows`` alone) and the extras import it. The package
+    imports ``placement.db``. The package knows neither requests nor HTTP.
 
 A worked example
     A host has two NUMA nodes. Each VCPU inventory has 8; 5 of the first node are used:
@@ -52,16 +50,16 @@ A worked example
         cn1_1, child of cn1: VCPU 8
 
     The slots are (0, DISK_GB), (1, VCPU) and (2, VCPU), and the free amount is (100, 3, 8). For an equal host
-    ``cn2`` without usage it is (100, 8, 8). Both are of one class: a request compiled for one serves both.
-    With one more trait ``cn2`` would be of the same structure, with a ``max_unit`` of 4 it would not. The
-    free index of VCPU has 8 for both.
+    ``cn2`` without usage it is (100, 8, 8). Both hosts are of one class: a request compiled for one serves
+    both. With one more trait ``cn2`` would be of the same structure, with a ``max_unit`` of 4 it would not.
+    The free index of VCPU has 8 for both.
 
     A worker knows the bucket of ``cn1_1`` at counter 40. A guest claims 2 VCPU there. The transaction adds a
     random step, say 7, and stamps ``cn1_1`` with 47. The stamp of the description stays, as only usage has
     changed. The next request finds that the sum has grown by 7, the bucket is at 47, and one provider in it
-    has a stamp above 40. It reads only the usage of that provider. A new tree with (100, 3, 6) free replaces
-    that of ``cn1``. The tree of ``cn2`` stays the same object, so caches with this tree as their key stay
-    valid.
+    has a stamp above 40. The request reads only the usage of that provider. A new tree with (100, 3, 6) free
+    replaces that of ``cn1``. The tree of ``cn2`` stays the same object, so caches with this tree as their key
+    stay valid.
 
 Invariants
     - A view has all changes that were committed before the arrival of its request.

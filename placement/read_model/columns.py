@@ -385,7 +385,7 @@ def _distinct_parts(columns: _ReadColumns, times: Sequence[float]) -> dict[str, 
 def _check_trees(parents: Sequence[int], roots: Sequence[int]) -> None:
     """Check that each parent is in the tree of its child, and that each provider without a parent is a root.
 
-    Both are numbered from one. Circles are found when trees are made.
+    Parents and roots are numbered from one. Circles are found when trees are made.
     """
     root_of = [0, *roots]
     # the root of no parent is 0, so that a root has to be its own

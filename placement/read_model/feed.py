@@ -4,9 +4,9 @@ Before it answers, a worker reads the version of the database: the sum of all ch
 history. Counters only grow, so the same version means that nothing has changed. Otherwise the worker finds
 the buckets with changed counters, and reads the providers stamped since, all in one snapshot of the database.
 
-This finds every change while the database continues its history. A database restored from a backup does not
-continue it, and neither does a standby that took over too early. Counters may then be below the known ones,
-or other changes may have raised them again. Mostly the server identifies its history
+The comparison finds every change while the database continues its history. A database restored from a backup
+does not continue it, and neither does a standby that took over too early. Counters may then be below the
+known ones, or other changes may have raised them again. Mostly the server identifies its history
 (:mod:`placement.db.position`). Besides, counters grow by random numbers (:mod:`placement.db.buckets`), so
 stamps and sums of another history differ. After any contradiction everything is read again.
 
@@ -72,7 +72,7 @@ class ReadGate:
     def pin_snapshot(self, snapshot: ModelSnapshot) -> None:
         """Pin the snapshot: it does not change until the same number of calls of :meth:`unpin_snapshot`.
 
-        Call it within the turn: it makes the trees, which no later reader may do.
+        Call this within the turn, because it makes the trees, which later readers must not do.
         """
         snapshot.whole_trees()
         with self.counting:
@@ -183,8 +183,8 @@ class ModelView:
 class ReadModel:
     """The read model of one worker process.
 
-    Searches are pure Python, so that threads of one process would wait for each other anyway. They wait on
-    one lock, and each sees a snapshot that does not change. A long search yields
+    Searches are pure Python, so that threads of one process would wait for each other anyway. Requests wait
+    on one lock, and each sees a snapshot that does not change. A long search yields
     (:meth:`ModelView.yield_lock`). From then on its snapshot is pinned, and others change a copy. At most
     ``long_requests`` may yield at once, so that threads are left for short requests.
 

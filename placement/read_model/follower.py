@@ -45,7 +45,7 @@ class ModelState:
     shared: rows.SharedValues = field(default_factory=rows.SharedValues)
     whole: bool = True
     _totals: dict[int, int] = field(default_factory=dict)
-    """By bucket, the sum of its fingerprint, if that was needed before."""
+    """The sum of the fingerprint of each bucket for which it was needed before."""
 
     def counters_sum(self) -> int:
         """Return the sum of the counters, as the database computes it (:mod:`placement.db.position`)."""

@@ -1,7 +1,8 @@
 """Indexes of a snapshot, updated with each change.
 
-They index providers by trait, aggregate and class, and trees by their free amount of a class, from which
-searches of crowded clouds begin. Sums by class have the used amounts and capacities of whole trees.
+The indexes find providers by trait, aggregate and class. They also find trees by their free amount of a
+class; searches of crowded clouds begin there. Sums by class have the used amounts and capacities of whole
+trees.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import Final, NamedTuple, Self, TypeVar, overload
 from placement.read_model.trees import HostTree
 
 Sums = Mapping[int, tuple[int, int]]
-"""By the root of each tree that has a class: the used amount of all its providers, and their capacity."""
+"""For a resource class, the used amount and the capacity of all providers of each tree, by the root of the
+tree."""
 
 
 class SumsByClass:
@@ -73,7 +75,7 @@ def _tree_sums(tree: HostTree, places: Iterable[tuple[int, int]]) -> tuple[int, 
 class FreeIndex:
     """The roots of trees, by the largest free amount of a resource class at one of their providers.
 
-    It has two columns, in ascending order of amounts and, where these are equal, of roots.
+    The index has two columns, in ascending order of amounts and, where these are equal, of roots.
 
     :param rows: the roots by amount.
     """

@@ -32,7 +32,7 @@ _MAX_SIZE: Final = 1 << 30
 class ModelFile:
     """The file of this name.
 
-    :param path: in a folder in which the workers may write.
+    :param path: the file, in a folder in which the workers may write.
     """
 
     def __init__(self, path: str) -> None:
@@ -41,7 +41,7 @@ class ModelFile:
     def read(self) -> bytes:
         """Read the whole file.
 
-        :raises OSError: it cannot be read; FileNotFoundError: it does not exist.
+        :raises OSError: the file cannot be read; FileNotFoundError: the file does not exist.
         :raises DamagedFile: another user may have written it, or it is too large.
         """
         # no link and no pipe: the folder may be writable for others
@@ -169,7 +169,7 @@ class ModelFileWriter:
     def write(self) -> None:
         """Write the file, unless another worker does, or did within the last :data:`INTERVAL`.
 
-        :raises OSError: it cannot be written.
+        :raises OSError: the file cannot be written.
         :raises placement.exceptions.Unavailable: the model is not up to date.
         """
         with self._file.try_lock() as alone:

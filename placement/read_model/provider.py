@@ -59,7 +59,9 @@ Attribute = str | float
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A resource provider with inventories, traits, aggregates and usage. It is never changed, only replaced.
+    """A resource provider with inventories, traits, aggregates and usage.
+
+    A provider is never changed, only replaced.
 
     ``updated_at`` is in seconds since 1970 (UTC), as all times of the model.
     """

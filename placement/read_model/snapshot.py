@@ -25,7 +25,8 @@ from placement.read_model.provider import Provider
 from placement.read_model.trees import HostTree, TreeClasses
 
 DISTANCE: Final = "numa_distance."
-"""Prefix of the attributes of a NUMA node that are its distances to others; the uuid of the other follows."""
+"""Prefix of the attributes with the distances of a NUMA node to other nodes; the uuid of the other node
+follows."""
 Distances = Mapping[tuple[int, int], int]
 Range = tuple[float, float] | None
 # sorting all trees by free amounts is faster than that many insertions into sorted columns
@@ -92,7 +93,7 @@ class ModelSnapshot:
     def copy(self) -> "ModelSnapshot":
         """Return a copy for changes; afterwards this one must not change.
 
-        Both share providers, trees and sets until these change.
+        Both snapshots share providers, trees and sets until these change.
         """
         new = ModelSnapshot()
         new.providers = self.providers.copy()
@@ -118,7 +119,8 @@ class ModelSnapshot:
     def with_usage(self, used: Mapping[int, Mapping[str, int]]) -> "ModelSnapshot":
         """Return the snapshot with this usage of some providers, by their ids, for reading only.
 
-        It shares all parts with this one that do not depend on usage. Neither may change while it is in use.
+        The copy shares all parts that do not depend on usage with this snapshot. Neither snapshot may change
+        while the copy is in use.
         """
         self.whole_trees()
         # indexes by names are shared, as usage does not change them

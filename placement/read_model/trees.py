@@ -1,8 +1,8 @@
 """Whole trees of providers, in the form for searches.
 
-Thousands of hosts differ in names and usage alone. They are of one :class:`TreeClass`. The result of a search
-for one tree is valid for every other tree of the class with the same free amounts. A layout has the positions
-of the requested classes in a tree, in an order that ignores all other providers.
+Thousands of hosts differ in names and usage alone. Such hosts are of one :class:`TreeClass`. The result of a
+search for one tree is valid for every other tree of the class with the same free amounts. A layout has the
+positions of the requested classes in a tree, in an order that ignores all other providers.
 
 These classes are independent of requests. :mod:`placement.search.equivalence` derives equivalent trees for
 one request from them and from the attributes that the request reads.

@@ -43,7 +43,7 @@ def violation_error(keyword: str, sentence: str) -> ValidationError:
 
 
 def shown_value(value: Any) -> str:
-    """Return a value as errors repeat it: as Python writes it, and only its beginning."""
+    """Return the text of a value for an error: the beginning of its Python representation."""
     try:
         text = repr(value[:_MAX_SHOWN] if isinstance(value, str) else value)
     # JSON may be nested deeper than Python can write it

@@ -43,7 +43,7 @@ GROUP: Final = "group"
 
 
 class _GroupSchema(StrictSchema):
-    """The group that the consumer joins, and the policy for its place beside the other members."""
+    """The group that the consumer joins, and the policy for its host relative to the other members."""
 
     name = StringField(required=True, min_length=1, max_length=255, pattern=GROUP_NAME, meaning=GROUP_MEANING)
     policy = StringField(required=True, choices=[each.value for each in GroupPolicy])

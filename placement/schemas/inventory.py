@@ -69,7 +69,10 @@ def _plain_values(data: Any) -> InventoryValues | None:
 
 
 class InventoryObject(ObjectField):
-    """An inventory in a body. Only one that is not plain needs its schema, which takes ten times as long."""
+    """An inventory in a body.
+
+    Only an inventory that is not plain needs its schema, which takes ten times as long.
+    """
 
     def __init__(self) -> None:
         super().__init__(InventorySchema)

@@ -44,8 +44,8 @@ class GranularQuery(StrictSchema):
 def parse_candidates(params: Params, version: Microversion) -> CandidatesRequest:
     """Return the request of a query string of ``GET /allocation_candidates`` at a microversion.
 
-    The first of several ``limit`` or ``group_policy`` counts. The same query gives the same object, by which
-    a search recognises it.
+    The first of several ``limit`` or ``group_policy`` counts. Equal queries give the same object, so that a
+    search recognises a repeated query.
 
     :raises InvalidRequest: naming the error in it.
     """
@@ -142,7 +142,7 @@ def _is_known(name: str, version: Microversion) -> bool:
 
 
 def _limit(text: str | None) -> int | None:
-    """Return the limit as a number; None for a number so large that it is no limit."""
+    """Return the limit as a number; None for a number so large that it is not a limit."""
     if text is None or len(text) > 18:
         return None
     return int(text)
@@ -211,7 +211,7 @@ def _request_groups(grouped: Grouped, version: Microversion) -> tuple[RequestGro
 
 
 def _check_orphans(grouped: Grouped) -> None:
-    """Check that traits, aggregates and trees have resources of the same suffix, as before 1.36."""
+    """Check that a suffix with traits, aggregates or a tree also has resources, as required before 1.36."""
 
     def find_orphans(kind: str) -> list[str]:
         return [

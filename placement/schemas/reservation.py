@@ -87,7 +87,7 @@ def parse_list(params: Params, version: Microversion) -> ReservationsPage:
 def end_of(body: dict[str, Any]) -> ReservationEnd:
     """Return the expiry of the reservation of a body.
 
-    :raises InvalidRequest: it has none or both of the two fields, or a time that does not exist.
+    :raises InvalidRequest: the body has none or both of the two fields, or a time that does not exist.
     """
     at, seconds = body["expires_at"], body["expires_in"]
     if (at is None) == (seconds is None):

@@ -19,7 +19,7 @@ Params = Sequence[tuple[str, str]]
 
 
 def since_version(version: Microversion) -> dict[str, Any]:
-    """Return the mark of a query's field: the microversion that it came with."""
+    """Return the mark of a query's field: the microversion that introduced the field."""
     return {"since": version}
 
 
@@ -169,7 +169,7 @@ def parse_member_of(values: Sequence[str], version: Microversion) -> MemberOf:
 
 
 def parse_in_tree(text: str) -> str:
-    """Return the uuid of ``in_tree``, that of any provider of a tree."""
+    """Return the uuid in ``in_tree``, which may be that of any provider of the tree."""
     return _parse_uuid(text, "Expected 'in_tree' parameter to be a format of uuid.")
 
 

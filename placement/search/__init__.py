@@ -1,27 +1,27 @@
 """The search wing: allocation candidates, their diagnosis and claims, by pure functions over the read model.
 
-Nouns
-    A *request* is the query string as data. Several providers may serve its *group* without a suffix; exactly
-    one provider serves each other group. A *need* is the part that one provider serves: each suffixed group
-    is a need, and so is each resource class of the unsuffixed group. A need has amounts and *conditions*.
-    Each kind of condition is one class, registered once, with all that other modules ask about it.
+Nouns A *request* is the query string as data. Several providers may serve its *group* without a suffix;
+    exactly one provider serves each other group. A *need* is the part that one provider serves: each suffixed
+    group is a need, and so is each resource class of the unsuffixed group. A need has amounts and
+    *conditions*. Each kind of condition is one class, registered once, with everything that other modules
+    need of it.
 
-    A candidate is *anchored* at a tree. Its providers come from a *provider set*: the tree, and the providers
-    that share with it through aggregates. The *options* of a need are the providers of the set that can serve
-    it. An *assignment* has chosen options for some of the needs; the *rules* say which choices go together.
-    A complete assignment is a *candidate*. Written as positions in the provider set it is a *pattern*. An
-    *offer* is a provider set with a batch of its patterns.
+    A candidate is *anchored* at a tree. The providers of a candidate come from a *provider set*: the tree,
+    and the providers that share with it through aggregates. The *options* of a need are the providers of the
+    set that can serve it. An *assignment* has chosen options for some of the needs; the *rules* say which
+    choices go together. A complete assignment is a *candidate*. Written as positions in the provider set it
+    is a *pattern*. An *offer* is a provider set with a batch of its patterns.
 
-    A *compiled request* holds for all trees of a structure in which the conditions read the same. It compares
-    the free amounts that matter: which providers have enough for a need, and the free amount of classes that
-    several needs *contest*. Trees that are equal in these are searched once. So are trees of several compiled
-    requests, if their options have the same positions and relations. A *dead end* is an assignment that
-    cannot be completed, whichever equivalent providers are swapped. A search *rests* when it has found
-    nothing for a while. It *spends* a *budget* of steps.
+    A *compiled request* holds for all trees of a structure in which the conditions have the same results. The
+    search compares the free amounts that matter: which providers have enough for a need, and the free amount
+    of classes that several needs *contest*. Trees that are equal in these are searched once. Trees of several
+    compiled requests are equivalent, too, if their options have the same positions and relations. A *dead
+    end* is an assignment that cannot be completed, whichever equivalent providers are swapped. A search
+    *rests* when it has found nothing for a while. A search *spends* a *budget* of steps.
 
 Modules
     - ``request`` is made by ``placement.schemas``; ``conditions`` turns it into needs and conditions.
-    - ``roots`` finds the trees that may serve it, from the rarest thing that it asks for.
+    - ``roots`` finds the trees that may serve it, beginning with the rarest requested property.
     - ``candidate_search`` goes from tree to tree and orders the candidates.
     - ``equivalence`` groups trees, and ``compiled_request`` searches each group once.
     - ``backtracking`` tries assignments of one tree; ``rules`` rules out the impossible first, and
@@ -39,10 +39,9 @@ The order of calls
     :func:`~placement.search.rendering.render_pieces` writes the answer. Diagnosis and claims begin at the
     same functions.
 
-Imports
-    The API, the schemas and the extras import it. It imports the read model, and ``claims`` also the store.
-    Within it the order is that of the contract in ``pyproject.toml``: ``claims`` may use ``diagnosis``, and
-    both may use candidates.
+Imports The API, the schemas and the extras import it. The package imports the read model, and ``claims`` also
+    the store. Within it the order is that of the contract in ``pyproject.toml``: ``claims`` may use
+    ``diagnosis``, and both may use candidates.
 
 A worked example
     Three hosts have one structure: DISK_GB 100, and two NUMA nodes with VCPU 8 each. On ``cn1`` 5 VCPU of
@@ -67,16 +66,17 @@ A worked example
 
 Invariants
     - Without a limit each candidate is found exactly once. With a limit, at most that number is found, and
-      fewer only where fewer exist. ``tests/placement/search/brute.py`` defines a candidate, one rule a
-      function.
+      fewer only where fewer exist. ``tests/placement/search/brute.py`` defines a candidate, with a function
+      for each rule.
     - A limit bounds the work, not only the answer: the search looks for nothing beyond it.
-    - Where a tree has many ways, one of all equivalent ones comes before the others, also those of other
-      trees. So a limit leaves out what makes no difference first.
-    - Trees share patterns only where conditions read the same of them, and the free amounts that matter are
-      the same.
+    - If a tree can serve a request in many equivalent ways, one of them comes before all the others, also
+      before those of other trees. So a limit first leaves out candidates that make no difference.
+    - Trees share patterns only if conditions have the same results for them, and the free amounts that matter
+      are the same.
     - Feasibility checks and dead ends rule out only the impossible. A need that passes may still be
       impossible.
     - Each loop that a client can make long spends steps. A search that has spent its budget returns the
-      candidates found so far. If there are none, it is refused, and the refusal names the group to blame.
+      candidates found so far. If there are none, the request is refused, and the refusal names the
+      responsible group.
     - The search never decides about capacity: the database checks each claim (``placement.store``).
 """

@@ -1,20 +1,20 @@
 """Backtracking: tries all ways to serve a request from one tree and the providers that share with it.
 
-A depth-first search chooses one provider for each need. It checks each choice against capacities and rules,
-and leaves a branch as soon as it cannot be completed. It builds no product of all options; the caller takes
-as many results as it wants. After a while without a result the search *rests*: it yields None, so that the
-caller can look elsewhere first.
+A depth-first search chooses one provider for each need. The search checks each choice against capacities and
+rules, and leaves a branch as soon as it cannot be completed. The search builds no product of all options; the
+caller takes as many results as it wants. After a while without a result the search *rests*: it yields None,
+so that the caller can look elsewhere first.
 
 Hosts have many equal devices. If four of sixteen are full and the remaining groups have no place, it does
 not matter which four are full. The search remembers such a *dead end* for all equivalent assignments. Of
 many results that are equivalent, it yields one before the others (:mod:`placement.search.symmetry`).
 
-The two loops here take back choices without a journal of changes. They run for each tree of each request, and
-a journal, as the planner has one, would add a call to every choice. Both are generators, so that candidates
-are found as the caller asks for them.
+The two loops here take back choices without a journal of changes. The loops run for each tree of each
+request, and a journal, as the planner has one, would add a call to every choice. Both loops are generators,
+so that candidates are found on demand.
 
-Only :mod:`placement.search.compiled_request` uses it, and tests compare it with brute force. It knows
-providers and rules, but neither patterns nor caches.
+Only :mod:`placement.search.compiled_request` uses it, and tests compare it with brute force. This module
+knows providers and rules, but neither patterns nor caches.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _distinct_first(
 ) -> Iterator[Sequence[Provider] | None]:
     """Yield one of all equivalent ways, then one for each set of amounts, then all others.
 
-    The search rests between the three, so that other trees have one of theirs before this one has another.
+    The search rests between these steps, so that other trees first yield one way each.
     """
     # without equal providers, or equal needs, a pass would yield what the next one yields as well
     passes: list[tuple[Iterator[Sequence[Provider] | None], int]] = []
@@ -241,7 +241,8 @@ def _run_through(
     """Yield all complete assignments, and None when the search rests.
 
     There is no recursion, as requests may have hundreds of groups. Most requests never meet a dead end. After
-    the first one the search checks that the other needs have a place before each step, unless it is small.
+    the first one the search checks before each step that the other needs have a provider, unless the search
+    is small.
 
     :param visited: remembers all assignments, so that of equivalent ones only the first is continued.
     :param kinds: needs of one kind get their providers in the order of the options, not in each order.

@@ -1,8 +1,8 @@
-"""The cost that one search may have, and the moments when it lets other threads go on.
+"""The cost limit of a search, and the moments at which it yields to other threads.
 
 Most requests are answered within a millisecond, and a few grow without bound: placing 24 groups on 8 devices
-is a packing problem. A search counts its work in *steps* of a few microseconds each. Every now and then it
-checks the clock: the CPU time of the thread, as waiting for others is no work.
+is a packing problem. A search counts its work in *steps* of a few microseconds each. From time to time the
+budget checks the thread's CPU time, which does not include waiting.
 """
 
 import math
@@ -32,7 +32,7 @@ class BudgetExhausted(Exception):
 
 
 class SearchBudget:
-    """Limits of one search. Without arguments there are none.
+    """Limits of one search. Without arguments there are no limits.
 
     :param seconds: limit of CPU time.
     :param size: limit of the answer, in bytes.
@@ -64,7 +64,7 @@ class SearchBudget:
     def spend(self, steps: int = 1) -> None:
         """Count steps. A generous count is harmless: a check of the clock costs little.
 
-        :raises BudgetExhausted: they were the last.
+        :raises BudgetExhausted: the steps were the last.
         """
         self._steps_left -= steps
         if self._steps_left <= 0:

@@ -422,8 +422,8 @@ def find_candidates(
 class CandidatesByHost:
     """The candidates of a request host by host, whatever its limit.
 
-    A candidate of sharing providers alone comes once: at the tree that all of them are in, if that tree is
-    searched, else at any tree.
+    A candidate of sharing providers alone is yielded once: at the tree that contains all of them, if that
+    tree is searched, else at any tree.
 
     :param each_root: whether such a candidate comes once for every root.
     :param among: the ids of the roots that are searched; None for all.
@@ -482,7 +482,7 @@ def serving_check(
 ) -> Callable[[HostTree, Sequence[Provider]], bool]:
     """Return a function that checks whether a candidate is anchored at a tree, given its sharing providers.
 
-    It remembers the results of equivalent trees, for as long as the snapshot does not change.
+    The check remembers the results of equivalent trees, for as long as the snapshot does not change.
 
     :raises BudgetExhausted: (the function) the budget is spent.
     """
@@ -495,8 +495,8 @@ def unused_patterns(
     """Return a function that finds all patterns of a tree as if nothing were used.
 
     Providers that share with the tree count as unused, too. Trees get the same batch if their providers meet
-    the same conditions and have the same portions. Its patterns are those of the largest of these trees, so
-    that a smaller tree may have no room for some.
+    the same conditions and have the same portions. The patterns of the batch are those of the largest of
+    these trees, so that a smaller tree may have no room for some.
 
     :raises BudgetExhausted: (the function) the budget is spent.
     """

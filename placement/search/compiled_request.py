@@ -1,8 +1,8 @@
 """A request compiled for trees that differ only in free amounts. Equivalent trees are searched once.
 
-Only free amounts that matter to the request are compared: the providers with enough for their part of it. Of
-classes that several parts of the request ask for, the free amount itself counts, up to the sum of these
-parts. Trees that are equal in these have candidates of the same patterns.
+Only free amounts that matter to the request are compared: the providers with enough for their part of it. If
+several parts of the request ask for a class, the free amount itself counts, up to the sum of these parts.
+Trees that are equal in these have candidates of the same patterns.
 
 Trees of several structures share results, too, where the structures are the same to the request.
 
@@ -72,8 +72,8 @@ class CompiledRequest:
 
     :param tree: any of these trees; the traits, aggregates and tree that the request asks for have to be the
         same in all.
-    :param shared: the providers that share with all of them.
-    :param options: the options of all of them, as :func:`options_of` finds them.
+    :param shared: the providers that share with all these trees.
+    :param options: the options of all these trees, as :func:`options_of` finds them.
     :param traits: for each trait of the group without a suffix, the options that have it.
     """
 

@@ -87,7 +87,7 @@ class ConditionWords:
 
 @dataclass(frozen=True, slots=True)
 class IndexedNames:
-    """Names in an index of the snapshot. Each candidate has a provider with one of them.
+    """Names in an index of the snapshot. Each candidate has a provider with one of these names.
 
     ``at_root``: the provider is the root of the anchoring tree. ``spans_trees``: a name of a root counts for
     all providers of its tree.
@@ -109,7 +109,7 @@ class ProviderCondition(ABC):
 
     # class variables rather than methods: the registry reads them before there is any condition
     name: ClassVar[str]
-    """Its name in explanations."""
+    """The name of the condition in explanations."""
     field: ClassVar[str]
     """Field of :class:`RequestGroup` (with ``of_roots``, of :class:`CandidatesRequest`) that states it."""
     words: ClassVar[ConditionWords]
@@ -157,7 +157,7 @@ class ProviderCondition(ABC):
             yield from (replace(self, sets=(names,)) for names in self.sets)
 
     def deciding_pieces(self) -> Iterator[ProviderCondition]:
-        """Yield conditions that together decide every part of this one, by their results in a tree."""
+        """Yield conditions that together decide every part of this condition, by their results in a tree."""
         return self.single_pieces()
 
     def alternative_checks(self, snapshot: ModelSnapshot) -> tuple[ProviderCheck, ...]:
@@ -172,7 +172,10 @@ class ProviderCondition(ABC):
                 yield IndexedNames(getattr(snapshot, self.index), tuple(names), self.of_roots)
 
     def named_providers(self, snapshot: ModelSnapshot) -> set[int] | None:
-        """Return the ids of the only providers that can meet it, where it names them; else None."""
+        """Return the ids of the only providers that can meet the condition, if it names providers.
+
+        Otherwise None.
+        """
         return None
 
     def is_unknown(self, snapshot: ModelSnapshot) -> bool:
@@ -229,7 +232,7 @@ def all_conditions(
 
 
 def keep_pieces(stating: _S, keeps: Callable[[ProviderCondition], bool]) -> _S:
-    """Return a group, or a request as far as roots go, with only some pieces of its conditions.
+    """Return a group, or the conditions on roots of a request, with only some pieces of its conditions.
 
     :param keeps: returns whether a piece is kept.
     """
@@ -289,7 +292,7 @@ class _TraitCondition(ProviderCondition):
 @register_condition
 @dataclass(frozen=True, slots=True)
 class RequiredTraits(_TraitCondition):
-    """One trait of each set.
+    """A condition: one trait of each set.
 
     The providers of the group without a suffix have the traits ``together``, as the API reference says.
     """
@@ -386,7 +389,7 @@ class _AggregateCondition(ProviderCondition):
 
     @abstractmethod
     def _admits_names(self, own: Names, root: Names | None) -> bool:
-        """Return whether these aggregates meet it, beside those of the root (None if they do not count)."""
+        """Return whether these aggregates meet it, with those of the root (None if it does not count)."""
 
     def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
         """Return whether the aggregates of the provider, or of its root, meet it."""

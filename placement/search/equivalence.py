@@ -5,10 +5,10 @@ Three kinds of classes exist, from those that hold for every request to those th
 - :class:`~placement.read_model.trees.TreeStructure` and :class:`~placement.read_model.trees.TreeClass` do not
   depend on a request. The read model interns them, as thousands of hosts differ in names and usage alone.
 - A :class:`~placement.search.compiled_request.CompiledRequest` stands for the trees of one structure in which
-  the conditions of a request read the same. These have the same candidates, by position.
-- A :class:`TreeKin`, and the :class:`LikeTrees` in it, ignore providers without any requested class. They
-  are coarser, since positions do not matter to an explanation. They hold for each weaker request, too, such
-  as one without some clauses.
+  the conditions of a request read the same. Such trees have the same candidates, by position.
+- A :class:`TreeKin`, and the :class:`LikeTrees` in it, ignore providers without any requested class. These
+  two are coarser, since positions do not matter to an explanation. The same groups hold for each weaker
+  request, too, such as one without some clauses.
 
 All keys come from the attributes that conditions read: :func:`tree_reader` makes keys of trees,
 :func:`provider_reader` keys of providers. A condition with an attribute of its own needs a line in
@@ -139,7 +139,7 @@ class AskedAmounts:
 def _is_about_all(request: CandidatesRequest) -> bool:
     """Return whether providers that have none of the requested classes matter.
 
-    They do where a ``same_subtree`` rule names a group that such a provider may serve. Without
+    Such providers matter where a ``same_subtree`` rule names a group that such a provider may serve. Without
     ``same_subtree`` a group that asks for no resources has no effect.
     """
     named = frozenset[str]().union(*request.same_subtrees)
@@ -244,10 +244,10 @@ class LikeTrees:
 def regroup_trees(
     snapshot: ModelSnapshot, request: CandidatesRequest, groups: Iterable[LikeTrees], budget: SearchBudget
 ) -> list[LikeTrees]:
-    """Group trees again for a weaker request: trees of one group may differ now, those of two be alike.
+    """Group trees again for a weaker request: trees of one group may differ now, and trees of two be alike.
 
-    :param groups: the trees as they were grouped for the whole request.
-    :raises placement.search.budget.BudgetExhausted: it takes too long.
+    :param groups: the groups of trees for the whole request.
+    :raises placement.search.budget.BudgetExhausted: the grouping takes too long.
     """
     groups = list(groups)
     if not groups:
@@ -274,7 +274,7 @@ def group_trees(
 ) -> list[LikeTrees]:
     """Group trees of the snapshot that are alike to the request.
 
-    :raises placement.search.budget.BudgetExhausted: it takes too long.
+    :raises placement.search.budget.BudgetExhausted: the grouping takes too long.
     """
     asked = AskedAmounts(snapshot, request, budget)
     sharing = SharingProviders(snapshot, budget)

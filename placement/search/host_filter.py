@@ -65,7 +65,7 @@ def named_roots(snapshot: ModelSnapshot, uuids: Iterable[str], meant: str) -> fr
     """Return the ids of the roots with these uuids.
 
     :param meant: the purpose of the roots, which completes a sentence after "which".
-    :raises InvalidRequest: a uuid is of no provider, or of a provider that is no root.
+    :raises InvalidRequest: a uuid is of no provider, or of a provider that is not a root.
     """
     # sorted, so that the same request names the same wrong uuid each time
     found = set()

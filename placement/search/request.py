@@ -40,7 +40,7 @@ class CandidatesRequest:
     root_required: frozenset[str] = frozenset()
     root_forbidden: frozenset[str] = frozenset()
     same_subtrees: tuple[frozenset[str], ...] = ()
-    # a limit is no condition: explanations ignore it
+    # a limit is not a condition: explanations ignore it
     limit: int | None = None
     nested: bool = True
 
@@ -73,7 +73,7 @@ def check_names(
 ) -> None:
     """Check that each resource class and trait of the request exists.
 
-    :raises InvalidRequest: one does not exist; the message names it, classes first.
+    :raises InvalidRequest: a name does not exist; the message names it, classes first.
     """
     # the messages of the two resources differ, and clients compare them
     if isinstance(request, ProviderFilter):

@@ -10,8 +10,8 @@ out only the impossible, and may let the impossible pass.
 - *Volume*: the amounts of a resource class have to fit into the free amounts of the providers in question. A
   provider counts only as far as the amounts could fill it: 5 free units are worth 4 to groups of 2.
 - *Counts*: bipartite matchings of needs with providers, each of which can serve a limited number of needs.
-  One matching has the suffixed groups that need a provider each. For every class and each of its amounts
-  there is one of the needs of at least that amount.
+  One matching has the suffixed groups that need a provider each. For each class and each of its amounts,
+  another matching has the needs of at least that amount.
 """
 
 from __future__ import annotations
@@ -153,8 +153,8 @@ def _match_all(limits: Sequence[Mapping[int, int]], budget: SearchBudget) -> boo
 
     The matching grows along augmenting paths, found breadth first.
 
-    :param limits: for each need, by the id of each provider that can serve it, how many needs that one
-        serves.
+    :param limits: for each need, by the id of each provider that can serve the need, how many needs that
+        provider serves.
     """
     served: dict[int, list[int]] = {}
     for newcomer in range(len(limits)):
@@ -357,7 +357,7 @@ class NeedAssignment:
         return all(self._subtree_in_reach(rule, index, provider) for rule in rules.subtrees_of[index])
 
     def can_complete(self, rest: Sequence[int]) -> bool:
-        """Return whether the needs that are left have, each and together, a place left."""
+        """Return whether the remaining needs have a place, each alone and all together."""
         left: list[list[Provider]] = []
         for index in rest:
             self.rules.budget.spend(self.steps * len(self.options[index]))

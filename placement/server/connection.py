@@ -35,9 +35,9 @@ class TooLarge(Exception):
 
 
 class ClientConnection:
-    """The state of a connection. It belongs to the loop, or to the thread that answers its request.
+    """The state of a connection. A connection belongs to the loop, or to the thread that answers its request.
 
-    gunicorn uses it as a socket: it keeps sent bytes until :meth:`flush`.
+    gunicorn uses the connection as a socket, which keeps sent bytes until :meth:`flush`.
     """
 
     def __init__(self, cfg: Any, sock: socket.socket, peer: Any, server: Any) -> None:
@@ -109,8 +109,8 @@ class ClientConnection:
     def is_complete(self) -> bool:
         """Return whether a whole request has arrived.
 
-        :raises TooLarge: it is too long.
-        :raises Exception: one of gunicorn's many kinds, if it is not HTTP.
+        :raises TooLarge: the request is too long.
+        :raises Exception: one of gunicorn's many kinds, if the bytes are not HTTP.
         """
         if self.request is None and not self._read_headers():
             return False

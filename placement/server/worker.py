@@ -1,9 +1,9 @@
 """The bundled web server: gunicorn with a worker that slow clients cannot keep busy.
 
 One loop reads from all connections and writes to them, without waiting for any. A thread gets a request when
-all of it has arrived, and leaves the answer to the loop if the client does not take it at once. So silent,
-idle and slow connections hold no thread, and each has a deadline. If there are too many connections, the
-oldest idle one is closed first.
+all of it has arrived, and leaves the answer to the loop if the client does not read all of it at once. So
+silent, idle and slow connections hold no thread, and each has a deadline. If there are too many connections,
+the oldest idle one is closed first.
 """
 
 from __future__ import annotations
@@ -74,10 +74,11 @@ class _ServerLogger(glogging.Logger):  # type: ignore[misc]  # gunicorn has no t
 class IdleConnections:
     """Descriptors of waiting connections, in the order in which their present state began.
 
-    A connection at rest has no open request, and its client can connect again without loss. The others wait
-    for a request, or a part of one, or take an answer slowly. A new connection is about to send a request, so
-    connections at rest are closed first. But a client may open any number of connections without a request:
-    these are closed first as soon as they have more than half of the places.
+    A connection at rest has no open request, and its client can connect again without loss. The other
+    connections wait for a request or for a part of one, or their clients read an answer slowly. A new
+    connection is about to send a request, so connections at rest are closed first. But a client may open any
+    number of connections without a request: these are closed first as soon as they are more than half of all
+    connections.
 
     :param most: the maximum number of connections.
     """

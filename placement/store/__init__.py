@@ -24,9 +24,9 @@ Modules
     - ``optimistic_write`` writes parts without reading first; ``names`` and ``classes`` have the names.
     - ``changes`` tells clients which providers have changed, ``holders`` which consumers hold something.
 
-Imports
-    The API, ``placement.search.claims``, maintenance and the extras import it. It imports the tables and
-    transactions of ``placement.db``, and the nouns of the read model (``provider``), never the snapshot.
+Imports The API, ``placement.search.claims``, maintenance and the extras import it. The package imports the
+    tables and transactions of ``placement.db``, and the nouns of the read model (``provider``), never the
+    snapshot.
 
 A worked example
     A host has VCPU 8, of which ``a`` holds 5 and ``b`` 2. In one request ``a`` moves to another host and
@@ -38,8 +38,8 @@ Invariants
     - A transaction decides about capacity by what it reads under its locks, never by the read model.
     - An operation has effects only in its transaction: an operation that loses against another one runs
       again.
-    - Locks are taken in one order, so that operations do not deadlock. If two do, the database ends one of
-      them, and that one runs again.
+    - Locks are taken in one order, so that operations do not deadlock. If two operations deadlock, the
+      database ends one of them, and that operation runs again.
     - A consumer without allocations has no row, and no allocation is without a consumer.
     - Each change is stamped, so that no reader misses it.
 """

@@ -300,7 +300,7 @@ def _update_consumers(
 def delete(tx: WriteTransaction, consumer: str) -> None:
     """Release all allocations of a consumer.
 
-    :raises NotFound: it holds nothing, or has expired.
+    :raises NotFound: the consumer holds nothing, or has expired.
     """
     # its own lock, not that of a claim: nothing is made here, and no supply is read
     locked = _lock(tx, [consumer])
@@ -404,7 +404,7 @@ _SETTING: Final[sa.ColumnElement[str]] = sa.literal_column("'placement.released'
 def release(database: ServiceDatabase, consumer: str) -> None:
     """Release all allocations of a consumer, in a transaction of its own.
 
-    :raises NotFound: it holds nothing, or has expired.
+    :raises NotFound: the consumer holds nothing, or has expired.
     """
 
     def release_all(tx: WriteTransaction) -> StatementAnswer | None:
@@ -414,7 +414,7 @@ def release(database: ServiceDatabase, consumer: str) -> None:
         return None
 
     released = database.write(release_all)
-    # read after the commit: nothing to release is no reason to roll back, as nothing was written
+    # read after the commit: nothing to release is not a reason to roll back, as nothing was written
     if released is not None and released.scalars == [_NOBODY]:
         raise no_allocations(consumer)
 

@@ -51,13 +51,13 @@ class ChangeCursor:
     def parse(cls, text: str) -> ChangeCursor:
         """Return the cursor of a text that a client sent back.
 
-        :raises InvalidRequest: the text is no cursor.
+        :raises InvalidRequest: the text is not a cursor.
         """
         try:
             # the padding was cut off, as an equals sign in a query has to be escaped
             data = base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
         except ValueError:
-            # any text that is no cursor is refused in the same words
+            # any text that is not a cursor is refused in the same words
             data = b""
         if len(data) != _SIZE or data[0] != _VERSION:
             raise InvalidRequest("'since' is not a cursor of this service.")

@@ -6,9 +6,9 @@ choice, and the current allocations have to leave enough. Otherwise the allocati
 no provider, which the foreign key forbids. So the whole transaction is rolled back, and the next attempt
 reads first, and finds the reason.
 
-A consumer is in at most one group. It leaves the group when a claim names another one, or with its last
-allocation. A joining consumer locks the bucket of its group: of two consumers that join at once, the second
-one sees the first.
+A consumer is in at most one group. A consumer leaves the group when a claim names another one, or with its
+last allocation. A joining consumer locks the bucket of its group: of two consumers that join at once, the
+second one sees the first.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def group_members(rows: Rows) -> Members:
     return {name: frozenset(each) for name, each in found.items()}
 
 
-# pools are no hosts (groups.hosts_of), so that the answer says which providers share
+# pools are not hosts (groups.hosts_of), so that the answer says which providers share
 _sharing: Final = (
     sa.select(provider_traits.c.provider_id)
     .join(traits, traits.c.id == provider_traits.c.trait_id)
@@ -143,7 +143,8 @@ def is_worthwhile(
 ) -> bool:
     """Return whether an attempt without reading is worthwhile.
 
-    Only the first attempt is, for new consumers, on a database that takes several statements at once.
+    Only the first attempt is worthwhile, for new consumers, on a database that takes several statements at
+    once.
 
     :param chosen: by uuid all providers on which the choices depend, as they were at the time of the choice.
     """
@@ -257,7 +258,7 @@ def _unchanged_provider(provider: sa.BindParameter[int], seq: sa.BindParameter[i
 
 
 class LostRace(Exception):
-    """Another transaction was faster: the choice is gone, taken, or changed."""
+    """A transaction of another client was faster: the choice is gone, taken, or changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +286,7 @@ def commit_claims(
     :param expiring: by uuid of consumer, seconds until the claim expires unless a client confirms it.
     :returns: by uuid, when these claims expire.
     :raises ConcurrentUpdate: a consumer's generation is not the given one.
-    :raises Conflict: there is no such reservation for them.
+    :raises Conflict: there is no such reservation for the claims.
     :raises LostRace: the choice is no longer good.
     """
     # groups, reservations and expiries need answers before the commit
@@ -329,7 +330,7 @@ def commit_claims(
 
 
 def _check_groups(joining: Sequence[GroupMembership], members: Members, moving: Collection[str]) -> None:
-    """Check that each consumer may join at its hosts, beside all members there and those before it.
+    """Check that each consumer may join its group at its hosts, given its members and earlier consumers.
 
     :param moving: consumers that leave their present hosts.
     :raises LostRace: another consumer has joined meanwhile.

@@ -38,7 +38,7 @@ class ConsumerClaim:
 class ClaimantHolding:
     """One amount that a claimant holds before its claim.
 
-    It has the uuid of the consumer, and id and uuid of the provider.
+    A holding has the uuid of the consumer, and id and uuid of the provider.
     """
 
     consumer: str
@@ -65,14 +65,14 @@ def check_capacity(
 ) -> None:
     """Refuse claims that the providers cannot serve.
 
-    Of each class of a provider, the claimants together may hold what the others leave of its capacity. If
-    they already hold more, for instance since the total went down, they may hold as much again. This does not
-    increase the excess, and guests can move away.
+    Of each class of a provider, the claimants together may hold what the others leave of its capacity. If the
+    consumers already hold more, for instance because the total has decreased, they may hold as much again.
+    Such a claim does not increase the excess, and guests can move away.
 
     :param supplies: by the uuids of existing providers.
     :param class_ids: by the names of existing classes.
     :raises InvalidRequest: there is no such provider, or no such class.
-    :raises Conflict: it has no such inventory or not enough of it.
+    :raises Conflict: a provider has no such inventory or not enough of it.
     """
     # all names before any capacity: a wrong request is reported rather than a conflict
     for claim in claims:

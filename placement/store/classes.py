@@ -20,8 +20,8 @@ def create_class(tx: WriteTransaction, name: str) -> bool:
 def rename_class(tx: WriteTransaction, old: str, new: str) -> None:
     """Rename a custom class (microversions 1.2 to 1.6).
 
-    :raises NotFound: there is none.
-    :raises InvalidRequest: it is a standard one.
+    :raises NotFound: there is no class of this name.
+    :raises InvalidRequest: the class is a standard one.
     :raises Conflict: the name is taken.
     """
     class_id = _lock_custom(tx, old, "update")
@@ -44,9 +44,9 @@ def rename_class(tx: WriteTransaction, old: str, new: str) -> None:
 def delete(tx: WriteTransaction, name: str) -> None:
     """Delete a custom class.
 
-    :raises NotFound: there is none.
-    :raises InvalidRequest: it is a standard one.
-    :raises Conflict: it is in use.
+    :raises NotFound: there is no class of this name.
+    :raises InvalidRequest: the class is a standard one.
+    :raises Conflict: the class is in use.
     """
     class_id = _lock_custom(tx, name, "delete")
     if _in_use(tx, class_id):

@@ -1,7 +1,7 @@
 """Claims that expire at a time of the database's clock, unless a client confirms them first.
 
-A consumer with such a claim has a row, which counts for one generation of the consumer. Any write of its
-allocations, or a confirmation, makes it a consumer like any other. Expired claims are released as
+A consumer with such a claim has a row, which counts for one generation of the consumer. Any write of the
+consumer's allocations, or a confirmation, makes it an ordinary consumer. Expired claims are released as
 reservations are (:mod:`placement.store.reservations`).
 """
 
@@ -25,7 +25,7 @@ def write(tx: WriteTransaction, seconds: Mapping[str, float], known: list[int]) 
     """Let claims of this transaction expire after some seconds, given by the uuid of the consumer.
 
     :param known: the ids of consumers that existed before.
-    :returns: the uuids of these consumers, and when their claims expire; None if none does.
+    :returns: the uuids of these consumers, and when their claims expire; None if no claim expires.
     """
     # most claims do not expire, and send nothing here
     if not seconds:

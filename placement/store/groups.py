@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class GroupPolicy(StrEnum):
-    """Placement of the members of a group beside each other; soft policies apply while there is room."""
+    """Placement of the members of a group beside each other; soft policies apply while some host fits."""
 
     AFFINITY = "affinity"
     ANTI_AFFINITY = "anti-affinity"
@@ -22,7 +22,7 @@ class GroupPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroup:
-    """The group that a consumer joins, and the policy for its place beside the other members.
+    """The group that a consumer joins, and the policy for its host relative to the other members.
 
     With anti-affinity a host may have ``max_per_host`` members.
     """
@@ -78,9 +78,10 @@ Members = Mapping[str, frozenset[GroupMember]]
 def hosts_of(taken: Iterable[tuple[int, bool]]) -> frozenset[int]:
     """Return the hosts of a consumer, by the ids of their roots.
 
-    A provider that shares with others, such as a pool of disk, is no host, unless there is no other.
+    A provider that shares with others, such as a pool of disk, is not a host, unless there is no other.
 
-    :param taken: for each provider of its allocations, the id of the root, and whether it shares.
+    :param taken: for each provider of the consumer's allocations, the id of the root, and whether the
+        provider shares.
     """
     # read twice, and callers pass generators
     taken = tuple(taken)

@@ -90,8 +90,8 @@ def held_beside(
     """Return all allocations, on any provider, of consumers with allocations of these providers.
 
     :param limit: the maximum number of amounts that are read.
-    :returns: the amounts, consumer by consumer, and whether these are all. Beyond the limit only consumers
-        with all their amounts are returned.
+    :returns: the amounts, consumer by consumer, and whether the amounts are complete. Beyond the limit only
+        consumers with all their amounts are returned.
     """
     ids: set[int] = set()
     for chunk in split_rows(sorted(provider_ids)):

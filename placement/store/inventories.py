@@ -162,7 +162,7 @@ def write(
 ) -> None:
     """Insert or update these inventories of a locked provider; its other inventories stay.
 
-    :param present: the ids of the classes of its present inventories.
+    :param present: the ids of the classes of the provider's present inventories.
     :param ids: the ids of the wanted classes that exist.
     :raises InvalidRequest: there is no such class.
     """
@@ -189,7 +189,7 @@ def remove_some(
 ) -> None:
     """Delete the inventories of a locked provider of the classes with these ids.
 
-    :raises Conflict: one of them is in use, in the words and with the code that clients look for.
+    :raises Conflict: an inventory is in use, in the words and with the code that clients look for.
     """
     # no query for the common case, in which a client only changes amounts
     if not going:
@@ -236,7 +236,7 @@ def remove(tx: WriteTransaction, uuid: str, resource_class: str) -> None:
     """Delete one inventory of a provider.
 
     :raises NotFound: no such provider or inventory.
-    :raises Conflict: it is in use.
+    :raises Conflict: the inventory is in use.
     """
     row, present, ids = _lock(tx, uuid, [resource_class])
     class_id = ids.get(resource_class)

@@ -67,7 +67,7 @@ def insert(
 ) -> None:
     """Queue the insertion of rows that belong to the provider.
 
-    :param column: the column of ``name`` in the rows, or with ``names`` of its id there.
+    :param column: the column of ``name`` in the rows, or with ``names`` of the id of the name.
     :param rows: all with the same further columns.
     """
     # part of the key of the kept statements, as columns are part of their text

@@ -67,7 +67,7 @@ def no_provider(uuid: str) -> NotFound:
 def lock(tx: WriteTransaction, uuid: str) -> ProviderRow:
     """Lock the provider: no other transaction writes to it until this one ends.
 
-    :raises NotFound: there is none.
+    :raises NotFound: there is no such provider.
     """
     # the bucket is known by the uuid, so that a provider can be locked before it is read
     tx.lock([uuid])
@@ -77,7 +77,7 @@ def lock(tx: WriteTransaction, uuid: str) -> ProviderRow:
 def read_locked(tx: WriteTransaction, uuid: str) -> ProviderRow:
     """Return the row of a provider that is locked already.
 
-    :raises NotFound: there is none.
+    :raises NotFound: there is no such provider.
     """
     row = find_providers(tx, [uuid]).get(uuid)
     if row is None:
@@ -213,7 +213,7 @@ def update(
     child may also change its parent.
 
     :raises NotFound: there is no such provider.
-    :raises InvalidRequest: it may not move, or the new parent does not exist or is below it.
+    :raises InvalidRequest: the provider may not move, or the new parent does not exist or is below it.
     :raises Conflict: the name is taken.
     """
     # other providers are locked below, once the subtree is known
@@ -298,8 +298,8 @@ def _set_roots(tx: WriteTransaction, row: ProviderRow, parent: ProviderRow | Non
 def delete(tx: WriteTransaction, uuid: str) -> None:
     """Delete a provider with its inventories, traits and aggregates.
 
-    :raises NotFound: there is none.
-    :raises Conflict: it has children or allocations.
+    :raises NotFound: there is no such provider.
+    :raises Conflict: the provider has children or allocations.
     """
     tx.lock([uuid])
     row = find_providers(tx, [uuid]).get(uuid)

@@ -128,7 +128,7 @@ def make_reservation(
 ) -> WrittenReservation:
     """Turn a consumer into a reservation; this transaction has created the consumer with its allocations.
 
-    :raises InvalidRequest: its end is not in the future.
+    :raises InvalidRequest: the end of the reservation is not in the future.
     """
     # its counter tells all workers to read the next expiry again
     tx.lock_buckets([buckets.RESERVATIONS])
@@ -207,9 +207,9 @@ def remaining_claim(
 ) -> ConsumerClaim | None:
     """Return the allocations of a (locked) reservation after these claims have taken from it.
 
-    :param groups: the names of the groups that their consumers join.
+    :param groups: the names of the groups that the consumers join.
     :returns: None if it does not hold enough.
-    :raises Conflict: there is no such reservation for them.
+    :raises Conflict: there is no such reservation for the claim.
     """
     row, found = locked.consumers.get(reservation), find_reservation(tx.conn, reservation)
     for claim in claims:

@@ -22,8 +22,8 @@ def create_trait(tx: WriteTransaction, name: str) -> bool:
 def delete(tx: WriteTransaction, name: str) -> None:
     """Delete a custom trait.
 
-    :raises NotFound: there is none.
-    :raises InvalidRequest: it is a standard one.
+    :raises NotFound: there is no such trait.
+    :raises InvalidRequest: the trait is a standard one.
     :raises Conflict: a provider has it.
     """
     trait_id = names.lock_name(tx, traits, name)

@@ -81,7 +81,7 @@ class PresentProvider:
     def differs_from(self, wanted: ProviderDescription) -> bool:
         """Return whether the provider differs from the description."""
         return any(
-            # as values, so that the order in which a client lists them is no difference
+            # as values, so that the order in which a client lists them is not a difference
             part is not None and part != present
             for part, present in (
                 (wanted.inventories, self.inventories),
@@ -139,7 +139,7 @@ def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[s
 def _check_names(wanted: Sequence[ProviderDescription]) -> None:
     """Check that uuids and names differ.
 
-    :raises InvalidRequest: two have one uuid, or one name, or names that are the same to MariaDB.
+    :raises InvalidRequest: two providers have one uuid, or one name, or names that are the same to MariaDB.
     """
     names_seen: dict[str, ProviderDescription] = {}
     uuids_seen: set[str] = set()

@@ -53,8 +53,8 @@ def _uwsgi_module() -> Any:
 class ChunkedInput:
     """Passes a chunked body to ``app`` as a file, as uWSGI leaves reading the chunks to the application.
 
-    :param read_chunk: returns the next chunk, empty at the end; its argument is a timeout in seconds. It
-        raises OSError if no chunk comes.
+    :param read_chunk: returns the next chunk, empty at the end; its argument is a timeout in seconds. The
+        function raises OSError if no chunk comes.
     """
 
     def __init__(self, app: "WSGIApplication", read_chunk: Callable[[int], bytes]) -> None:

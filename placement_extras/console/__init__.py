@@ -8,15 +8,15 @@ Nouns
     A *visitor* is the person in front of the browser. Visitors have the same rights as over REST. A page
     names the rules of all operations with the same content, and each rule has to allow it.
 
-    A *host* is a tree of resource providers. It is *disabled* if its root has COMPUTE_STATUS_DISABLED, *full*
-    if it has CPUs and memory and one of the two is used up, and *open* otherwise. An open host is *silent* if
-    its agent has announced its next report, and the report is overdue. Free amounts on a full host are
-    *stranded*: each guest needs both CPUs and memory. Free amounts on a disabled host are not offered.
+    A *host* is a tree of resource providers. A host is *disabled* if its root has COMPUTE_STATUS_DISABLED,
+    *full* if it has CPUs and memory and one of the two is used up, and *open* otherwise. An open host is
+    *silent* if its agent has announced its next report, and the report is overdue. Free amounts on a full
+    host are *stranded*: each guest needs both CPUs and memory. Free amounts on a disabled host are not
+    offered.
 
-A worked example
-    A host has 64 VCPU, 64 of them used, and 100 of 256 GiB memory used. It is full. Its free 156 GiB are
-    stranded, and so are its 3 TiB of disk. If the host is disabled, its free amounts count as disabled and
-    not as stranded.
+A worked example A host has 64 VCPU, 64 of them used, and 100 of 256 GiB memory used. The host is full. The
+free 156 GiB are stranded, and so are the 3 TiB of disk. If the host is disabled, its free amounts count as
+disabled and not as stranded.
 
 Parts
     - This module, ``options`` and ``revisions`` register the console with the service. ``assembly`` puts the

@@ -21,7 +21,7 @@ _ADMIN: Final = "admin"
 def mount_console(service: PlacementService, handlers: "WSGIApplication") -> "WSGIApplication":
     """Return the console of a service.
 
-    :param handlers: the REST API without its authentication, as the console has its own.
+    :param handlers: the REST API without authentication, because the console has its own authentication.
     :raises ValueError: visitors have to sign in, and a package is missing.
     """
     is_open = service.conf.api.auth_strategy == "noauth2"

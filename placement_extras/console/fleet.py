@@ -28,7 +28,7 @@ _MAX_TEXT: Final = 255
 class AgentHeartbeat:
     """The approximate time of an agent's last report, and the time when the next one is due.
 
-    Both are in seconds since 1970, by the clock of the host.
+    Both times are in seconds since 1970, by the clock of the host.
     """
 
     reported_at: float
@@ -60,7 +60,7 @@ def broken_promises(members: Iterable[Provider]) -> str:
 
 
 FIRST_CLASSES: Final = ("PCPU", "VCPU", "MEMORY_MB", "DISK_GB", "LLC", "MBA")
-"""In which order resource classes are shown; others follow, those first that most providers have."""
+"""The order of resource classes; other classes follow, the most frequent first."""
 
 _CPUS: Final = ("PCPU", "VCPU")
 _MEMORY: Final = "MEMORY_MB"

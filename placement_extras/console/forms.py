@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
 
 COOKIE: Final = "__Host-placement-console"
-"""Browsers send it over HTTPS only (or to their own machine), and only to the host that it is of."""
+"""Browsers send it over HTTPS only (or to their own machine), and only to the host that set it."""
 PLAIN_COOKIE: Final = "placement-console"
 """The same for visitors that need not sign in, and have no HTTPS either."""
 SIGNS_IN: Final = "SIGNS_IN"

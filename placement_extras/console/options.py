@@ -5,7 +5,7 @@ from typing import Final
 from oslo_config import cfg
 
 GROUP: Final = cfg.OptGroup(
-    "console", title="Console", help="Pages for people, in a browser, below /console."
+    "console", title="Console", help="The console: pages for a browser, below /console."
 )
 
 OPTIONS: list[cfg.Opt] = [
@@ -17,11 +17,10 @@ Whether the service has a console at /console: pages that show hosts, their free
 amounts, and the consumers. A visitor sees a page if the policy allows the same over REST. The console works
 in any browser, without scripts.
 
-Visitors sign in with a password or an application credential, which the
-Identity service of [keystone_authtoken] checks. That needs HTTPS in front of
-the service, and the Python package cryptography: install the wheel with the
-extra "console". With [api] auth_strategy = noauth2 visitors do not sign in,
-and each has all rights of an administrator.
+Visitors sign in with a password or an application credential, which the Identity service of
+[keystone_authtoken] checks. Signing in needs HTTPS in front of the service, and the Python package
+cryptography: install the wheel with the extra "console". With [api] auth_strategy = noauth2 visitors do not
+sign in, and each has all rights of an administrator.
 """,
     ),
     cfg.IntOpt(

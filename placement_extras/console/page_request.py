@@ -32,9 +32,9 @@ HANDLERS: Final = "placement_extras.console.handlers"
 """Where the environment has the handlers of the REST API."""
 
 SESSION: Final = "placement_extras.console.session"
-"""The key under which it has the session of a visitor that has signed in."""
+"""The key of the environment with the session of a visitor that has signed in."""
 REFUSAL: Final = "placement_extras.console.refusal"
-"""The key under which it has the error because of which no page can be shown."""
+"""The key of the environment with the error because of which no page can be shown."""
 
 SEE_HOSTS: Final = (
     rest.LIST_PROVIDERS,

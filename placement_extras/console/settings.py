@@ -29,7 +29,7 @@ SEE_SETTINGS: Final = (*SEE_HOSTS, ext.ATTRIBUTES)
 _GROUPS_PER_PAGE: Final = 50
 _PER_PAGE: Final = 50
 _QUORUM: Final = 10
-"""The part of its hosts (one of this number) that has to work by a generation before the group is at it."""
+"""A generation counts as that of the group if at least one in this number of its hosts works with it."""
 _MIN_QUORUM: Final = 2
 _MAX_GENERATION: Final = 2**53
 """Above, numbers of JSON are not exact any more."""

@@ -39,7 +39,7 @@ _WRONG: Final = (
     "The Identity service does not know you by this. Check the name, the domain, the secret and the project."
 )
 _TOO_OFTEN: Final = "There were too many attempts to sign in. Please wait five minutes."
-_NO_ROOM: Final = "Others are signing in at this moment. Please try again."
+_NO_ROOM: Final = "Other visitors are signing in at this moment. Please try again."
 _AWAY: Final = "The Identity service is temporarily unavailable. Please try again later."
 _MISSING: Final = (
     "Please fill in the name and the password, or the id and the secret of an application credential."

@@ -1,11 +1,10 @@
 """Flavors: Nova's request to Placement for a guest of a flavor that boots an image.
 
-Nouns
-    A *flavor* is the size of a guest with its *extra specs*; an *image* has *properties*. Both describe the
-    same features in two spellings (``hw:cpu_policy`` and ``hw_cpu_policy``), and each feature has a rule
-    which of them counts. Flavor and image together are a *guest*. Its *translation* is a request for
-    allocation candidates. An impossible guest is *refused*: the flavor and the image contradict each other or
-    themselves.
+Nouns A *flavor* is the size of a guest with its *extra specs*; an *image* has *properties*. Flavor and image
+    describe the same features in two spellings (``hw:cpu_policy`` and ``hw_cpu_policy``), and each feature
+    has a rule which of them counts. Flavor and image together are a *guest*. The *translation* of a guest is
+    a request for allocation candidates. An impossible guest is *refused*: the flavor and the image contradict
+    each other or themselves.
 
 Modules
     Module ``flavor`` has the nouns as they arrive; ``guest`` joins flavor and image. The modules ``pinning``

@@ -78,7 +78,7 @@ def refusal_error(why: str) -> InvalidRequest:
 
 
 MAX_CPUS: Final = 1 << 12
-"""Maximum CPUs of a guest. It bounds the integers that a hostile list of CPUs can create."""
+"""Maximum CPUs of a guest. The maximum bounds the integers that a hostile list of CPUs can create."""
 
 
 def first_cpus(number: int) -> int:

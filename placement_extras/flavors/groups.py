@@ -107,7 +107,8 @@ class GroupBuilder:
     def group_policy(self) -> str | None:
         """Return the policy for groups with a suffix.
 
-        It is "none" for groups of devices. A flavor with several suffixes of its own must name a policy.
+        The policy is "none" for groups of devices. A flavor with several suffixes of its own must name a
+        policy.
         """
         several = sum(group.suffix != "" for group in self.build_groups()) > 1
         return "none" if self._policy is None and several and self._suffixes_of_specs < 2 else self._policy
@@ -166,7 +167,7 @@ def _trait_name(name: str) -> str:
 def add_devices(groups: GroupBuilder, guest: FlavorGuest, rules: TranslationRules) -> None:
     """Add a group for each device that the flavor names.
 
-    :raises InvalidRequest: an alias is unknown, or the extra spec is no list of aliases.
+    :raises InvalidRequest: an alias is unknown, or the extra spec is not a list of aliases.
     """
     spec = guest.specs.get(SPEC)
     if spec is None:

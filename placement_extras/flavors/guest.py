@@ -19,7 +19,7 @@ from placement_extras.flavors.flavor import NovaFlavor, Pairs, parse_cpus, refus
 class ChoiceProperty:
     """A property with a fixed set of values.
 
-    :param others: other spellings, each with the value that it means.
+    :param others: other spellings, each with the value that the spelling means.
     :param exact: whether upper and lower case differ.
     """
 
@@ -171,8 +171,8 @@ _TRUE_TEXTS: Final = frozenset(("1", "t", "true", "on", "y", "yes"))
 class TypedProperties:
     """The properties that a translation uses, by type.
 
-    :param node_cpus: CPUs of each NUMA node as bits; None if the image does not place them.
-    :param node_memory: memory of each NUMA node in MiB; None if the image does not place it.
+    :param node_cpus: CPUs of each NUMA node as bits; None if the image does not assign CPUs to nodes.
+    :param node_memory: memory of each NUMA node in MiB; None if the image does not assign memory to nodes.
     """
 
     texts: Mapping[str, str]
@@ -276,7 +276,7 @@ class FlavorGuest:
     def agreed_text(self, name: str, prefix: str = "hw") -> str | None:
         """Return the text of a feature that flavor and image agree on; None if both lack it.
 
-        :raises InvalidRequest: they contradict each other.
+        :raises InvalidRequest: flavor and image contradict each other.
         """
         flavor, image = self.both_texts(name, prefix)
         if flavor and image and flavor != image:
@@ -300,7 +300,7 @@ class FlavorGuest:
     def agreed_flag(self, name: str) -> bool | None:
         """Whether flavor and image ask for a feature; None if neither mentions it.
 
-        :raises InvalidRequest: they contradict each other.
+        :raises InvalidRequest: flavor and image contradict each other.
         """
         flavor, image = self.both_flags(name)
         if flavor is not None and image is not None and flavor != image:
@@ -310,7 +310,7 @@ class FlavorGuest:
     def both_numbers(self, name: str) -> tuple[int, int]:
         """Return the numbers of a feature in the flavor and in the image, each 0 if missing.
 
-        :raises InvalidRequest: the text of the flavor is no number.
+        :raises InvalidRequest: the text of the flavor is not a number.
         """
         spec = self.specs.get(f"hw:{name}", "0")
         try:
@@ -337,7 +337,7 @@ def _is_number(suffix: str) -> bool:
 def check_known(prefix: str, name: str, value: str | None) -> None:
     """Check a value against the values of the image property of the same name.
 
-    :raises InvalidRequest: it is none of them.
+    :raises InvalidRequest: the value is none of the known ones.
     """
     known = CHOICES[f"{prefix}_{name}"].values
     if value and value not in known:

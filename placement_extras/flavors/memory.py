@@ -62,7 +62,7 @@ def find_encryption(guest: FlavorGuest) -> MemoryEncryption | None:
         raise refusal_error("encrypted memory needs hw_firmware_type=uefi of the image")
     if "q35" not in texts.get("hw_machine_type", "q35"):
         raise refusal_error(
-            "encrypted memory needs a machine of type q35, hw_machine_type of the image is another one"
+            "encrypted memory needs a machine of type q35, but the image has another hw_machine_type"
         )
     if found.is_stateless and not has_stateless_firmware(guest):
         raise refusal_error(f"{model} needs hw_firmware_stateless=true of the image")
@@ -82,7 +82,7 @@ def has_stateless_firmware(guest: FlavorGuest) -> bool:
 def check_locked(guest: FlavorGuest) -> None:
     """Check that locked memory comes with a page size.
 
-    :raises InvalidRequest: it does not, or flavor and image contradict each other.
+    :raises InvalidRequest: the flavor has no page size, or flavor and image contradict each other.
     """
     if guest.agreed_flag("locked_memory") and not any(guest.both_texts("mem_page_size")):
         raise refusal_error("locked memory needs hw:mem_page_size")
@@ -137,7 +137,7 @@ _MAX_DIGITS: Final = 9
 def check_nodes(guest: FlavorGuest, pinning: CpuPinning) -> None:
     """Check that CPUs and memory of the guest can be divided among its NUMA nodes.
 
-    :raises InvalidRequest: they cannot, or flavor and image contradict each other.
+    :raises InvalidRequest: the nodes do not add up, or flavor and image contradict each other.
     """
     nodes = _node_count(guest)
     with_pages = has_pages(guest)

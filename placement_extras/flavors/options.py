@@ -29,7 +29,7 @@ class PciAliasType(types.ConfigType):
     def __call__(self, value: str) -> Mapping[str, str]:
         """Parse an alias.
 
-        :raises ValueError: the text is no JSON object, or has no resource class and no ids of a device.
+        :raises ValueError: the text is not a JSON object, or has no resource class and no ids of a device.
         """
         said = json.loads(value)
         if not isinstance(said, dict) or not all(isinstance(each, str) for each in said.values()):
@@ -92,22 +92,20 @@ cannot know. Hosts that nova-compute does not report lack the trait.
         "disable_fallback_pcpu_query",
         default=True,
         help="""
-Refuse a claim of a flavor with hw:cpu_policy=dedicated if no candidate has PCPU.
-If false, a candidate with VCPU is used then. Nova has this option in
-[workarounds] with the default false, because it checks the host afterwards and
-refuses one that does not pin. A claim has no such check, so leave it true unless
-all hosts without PCPU pin guests as before Nova 20 (vcpu_pin_set).
+Refuse a claim of a flavor with hw:cpu_policy=dedicated if no candidate has PCPU. If false, the claim then
+uses a candidate with VCPU. Nova has this option in [workarounds] with the default false, because Nova checks
+the host afterwards, and refuses a host that does not pin guests. A claim has no such check, so leave it true
+unless all hosts without PCPU pin guests as before Nova 20 (vcpu_pin_set).
 """,
     ),
     cfg.MultiOpt(
         "pci_alias",
         item_type=PciAliasType(),
         help="""
-Alias of PCI devices that flavors name in pci_passthrough:alias: a JSON object as
-in Nova's [pci] alias, for a Nova with [filter_scheduler] pci_in_placement = true.
-Each device is a group of its own, with the traits and the resource class of the
-alias. Without resource_class the class comes from vendor_id and product_id. Repeat
-the option for each alias.
+Alias of PCI devices that flavors name in pci_passthrough:alias: a JSON object as in Nova's [pci] alias, for a
+Nova with [filter_scheduler] pci_in_placement = true. Each device is a separate group of the request, with the
+traits and the resource class of the alias. Without resource_class the class comes from vendor_id and
+product_id. Repeat the option for each alias.
 """,
     ),
 ]

@@ -146,7 +146,7 @@ def _effective_policy(guest: FlavorGuest, policy: str | None, emulator_is_isolat
 def _cpu_amount(guest: FlavorGuest, resource_class: str) -> int:
     """Return the sum of amounts in extra specs.
 
-    Texts that are no number are skipped; ``groups`` warns of them.
+    Texts that are not numbers are skipped; ``groups`` warns of them.
     """
     total = 0
     for name, value in guest.numbered_specs("resources"):

@@ -111,7 +111,7 @@ def warn_unknown_names(flavor: NovaFlavor, warnings: FlavorWarnings) -> None:
             name.startswith("hw_") and name not in _PROPERTIES and not _PROPERTY_WITH_NODE.fullmatch(name)
         ):
             meant = name.replace(":", "_", 1)
-            warnings.add(f"{name} is no image property that Nova knows", meant, sorted(_PROPERTIES))
+            warnings.add(f"{name} is not an image property that Nova knows", meant, sorted(_PROPERTIES))
 
 
 def _check_specs(names: Iterable[str], warnings: FlavorWarnings) -> None:
@@ -119,7 +119,7 @@ def _check_specs(names: Iterable[str], warnings: FlavorWarnings) -> None:
         meant = _meant_spec(name)
         if meant is not None:
             known = [meant] if SPEC_OF_GROUP.fullmatch(meant) else sorted(_SPECS)
-            warnings.add(f"{name} is no extra spec that Nova knows", meant, known)
+            warnings.add(f"{name} is not an extra spec that Nova knows", meant, known)
 
 
 def _meant_spec(name: str) -> str | None:

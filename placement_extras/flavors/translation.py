@@ -1,7 +1,7 @@
 """Translates a flavor with its image to a request for allocation candidates.
 
-Some extra specs do not affect a request, but Nova refuses a guest with a wrong value. These are checked
-first.
+Some extra specs do not affect a request, but Nova refuses a guest with a wrong value. Such extra specs are
+checked first.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ _MIB_OF_GIB = 1024
 class FlavorTranslation:
     """The request for a flavor.
 
-    :param fallback: the second choice for a guest with dedicated CPUs: the same with shared CPUs. Nova asks
-        for it as well, for hosts that do not report PCPU.
+    :param fallback: the second choice for a guest with dedicated CPUs: the same request with shared CPUs.
+        Nova makes this request as well, for hosts that do not report PCPU.
     :param warnings: sentences about parts of the flavor that were not understood and are left out.
     """
 

@@ -25,7 +25,7 @@ from placement_extras.migration.importer import ImportOutcome
 from placement_extras.migration.stock_database import StockContent, StockTables, open_source, read_stock
 
 ASIDE: Final = "adopted_"
-"""Prefix of our tables during an abandonment in steps. It keeps workers from writing to them."""
+"""Prefix of our tables during an abandonment in steps. The prefix keeps workers from writing to them."""
 
 _REVISION_TABLE: Final = "alembic_version"
 
@@ -85,8 +85,8 @@ def adopt_database(
 def require_stock(url: str) -> None:
     """Check that the database at a URL can be adopted.
 
-    :raises Conflict: it does not have a known revision of OpenStack Placement.
-    :raises Unavailable: it does not answer.
+    :raises Conflict: the database does not have a known revision of OpenStack Placement.
+    :raises Unavailable: the database does not answer.
     """
     _stock_revision(migration.find_database(url))
 
@@ -188,7 +188,8 @@ def restore_stock(conn: sa.Connection, prefix: str = "") -> None:
 def own_table_names(present: set[str]) -> list[str]:
     """Return the names in ``present`` that belong to our tables.
 
-    Both schemas use some names. Such a table is ours if the other one is kept under its prefix.
+    Our schema and that of OpenStack Placement use some names. A table of such a name is ours if the other one
+    is kept under its prefix.
     """
     return [name for name in OURS if name in present and (name not in STOCK or KEPT + name in present)]
 

@@ -20,7 +20,7 @@ from placement_extras.migration.stock_database import open_source
 
 LOG = logging.getLogger(__name__)
 
-# characters; a file that is no URL, such as a device, must not fill the memory
+# characters; a file that is not a URL, such as a device, must not fill the memory
 _MAX_URL: Final = 64 * 1024
 _STANDARD_INPUT: Final = "-"
 
@@ -61,7 +61,7 @@ def run_adopt(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
         with open_source(url, owner) as source:
             adoption_move.require_move_rights(source.conn)
             notes = importer.examine_source(source, skip_orphans=arguments.skip_orphans)
-        print(*notes, "It can be adopted.", sep="\n")
+        print(*notes, "The database can be adopted.", sep="\n")
         return 0
     outcome = adoption_move.adopt_database(
         url, owner, conf.placement.additional_resource_classes, skip_orphans=arguments.skip_orphans
@@ -98,7 +98,7 @@ def comparison_text(comparison: TallyComparison) -> str:
 def take_over(conf: cfg.ConfigOpts) -> str | None:
     """Adopt the database if ``[placement_database] adopt`` is set.
 
-    This is a :class:`placement.maintenance.sync.Takeover`.
+    The function is a :class:`placement.maintenance.sync.Takeover`.
 
     :return: a description for the operator; None if there was no database to adopt.
     :raises Unavailable: the database does not answer, or cannot be adopted.

@@ -36,7 +36,7 @@ _MAX_AMOUNT: Final = 2**31 - 1
 def find_refusals(source: StockContent) -> list[str]:
     """Describe each item that our tables cannot hold.
 
-    Neither service writes such rows. They come from old releases and from SQL by hand.
+    Neither service writes such rows. Such rows come from old releases and from SQL by hand.
     """
     providers = _provider_names(source)
     return [
@@ -72,7 +72,7 @@ def _check_spellings(what: str, texts: Iterable[str]) -> Iterator[str]:
         try:
             first = known.setdefault(canonical_uuid(text), text)
         except InvalidRequest:
-            yield f"{what} {text!r}: that is no uuid"
+            yield f"{what} {text!r}: that is not a uuid"
             continue
         # setdefault() returns this very object unless an earlier one is equal.
         if first is not text:

@@ -187,7 +187,7 @@ class StockContent(DatabaseContent):
 def canonical_uuid(text: str) -> str:
     """Return a uuid in the spelling of the API; the source keeps the spelling of clients for aggregates.
 
-    :raises InvalidRequest: the text is no uuid.
+    :raises InvalidRequest: the text is not a uuid.
     """
     try:
         return str(uuid.UUID(text))
@@ -294,7 +294,7 @@ def _check_schema(conn: sa.Connection, t: StockTables) -> bool:
         missing = sorted(wanted - present.get(table.name, set()))
         if missing:
             raise InvalidRequest(
-                "This is no database of OpenStack Placement (Stein or newer): "
+                "This is not a database of OpenStack Placement (Stein or newer): "
                 f"table {table.name} lacks {', '.join(missing)}."
             )
     return has_types

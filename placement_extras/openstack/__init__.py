@@ -1,1 +1,4 @@
-"""Commands of the ``openstack`` client for ``/ext/v1``, a plugin of osc-placement. They use REST alone."""
+"""Commands of the ``openstack`` client for ``/ext/v1``, a plugin of osc-placement.
+
+The commands use only REST.
+"""

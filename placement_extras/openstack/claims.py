@@ -58,7 +58,7 @@ class CreateClaim(command.Lister):
 
       openstack allocation claim create 'resources=VCPU:4,MEMORY_MB:8192' --project-id web --user-id ann
 
-    A flavor in options or in a file replaces the query. It is translated as Nova does:
+    A flavor in options or in a file replaces the query. The service translates the flavor as Nova does:
 
       openstack allocation claim create --vcpus 4 --ram 8192 --project-id web --user-id ann
 
@@ -93,7 +93,7 @@ class CreateClaim(command.Lister):
         )
         add_topology(parser)
         parser.add_argument(
-            "--alternates", metavar="<number>", type=int, help="Number of other possible places to show"
+            "--alternates", metavar="<number>", type=int, help="Number of alternative choices to show"
         )
         _add_expires_in(parser, "Seconds after which the claim expires, unless it is confirmed")
         parser.add_argument("--dry-run", action="store_true", help="Show the claim without making it")
@@ -305,7 +305,7 @@ def _add_request_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="<criterion>=<weight>",
         action="append",
         default=[],
-        help="Criterion to choose the best place by, such as pack=1 or attribute:price=-2 (may be repeated)",
+        help="Criterion for the best place, such as pack=1 or attribute:price=-2 (may be repeated)",
     )
 
 

@@ -121,15 +121,15 @@ class ShowCapacity(command.Lister):
             metavar="<name>=<number>",
             action="append",
             default=[],
-            help="Guests of a flavor in one set of all proportions, to count the sets that fit at once "
-            "(may be repeated)",
+            help="Number of guests of a flavor in one set; the command counts the sets that fit together"
+            " (may be repeated)",
         )
         parser.add_argument(
             "--excluded-host",
             metavar="<host>",
             action="append",
             default=[],
-            help="Name or root provider's UUID of a host to drain, or that fails (may be repeated)",
+            help="Name or root provider's UUID of a host that is drained, or fails (may be repeated)",
         )
         parser.add_argument(
             "--drain",

@@ -18,7 +18,9 @@ _SIZES: Final = {
 }
 TOPOLOGIES: Final = ("single-numa-node", "restricted", "best-effort", "spread")
 """Ways to split dedicated CPUs and memory over NUMA nodes."""
-_MAX_FILE: Final = 1 << 20  # characters; a file that is no flavor, such as a device, must not fill the memory
+_MAX_FILE: Final = (
+    1 << 20
+)  # characters; a file that is not a flavor, such as a device, must not fill the memory
 _SHOWN: Final = {"OS-FLV-EXT-DATA:ephemeral": "ephemeral", "properties": "extra_specs"}
 """Other names in the output of `openstack flavor show`."""
 

@@ -10,8 +10,9 @@ Nouns
     A *lower bound* is a number of guests with known places. An *upper bound* is proved: no more guests fit.
     Mostly both are equal; they differ if the exact number would take too long.
 
-    A host is *full* for a flavor if no guest fits. Its *short* classes are those with too little free for the
-    way that lacks the fewest classes. The free amounts of the other classes of the flavor are *stranded*.
+    A host is *full* for a flavor if no guest fits. The *short* classes of a full host are those with too
+    little free for the way that lacks the fewest classes. The free amounts of the other classes of the flavor
+    are *stranded*.
 
 Modules
     - ``packing`` finds the ways of a flavor at a host, and counts the guests that fit into free amounts.
@@ -29,9 +30,8 @@ The order of calls
     (:func:`~placement_extras.planner.capacity.count_flavor`). For moves and drains it reads the guests of
     some hosts from the database, and simulates on a later view.
 
-Imports
-    Entry points load ``handler``, ``options`` and ``rules``; no other package imports this one. It uses the
-    search, the read model, and ``placement.store.holders``.
+Imports Entry points load ``handler``, ``options`` and ``rules``; no other package imports this one. The
+    planner uses the search, the read model, and ``placement.store.holders``.
 
 A worked example
     ``cn1`` has two NUMA nodes with 4 and 3 VCPU free, and 10 GB of disk. The flavor is

@@ -34,7 +34,7 @@ from placement_extras.planner.packing import (
 
 # each host of a larger group would need another packing of the whole group
 MAX_RETRIED: Final = 32
-"""Number of hosts of a group up to which it is packed again without each; larger groups get a bound."""
+"""Maximum number of hosts of a group for which it is packed again without each; larger groups get a bound."""
 
 
 @dataclass(eq=False, slots=True)
@@ -303,7 +303,8 @@ class FlavorCapacity:
 class CloudHosts:
     """The hosts of a snapshot on which guests are counted.
 
-    :param avoided: ids of the roots of hosts that are left out, together with the providers that they share.
+    :param avoided: ids of the roots of hosts that are left out, together with the providers that these hosts
+        share.
     """
 
     def __init__(
@@ -427,7 +428,8 @@ class _FlavorCount:
     ) -> None:
         """Add a host without room that would have room if it were unused.
 
-        :param ways: the ways of all hosts of its structure; the host may be too small for some of them.
+        :param ways: the ways of all hosts with the structure of this host; the host may be too small for some
+            ways.
         """
         self._budget.spend(1 + len(ways.ways) // 4)
         kept = ways.ways_within(capacities)

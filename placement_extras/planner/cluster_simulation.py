@@ -121,7 +121,7 @@ class ClusterSimulation:
     All slots are provider ids and classes. The ways of a request are those of unused hosts and unused sharing
     providers.
 
-    :param avoided: ids of the roots of hosts that are not used; nor are the providers that they share.
+    :param avoided: ids of the roots of hosts that are not used; nor are the providers that these hosts share.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class ClusterSimulation:
         :param times: the number of guests; -1 gives the amounts back.
         """
         for slot, amount in amounts:
-            # an entry of zero is no entry, so that it is known which hosts are as they were
+            # an entry of zero is not an entry, so that it is known which hosts are as they were
             before = self._taken.pop(slot, 0)
             after = before + times * amount
             if after:
@@ -265,7 +265,7 @@ class _RequestRoom:
         return formula is None or formula(free) > 0
 
     def candidate_hosts(self, board: ClusterSimulation) -> Iterator[Host]:
-        """Yield the hosts that may have had room at the beginning. They are found on demand."""
+        """Yield the hosts that may have had room at the beginning. The hosts are found on demand."""
         if self._left is None:
             self._left = self._look_for_room(board)
         number = 0

@@ -23,7 +23,7 @@ def flavor_document(
 ) -> dict[str, Any]:
     """Return the document of a flavor.
 
-    :param fallback: the capacity of its fallback.
+    :param fallback: the capacity for the fallback of the request.
     """
     worst = capacity.worst
     return {

@@ -48,7 +48,7 @@ def displace_guests(board: ClusterSimulation, guests: Sequence[HostedConsumer]) 
     First the largest guests take the first places with room. If some guests are left, all orders are tried
     within limits.
 
-    :param board: all hosts except those of the guests.
+    :param board: all hosts except the hosts of the guests.
     :raises placement.search.budget.BudgetExhausted: it takes too long.
     """
     for guest in guests:

@@ -1,7 +1,7 @@
 """The operation ``POST /ext/v1/capacity``: its body, its handler, and the guests that would have to move.
 
-The database has the guests of each host, the read model the room. One may be newer than the other. So a guest
-that comes, leaves or moves meanwhile may be counted twice or not at all.
+The database has the guests of each host, the read model the room. Either may be newer than the other. So a
+guest that comes, leaves or moves meanwhile may be counted twice or not at all.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ blueprint = Blueprint("ext_capacity", __name__)
 _BODY: Final = CapacityBody()
 
 _PLACING_SHARE: Final = 0.75
-"""Part of the time left that placing guests on hosts may take, where a topology splits them."""
+"""Part of the remaining time that placing guests on hosts may take, if a topology splits the guests."""
 
 
 @api_operation(blueprint, "POST", f"{EXT}/capacity", rules.CAPACITY, reads_json=True, writes_json=True)

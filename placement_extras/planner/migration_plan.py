@@ -65,7 +65,7 @@ def plan_with_fewest(makings: Iterable[MigrationPlan]) -> MigrationPlan:
 def nearest_hosts(board: ClusterSimulation, request: CandidatesRequest) -> list[Host]:
     """Return the hosts with guests to read. The hosts that lack least for a guest come first.
 
-    :raises placement.search.budget.BudgetExhausted: it takes too long.
+    :raises placement.search.budget.BudgetExhausted: the search takes too long.
     """
     order = count()
 
@@ -93,7 +93,7 @@ def make_room(
     :param hosts: the hosts with known guests, from :func:`nearest_hosts`.
     :param guests: the guests of these hosts.
     :param all_known: whether the hosts have no other guests.
-    :raises placement.search.budget.BudgetExhausted: it takes too long.
+    :raises placement.search.budget.BudgetExhausted: the search takes too long.
     """
     room = next(board.find_rooms(request), None)
     if room is not None:
@@ -280,7 +280,7 @@ class _MigrationSearch:
     def _try_moves(self, left: int) -> bool:
         """Return whether this number of moves makes room; if so, the moves are kept.
 
-        :raises TriesExhausted: it takes too long to find out.
+        :raises TriesExhausted: the search takes too long to find out.
         """
         least = self._least_moves()
         if not least:

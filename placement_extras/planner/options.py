@@ -19,8 +19,8 @@ placement.ext.search_too_long. The answer names the flavor at which the limit
 was reached. With a topology the answer is a range
 instead, and a warning has the number of hosts that were counted.
 
-A count occupies one of a worker's places for long searches; their number is
-in [api] candidates_deadline.
+A count is a long search; [api] candidates_deadline describes how many of these
+a worker runs at the same time.
 """,
     ),
 ]

@@ -277,7 +277,7 @@ class FootprintFinder:
     def footprints_at(self, tree: HostTree, shared: Sequence[Provider]) -> FlavorFootprints:
         """Return the ways at a host with the providers that share with it.
 
-        :raises placement.search.budget.BudgetExhausted: it takes too long.
+        :raises placement.search.budget.BudgetExhausted: the search takes too long.
         """
         patterns = self._patterns(tree, shared)
         if not patterns:

@@ -41,7 +41,7 @@ Place = tuple[Any, tuple[Way, ...]]
 def count_sets(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> FitBounds:
     """Return how many sets fit at once.
 
-    :raises placement.search.budget.BudgetExhausted: it takes too long.
+    :raises placement.search.budget.BudgetExhausted: the search takes too long.
     """
     upper_bound = min(share.upper_bound // share.number for share in shares)
     if not upper_bound:
@@ -167,7 +167,7 @@ class _SetPlacing:
     def _try_sets(self, sets: int) -> bool:
         """Return whether this number of sets fits; if so, the guests stay placed.
 
-        :raises TriesExhausted: it takes too long to find out.
+        :raises TriesExhausted: the search takes too long to find out.
         """
         ways = [[(free, way) for free, ways in places for way in ways] for places in self._places]
         numbers = [sets * number for number in self._numbers]

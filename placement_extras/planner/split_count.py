@@ -2,10 +2,10 @@
 
 If a guest always takes from one zone, and a zone has each class at one provider, the ways of the flavor are
 filtered and packed, which is exact. Otherwise the search of claims places one guest after the other on a copy
-of the host. That is the lower bound, and sums of free amounts give the upper bound.
+of the host. The result is the lower bound, and sums of free amounts give the upper bound.
 
-Only :mod:`placement_extras.planner.handler` uses this module. It is separate from ``capacity``, because it
-uses the search of claims.
+Only :mod:`placement_extras.planner.handler` uses this module. The module is separate from ``capacity``,
+because it uses the search of claims.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class _SplitCount:
     ) -> None:
         self._cloud = cloud
         self._budget = cloud.budget
-        #: the end of the budget for placing, if it is no error
+        #: the end of the budget for placing, if it is not an error
         # an empty tuple of exceptions catches nothing: the error then reaches the caller
         self._end: tuple[type[BudgetExhausted], ...] = () if placing is None else (BudgetExhausted,)
         #: number of hosts where guests could not be placed in time

@@ -1,8 +1,8 @@
 """Trials: changes that a search makes and undoes, and a limit of their number.
 
-Every search of the planner looks for successive changes that lead to a wanted state. It continues from each
-change, and undoes the change if it leads nowhere. The number of combinations grows without bound. So a search
-stops after some tries, and the answer has a bound instead.
+Every search of the planner looks for successive changes that lead to a wanted state. A search continues from
+each change, and undoes the change if it leads nowhere. The number of combinations grows without bound. So a
+search stops after some tries, and the answer has a bound instead.
 
     for way in journal.try_each(ways):
         take(way)
@@ -45,7 +45,7 @@ class TrialJournal:
         """Count one try.
 
         :raises TriesExhausted: the limit is already reached.
-        :raises placement.search.budget.BudgetExhausted: it takes too long.
+        :raises placement.search.budget.BudgetExhausted: the search takes too long.
         """
         self._tries_left -= 1
         self._budget.spend()

@@ -1,6 +1,6 @@
 """Writes that were in flight together.
 
-Their order is unknown, and so is their resulting content on both sides.
+The order of these writes is unknown, and so is their resulting content on both sides.
 """
 
 import json

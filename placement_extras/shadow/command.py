@@ -35,8 +35,9 @@ CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
         "stock-database",
         secret=True,
         help=(
-            "SQLAlchemy URL of OpenStack Placement's database. It is copied at the start into the database "
-            "of [placement_database] connection. Without this option that database must be a copy already, "
+            "SQLAlchemy URL of OpenStack Placement's database. The program copies it at the start into the"
+            " database of [placement_database] connection. Without this option that database must be a copy"
+            " already, "
             "and clients must not write until they use this address. A URL with a password belongs in a file "
             "for --config-file, as stock_database in section [DEFAULT]."
         ),
@@ -45,7 +46,8 @@ CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
         "copy-after",
         default=0.0,
         min=0.0,
-        help="Seconds between the start and the copy of the database. All clients must come here by then.",
+        help="Seconds between the start and the copy of the database. All clients must use this address by"
+        " then.",
     ),
     cfg.StrOpt(
         "ours-token",
@@ -61,7 +63,7 @@ CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
         "stock-timeout",
         default=300.0,
         min=1.0,
-        help="Seconds after which a silent OpenStack Placement counts as away.",
+        help="Seconds after which a silent OpenStack Placement counts as unavailable.",
     ),
 )
 
@@ -95,8 +97,8 @@ def _run_processes(
 ) -> int:
     """Run the proxy and the follower in two processes until stopped; return the exit status.
 
-    The comparison then takes no time of the interpreter that answers clients. Both processes end with this
-    one.
+    The comparison then takes no time of the interpreter that answers clients. Both other processes end with
+    this one.
     """
     # a forked child would inherit the other ends of the pipes, which then never report their end
     context = multiprocessing.get_context("spawn")

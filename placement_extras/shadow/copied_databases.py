@@ -58,7 +58,10 @@ class CopyMoment:
         return copy.started + copy.seconds < self.earliest
 
     def is_within(self, copy: MirroredRequest) -> bool:
-        """Whether a request was a write in flight at this moment. Its changes may be in the copy or not."""
+        """Whether a request was a write in flight at this moment.
+
+        The changes of such a write may be in the copy or not.
+        """
         return copy.is_write and copy.started < self.latest and not self.is_after(copy)
 
 

@@ -120,7 +120,7 @@ class MirroredRequest:
     """A request that was passed on.
 
     :param number: in the order in which requests came in.
-    :param received: the answer; None where it was not kept, and ``missed`` has the reason.
+    :param received: the answer; None if the answer was not kept, and ``missed`` has the reason.
     :param started: time of arrival in seconds of the monotonic clock of this machine.
     :param seconds: time until the answer of the stock service was complete.
     :param beside: the numbers of the writes that were in flight at the same time.

@@ -27,12 +27,12 @@ BEFORE: Final = "it was answered before the database was copied"
 BOUNDS: Final = BacklogBounds(reads=128 << 20, writes=256 << 20, any_write=512 << 20)
 """Bounds of the copies that wait to be replayed.
 
-They may take more memory than those in the answering process.
+These copies may take more memory than those in the answering process.
 """
 _NICENESS: Final = 10  # clients go before the comparison
 _FINISH_SECONDS: Final = 10.0
 _ANSWER_SECONDS: Final = 10.0
-"""Maximum time of writes in flight at the moment of the copy. Another moment is tried after it."""
+"""Maximum time of writes in flight at the moment of the copy. After this time another moment is tried."""
 _TICK_SECONDS: Final = 0.02
 
 

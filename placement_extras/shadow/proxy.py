@@ -1,6 +1,6 @@
 """The process that answers clients, under gunicorn, with the answers of the stock service.
 
-It records which requests are in flight together, because their order is unknown.
+The proxy records which requests are in flight together, because their order is unknown.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ _CONNECTION_HEADERS: Final = frozenset(
 class RequestForwarder:
     """WSGI application that forwards requests to a URL and returns the answers.
 
-    :param stock: URL of the stock service, with the prefix that it is mounted at.
+    :param stock: URL of the stock service, with the prefix of its API.
     :param threads: maximum number of requests in flight.
     :param seconds: timeout of a silent stock service.
     """

@@ -178,14 +178,14 @@ class ReplayVerdict(StrEnum):
 
     SAME = "same"
     KNOWN = "known"
-    """It differs by a documented deviation."""
+    """The answer differs by a documented deviation."""
     DIFFERENT = "different"
     RACED = "raced"
     """Other writes were in flight with it, in an unknown order."""
     DOUBTFUL = "doubtful"
-    """It differs, and concerns an item that several clients wrote at once before."""
+    """The answer differs, and concerns an item that several clients wrote at once before."""
     MISSED = "missed"
-    """It was not compared."""
+    """The answer was not compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ class ReplayOutcome:
     """A verdict on one copy.
 
     :param why: the reason of MISSED, the name of the deviation of KNOWN, else the difference.
-    :param answer: the answer of our service; None if it was not asked.
+    :param answer: the answer of our service; None if our service was not asked.
     :param seconds: time of our service.
     :param parts: whether the content of the databases differs from here on.
     """
@@ -213,7 +213,7 @@ class UnansweredRequest(Exception):
 Ask = Callable[[MirroredRequest], tuple[ShadowAnswer, float]]
 """Send a copy to our service; return the answer and its time in seconds.
 
-:raises UnansweredRequest: it did not answer, and the copy must not be sent again.
+:raises UnansweredRequest: the service did not answer, and the copy must not be sent again.
 """
 
 

@@ -270,7 +270,9 @@ class ComparerStatus:
             "placement_shadow_backlog_bytes", "Memory of the waiting requests, in bytes.", registry=registry
         ).set_function(lambda: self.backlog.bytes)
         Gauge(
-            "placement_shadow_left_out", "Requests without a copy, for lack of room.", registry=registry
+            "placement_shadow_left_out",
+            "Requests that were not copied because the queue was full.",
+            registry=registry,
         ).set_function(self._left_out)
         Gauge(
             "placement_shadow_in_doubt",

@@ -82,7 +82,7 @@ class _LibvirtSession:
 
 
 class LibvirtConnection:
-    """A connection that is opened, breaks and is opened again. Its methods may be called from any thread."""
+    """A connection that is opened, breaks and is opened again. The methods may be called from any thread."""
 
     def __init__(self, uri: str, happened: Callable[[str | None], None]) -> None:
         """Load libvirt; open() connects.
@@ -213,7 +213,7 @@ class LibvirtConnection:
         An ended domain refuses nothing. A domain in another job, such as a migration or a snapshot, takes the
         call once the job is over (``src/conf/virdomainjob.c``: "cannot acquire state change lock").
 
-        :raises libvirtError: libvirtd is away, which is no refusal either.
+        :raises libvirtError: libvirtd is away, which is not a refusal either.
         """
         timed_out = error.get_error_code() == self.libvirt.VIR_ERR_OPERATION_TIMEOUT
         # A full queue of jobs has no code of its own.
@@ -224,7 +224,7 @@ class LibvirtConnection:
     def usual_owner(self) -> str:
         """The user of QEMU processes of domains without a label of their own.
 
-        It has the form of ``DomainDescription.owner``, and is empty for a libvirtd of a session.
+        The result has the form of ``DomainDescription.owner``, and is empty for a libvirtd of a session.
 
         :raises DriverError: libvirtd does not answer.
         """

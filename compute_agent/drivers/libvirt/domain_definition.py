@@ -9,9 +9,9 @@ and block I/O by item: ``weight``, ``dev:/dev/vda`` for a device of the host, ``
 domain's own disks. A value without a note belongs to another program and stays. A note without pins is of an
 earlier release, which noted none, and all pins beside it are the agent's.
 
-Pins of another program are demands, unless they name all CPUs. Its shares and its quota of the whole domain
-are respected as well. The agent's own quotas are temporary and never in a definition. Memory that the agent
-binds has mode ``restrictive``, because no other mode can be changed while the guest runs.
+Pins of another program are demands, unless they name all CPUs. The program's shares and its quota of the
+whole domain are respected as well. The agent's own quotas are temporary and never in a definition. Memory
+that the agent binds has mode ``restrictive``, because no other mode can be changed while the guest runs.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class DomainBlockIo:
         return found if self.weight is None else found | {WEIGHT: self.weight}
 
     def with_items(self, items: Mapping[str, Item]) -> DomainBlockIo:
-        """The same with these items set."""
+        """The same block I/O with these items set."""
         rates = {item: value for item, value in items.items() if isinstance(value, DeviceRates)}
         weight = items.get(WEIGHT, self.weight)
         return DomainBlockIo(
@@ -97,7 +97,7 @@ def parse_blockio(root: ElementTree.Element) -> DomainBlockIo:
 def items_to_set(has: DomainBlockIo, wanted: BlockIo | None, own: Collection[str]) -> dict[str, Item]:
     """The items to set on a domain.
 
-    :param has: its present block I/O.
+    :param has: the present settings of block I/O of the domain.
     :param wanted: None: no values of the agent.
     :param own: the items that the agent has written before.
     """
@@ -193,13 +193,14 @@ class MemoryBinding:
 class DomainDefinition:
     """The settings that a domain starts with.
 
-    :ivar persistent: whether there is a definition. Without one these are the settings of the running domain.
+    :ivar persistent: whether there is a definition. Without a definition the settings are those of the
+        running domain.
     :ivar shares: None: the definition has none.
     :ivar noted: the shares that the agent wrote.
     :ivar quota: the quota of the whole domain in cores; None: no limit.
     :ivar pins: the CPUs of each guest CPU, each I/O thread and the emulator.
     :ivar pinned: the roles with a pin of their own.
-    :ivar own: the pins that the agent wrote; None: all of them.
+    :ivar own: the pins that the agent wrote; None: the agent wrote all pins.
     :ivar own_items: the items of block I/O, and ``soft_limit``, that the agent wrote.
     :ivar soft_limit: KiB of memory above which the domain is slowed down; None: no limit.
     """
@@ -228,7 +229,7 @@ class DomainDefinition:
     def demanded_pins(self, host: frozenset[int]) -> dict[ThreadRole, frozenset[int]]:
         """The pins of another program, without those to all CPUs of the ``host``.
 
-        ``<vcpu cpuset>`` is no pin: it is the default of threads without one.
+        ``<vcpu cpuset>`` is not a pin: it is the default of threads without one.
         """
         own = self.own_pins
         return {
@@ -274,7 +275,7 @@ class DomainDefinition:
 def parse_definition(inactive_xml: str, persistent: bool) -> DomainDefinition:
     """The definition in the inactive XML of a domain.
 
-    :raises ValueError: it is no XML, or a value cannot be read.
+    :raises ValueError: the text is not XML, or a value cannot be read.
     """
     root = parse(inactive_xml)
     note = root.find(f"metadata/{{{NAMESPACE}}}tuned")
@@ -306,7 +307,7 @@ def parse_definition(inactive_xml: str, persistent: bool) -> DomainDefinition:
 def parse_live(domain_xml: str) -> tuple[DomainBlockIo, int | None]:
     """The block I/O in the XML of a running domain, and its soft limit of memory in KiB.
 
-    :raises ValueError: it is no XML, or a number cannot be read.
+    :raises ValueError: the text is not XML, or a number cannot be read.
     """
     root = parse(domain_xml)
     return parse_blockio(root), _soft_limit(root)
@@ -315,7 +316,7 @@ def parse_live(domain_xml: str) -> tuple[DomainBlockIo, int | None]:
 def parse_binding(domain_xml: str) -> MemoryBinding:
     """The binding of a domain's memory.
 
-    :raises ValueError: it is no XML.
+    :raises ValueError: the text is not XML.
     """
     return _read_binding(parse(domain_xml))
 

@@ -3,7 +3,7 @@
 Every user with the right to define domains may have written the content of ``<metadata>``, and libvirt passes
 it on unchecked. So all texts here are checked before use.
 
-*Settings* are in the agent's own namespace. Those of Nova's flavor are extra specs, from which
+*Settings* are in the agent's own namespace. Settings of Nova's flavor are extra specs, from which
 :mod:`compute_agent.classification` reads the ones that count.
 
     <metadata>
@@ -66,9 +66,9 @@ _MAX_LENGTH: Final = 8 << 20
 # Several functions parse the live XML and the inactive XML of one domain in turn, so two entries are enough.
 @functools.lru_cache(maxsize=2)
 def parse(domain_xml: str) -> ElementTree.Element:
-    """The root element of a text. It is shared by all callers, so none may change it.
+    """The root element of a text. All callers share the element, so none may change it.
 
-    :raises ValueError: it is no XML, or not as libvirt writes it.
+    :raises ValueError: the text is not XML, or not as libvirt writes it.
     """
     if len(domain_xml) > _MAX_LENGTH:
         raise ValueError(f"XML of {len(domain_xml)} characters")
@@ -121,7 +121,7 @@ _ELEMENTS: Final = {"eviction_priority": "priority", **{name: name for name in S
 def describe_domain(domain_xml: str) -> DomainDescription:
     """The values in the XML of a running domain. Only guest CPUs that are plugged in count.
 
-    :raises ValueError: it is not the XML of a domain.
+    :raises ValueError: the text is not the XML of a domain.
     """
     root = parse(domain_xml)
     uuid, name, vcpu = (root.find(tag) for tag in ("uuid", "name", "vcpu"))
@@ -130,7 +130,7 @@ def describe_domain(domain_xml: str) -> DomainDescription:
     declared: dict[str, Any] = {}
     problems: list[str] = []
     for element, text in _our_settings(root).items():
-        # Elements of a later release are no problem.
+        # Elements of a later release are not a problem.
         if element not in _ELEMENTS:
             continue
         try:
@@ -180,7 +180,7 @@ def _read_address(source: ElementTree.Element) -> str:
 def run_number(domain_xml: str) -> str | None:
     """The id that libvirtd gave to this run of a domain; None if the domain does not run.
 
-    :raises ValueError: it is not the XML of a domain.
+    :raises ValueError: the text is not the XML of a domain.
     """
     return parse(domain_xml).get("id")
 
@@ -188,9 +188,9 @@ def run_number(domain_xml: str) -> str | None:
 def usual_owner(capabilities: str) -> str:
     """The user that libvirt's capabilities name for domains without a label of their own.
 
-    It is option ``user`` of qemu.conf; empty if there is none.
+    That user is the option ``user`` of qemu.conf; empty if there is none.
 
-    :raises ValueError: it is no XML.
+    :raises ValueError: the text is not XML.
     """
     for model in parse(capabilities).iterfind("host/secmodel"):
         if model.findtext("model") == "dac":
@@ -253,7 +253,7 @@ _STRICT: Final = "strict"
 def parse_constraints(domain_xml: str) -> PlacementConstraints:
     """The demands in the XML of a domain.
 
-    :raises ValueError: it is no XML, or a set of CPUs or nodes cannot be read.
+    :raises ValueError: the text is not XML, or a set of CPUs or nodes cannot be read.
     """
     root = parse(domain_xml)
     # libvirt numbers cells without an id in their order.
@@ -297,7 +297,7 @@ _RESOURCES: Final = re.compile(r"resources(?P<group>[A-Za-z0-9_-]{0,64}):(?P<nam
 def read_flavor(domain_xml: str) -> GuestFlavor:
     """The order that Nova wrote into a domain; an empty one if there is none. Bad numbers count as 0.
 
-    :raises ValueError: it is not the XML of a domain.
+    :raises ValueError: the text is not the XML of a domain.
     """
     root = parse(domain_xml)
     for namespace in NOVA_NAMESPACES:
@@ -381,7 +381,7 @@ def _dedicated_vcpus(specs: Mapping[str, str], vcpus: int) -> frozenset[int] | N
 
 
 def _read_amount(text: str | None) -> int:
-    """A text as an amount that Placement can have; 0 if it is no number."""
+    """A text as an amount that Placement can have; 0 if it is not a number."""
     text = (text or "").strip()
     if not text.isascii() or not text.isdecimal():
         return 0

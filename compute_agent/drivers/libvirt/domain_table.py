@@ -1,8 +1,8 @@
 """The table of running domains, and the search for domains that are about to start.
 
 One thread updates the table; any thread may read it. libvirtd answers nothing about a domain until its CPUs
-run, but its process exists well before. That process is found in /proc, among the processes that did not
-exist when libvirt's hook announced the start.
+run, but its process exists well before. The process is found in /proc, among the processes that did not exist
+when libvirt's hook announced the start.
 
 The table is apart from the driver because two locks protect it, and both are explained here: ``_lock`` for
 the entries, ``changing`` for the values of one entry. ``changing`` is taken first.
@@ -84,9 +84,9 @@ class ExpectedDomains:
     def expect_guest(self, domain_xml: str) -> Guest:
         """Wait for the process of a domain from now on.
 
-        :return: the guest that it will be, with pid 0. Its constraints are all pins that libvirt is about to
-            set, including those of the agent.
-        :raises ValueError: it is not the XML of a domain, or too many domains are expected.
+        :return: the guest that it will be, with pid 0. The constraints of the guest are all pins that libvirt
+            is about to set, including those of the agent.
+        :raises ValueError: the text is not the XML of a domain, or too many domains are expected.
         """
         found = domain_metadata.describe_domain(domain_xml)
         guest_uuid = str(uuid.UUID(found.uuid))
@@ -173,7 +173,7 @@ class DomainTable:
         self.changing = threading.Lock()
         """Held while a domain is read or changed, so that a look does not undo the note of a change.
 
-        It is taken before the lock of the entries, and held during calls of libvirtd.
+        This lock is taken before the lock of the entries, and held during calls of libvirtd.
         """
         self._running: dict[str, RunningDomain] = {}
         self._complete = False
@@ -195,7 +195,7 @@ class DomainTable:
     def find_entry(self, guest: Guest) -> RunningDomain:
         """The domain of a guest, without a look at its process.
 
-        :raises GuestGoneError: its end was seen, or another run of it is known.
+        :raises GuestGoneError: the guest's end was seen, or another run of it is known.
         """
         with self._lock:
             known = self._running.get(guest.uuid)
@@ -206,7 +206,7 @@ class DomainTable:
     def find_living(self, guest: Guest) -> RunningDomain:
         """The domain of a guest that runs.
 
-        :raises GuestGoneError: it has ended, or another run of it is known.
+        :raises GuestGoneError: the guest has ended, or another run of it is known.
         """
         known = self.find_entry(guest)
         if not known.is_alive:
@@ -258,7 +258,7 @@ class DomainTable:
                     self._lost[guest_uuid] = reason
                 was_lost = not reason and self._lost.pop(guest_uuid, None) is not None
                 if was_lost:
-                    LOG.info("Domain %s is not lost any more", guest_uuid)
+                    LOG.info("The agent manages domain %s again", guest_uuid)
         # Reported without the locks, as the listener may ask the table.
         if before is not None and not same:
             self._report_change(ChangeKind.STOPPED, before)
@@ -319,7 +319,10 @@ class DomainTable:
         except DriverError as error:
             if not self._connection.is_open:
                 raise
-            reason = f"{error}. Until that is mended it is not managed, and keeps what it holds"
+            reason = (
+                f"{error}. Until that is corrected the agent does not manage the domain, which keeps"
+                " its CPUs, cache and bandwidth"
+            )
             if reason != known_reason:
                 LOG.error("%s", reason)
         except Exception as error:
@@ -332,7 +335,7 @@ class DomainTable:
     def _describe_domain(self, guest_uuid: str) -> RunningDomain | None:
         """The present state of a domain; None if it does not run.
 
-        :raises DriverError: it cannot be described, or libvirtd went away.
+        :raises DriverError: the domain cannot be described, or libvirtd went away.
         """
         domain = self._connection.find_domain(guest_uuid)
         try:

@@ -1,9 +1,9 @@
 """The driver of QEMU domains: libvirtd runs them, and the driver sets CPUs, memory and block I/O.
 
-One thread keeps the connection and a table of running domains. It reads a domain when libvirtd reports an
-event of it, and all domains after libvirtd was away. The differences between table and domains replace the
-missed events. Guests run on without libvirtd, and the table stays. libvirtd reports no changes of definitions
-(``virsh schedinfo --config``, ``vcpupin --config``), so definitions are read in turn.
+One thread keeps the connection and a table of running domains. The thread reads a domain when libvirtd
+reports an event of it, and all domains after libvirtd was away. The differences between table and domains
+replace the missed events. Guests run on without libvirtd, and the table stays. libvirtd reports no changes of
+definitions (``virsh schedinfo --config``, ``vcpupin --config``), so definitions are read in turn.
 """
 
 from __future__ import annotations
@@ -349,7 +349,7 @@ class LibvirtDriver:
         return frozenset(tid for tid, role in threads.items() if role.runs_guest) or frozenset(threads)
 
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
-        """The threads with other CPUs than ``settings`` give their roles, with the CPUs that they have."""
+        """The threads with CPUs other than those that ``settings`` give their roles, each with its CPUs."""
         known = self._table.find_living(guest)
         found = {tid: has for tid, (_, has) in known.process.misplaced_threads(settings).items()}
         found |= self._helpers.misplaced_tasks(known, settings.emulator_cpus)
@@ -465,7 +465,7 @@ class LibvirtDriver:
             shares = definition.shares if goal.weight is None else group.libvirt_shares(goal.weight)
             if has is None and shares == definition.shares:
                 return False
-            with self._on_domain(known, "does not take CPU limits") as domain:
+            with self._on_domain(known, "does not accept CPU limits") as domain:
                 tuning = self._domain_tuning(domain)
                 # The definition comes first: the comparison of each round looks at the running domain alone,
                 # so a crash after the other order would leave the definition unchanged.
@@ -477,7 +477,7 @@ class LibvirtDriver:
                         tuning.limit(has, goal, group)
                         group.write_burst(has, goal)
                     except OSError as error:
-                        raise DriverError(f"guest {guest} does not take CPU limits: {error}") from error
+                        raise DriverError(f"guest {guest} does not accept CPU limits: {error}") from error
             if left := known.other_limits(wanted):
                 raise DriverError(f"guest {guest} has {left}, as libvirt did not make it {goal}")
         return True
@@ -564,14 +564,17 @@ class LibvirtDriver:
         return True
 
     def _set_soft_limit(self, guest: Guest, wanted: MemoryLimits) -> None:
-        """Set the soft limit where it differs. It is noted as the agent's before; a refusal is logged."""
+        """Set the soft limit where it differs.
+
+        The agent notes the limit as its own first; it logs a refusal.
+        """
         with self._table.changing:
             known = self._table.find_living(guest)
             live, defined = _soft_limit_differs(known, wanted)
             if not live and not defined:
                 return
             kib = _soft_limit_kib(wanted)
-            with self._on_domain(known, "does not take limits of memory") as domain:
+            with self._on_domain(known, "does not accept limits of memory") as domain:
                 tuning = self._domain_tuning(domain)
                 try:
                     known.note_definition(tuning.note_items(known.definition, {SOFT_LIMIT}))
@@ -599,7 +602,7 @@ class LibvirtDriver:
         )
 
     def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
-        """Set the differing items of the domain and of its definition. They are noted as the agent's before.
+        """Set the differing items of the domain and of its definition. The agent notes them as its own first.
 
         Items that libvirt refuses are not tried again: the refusal depends on cgroups and on the kernel.
         """
@@ -608,7 +611,7 @@ class LibvirtDriver:
             live, defined = _blockio_todo(known, wanted)
             if not live and not defined:
                 return False
-            with self._on_domain(known, "does not take limits of block I/O") as domain:
+            with self._on_domain(known, "does not accept limits of block I/O") as domain:
                 tuning = self._domain_tuning(domain)
                 try:
                     known.note_definition(tuning.note_items(known.definition, {*live, *defined}))

@@ -1,14 +1,14 @@
 """The tasks that serve a guest outside its QEMU process, and their CPUs.
 
-libvirtd starts helpers of a domain as processes: swtpm, virtiofsd, passt. Those of a starting domain are in
-the group of its main thread. Those that are plugged in later stay in libvirtd's own group.
+libvirtd starts helpers of a domain as processes: swtpm, virtiofsd, passt. Helpers of a starting domain are in
+the group of its main thread. Helpers that are plugged in later stay in libvirtd's own group.
 
 From Linux 6.4 on, the kernel's workers of vhost are threads of QEMU. Up to Linux 6.3 they are kernel threads
 ``vhost-PID``, in the group of the thread that made them. Without that group they have all CPUs of the host.
 
 The members of a group of the main thread are known. Other helpers have pid files in libvirt's state folder.
-Their names begin with the number of the domain's run. Users of helpers may write into some of its folders. So
-a pid counts only for a process with the name of a helper, and in no group of another domain.
+The names of these files begin with the number of the domain's run. Users of helpers may write into some of
+its folders. So a pid counts only for a process with the name of a helper, and in no group of another domain.
 """
 
 from __future__ import annotations
@@ -271,7 +271,8 @@ def _is_settled(known: RunningDomain, task: HelperTask, cpus: CpuSet) -> bool:
 def _move_task(task: HelperTask, cpus: CpuSet) -> tuple[CpuSet | None, str]:
     """Set the CPUs of a task.
 
-    :return: the CPUs that it has then, None if it is gone, and the reason for others than wanted.
+    :return: the CPUs of the thread afterwards, None if it is gone, and the reason if these CPUs are not the
+        wanted ones.
     """
     tid = task.identity.pid
     # The kernel may have given the id to another task since.

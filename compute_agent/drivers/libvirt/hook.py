@@ -88,7 +88,9 @@ def hook_path(hooks: Path) -> Path:
 
 
 def state(hooks: Path, socket: Path | None = None) -> HookState:
-    """The state of the hook. One of another release, for another ``socket``, or not executable, is outdated.
+    """The state of the hook.
+
+    A hook of another release, for another ``socket``, or that is not executable, counts as outdated.
 
     :raises OSError: the folder cannot be read.
     """
@@ -111,7 +113,7 @@ def install_hook(hooks: Path, socket: Path) -> bool:
     """Install the hook; return whether it was missing or outdated.
 
     :raises ForeignHookError: there is a file that the agent has not made.
-    :raises OSError: it cannot be written; the former state stays.
+    :raises OSError: the hook cannot be written; the former state stays.
     """
     path, found = hook_path(hooks), state(hooks, socket)
     if found is HookState.FOREIGN:
@@ -142,7 +144,7 @@ def remove(hooks: Path) -> bool:
     """Remove the hook; return whether there was one.
 
     :raises ForeignHookError: the file is not the agent's.
-    :raises OSError: it cannot be removed.
+    :raises OSError: the hook cannot be removed.
     """
     path, found = hook_path(hooks), state(hooks)
     if found is HookState.FOREIGN:

@@ -1,8 +1,8 @@
 """The QEMU process of a domain in /proc, and the roles of its threads.
 
 libvirt reports neither. The process has the domain's uuid on its command line and runs as the user that
-libvirt gave it. Its threads have names, because libvirt starts QEMU with ``debug-threads=on``: ``CPU 0/KVM``
-or ``CPU 0/TCG``, and ``IO iothread1``. A thread that runs all guest CPUs is ``ALL CPUs/TCG``.
+libvirt gave it. The threads of QEMU have names, because libvirt starts QEMU with ``debug-threads=on``: ``CPU
+0/KVM`` or ``CPU 0/TCG``, and ``IO iothread1``. A thread that runs all guest CPUs is ``ALL CPUs/TCG``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ALL_VCPUS: Final = "ALL CPUs/"
 class ThreadRole:
     """The role of a thread: guest CPU ``vcpu``, I/O thread ``iothread``, or all guest CPUs.
 
-    Without any of these it is a thread of the emulator.
+    A thread without any of these is a thread of the emulator.
     """
 
     vcpu: int | None = None

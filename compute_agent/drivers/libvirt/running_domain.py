@@ -1,9 +1,10 @@
 """A running domain: its settings, their difference from the wanted ones, and the calls that change them.
 
 Limits are set through libvirt and read from the domain's cgroup (https://libvirt.org/cgroups.html). A read of
-the cgroup works while libvirtd is away, and costs a twentieth of a call. It also shows the kernel's values.
-Calls that fail raise ``libvirt.libvirtError``, which the driver translates. The persistent definition only
-decides where the guest runs between its next start and its placement, so a failed write of it is only logged.
+the cgroup works while libvirtd is away, and costs a twentieth of a call. The cgroup also shows the kernel's
+values. Calls that fail raise ``libvirt.libvirtError``, which the driver translates. The persistent definition
+only decides where the guest runs between its next start and its placement, so a failed write of it is only
+logged.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ class DomainGroup:
     def _legacy_limits(self) -> CpuLimits:
         """The limits of cgroup v1 (Documentation/scheduler/sched-bwc.rst), in terms of version 2."""
         shares, quota = (self._read_number(name) for name in ("cpu.shares", "cpu.cfs_quota_us"))
-        # A quota of -1 is no limit.
+        # A quota of -1 is not a limit.
         weight = max(round(shares * _DEFAULT_WEIGHT / _DEFAULT_SHARES), 1)
         return CpuLimits(weight, quota / self._read_number("cpu.cfs_period_us") if quota > 0 else None)
 
@@ -182,7 +183,8 @@ def find_group(pid: int) -> DomainGroup | None:
 def _mount_points() -> Mapping[str, Path]:
     """The mount points of the hierarchies, by ``cpu`` for version 1 and ``""`` for version 2.
 
-    They are read once from /proc/self/mountinfo (proc(5)), as they do not change while a host runs.
+    The mount points are read once from /proc/self/mountinfo (proc(5)), as they do not change while a host
+    runs.
     """
     found: dict[str, Path] = {}
     for line in read_text("/proc/self/mountinfo").splitlines():
@@ -197,7 +199,7 @@ def _mount_points() -> Mapping[str, Path]:
 
 @dataclass(frozen=True, slots=True)
 class SettledTask:
-    """A task that has other CPUs than it should have, after the attempt to move it, and the reason."""
+    """A task that still has other CPUs than wanted after the attempt to move it, and the reason."""
 
     wanted: CpuSet
     has: CpuSet
@@ -252,7 +254,8 @@ class RunningDomain:
     def note_definition(self, definition: DomainDefinition) -> None:
         """Note that the agent changed the definition to this one.
 
-        Its new text is not known. The former text must not count as read: another program may restore it.
+        The new text of the definition is not known. The former text must not count as read: another program
+        may restore it.
         """
         if definition != self.definition:
             self.definition, self.source = definition, ""
@@ -413,8 +416,8 @@ class DomainTuning:
     def persist_pins(self, has: DomainDefinition, settings: CpuSettings) -> DomainDefinition:
         """Write the differing pins into the persistent definition.
 
-        The note comes first, and has the old and the new pins: after a crash in between, neither is taken for
-        another program's.
+        The note comes first, and has the old and the new pins: after a crash in between, the agent recognises
+        both as its own.
 
         :return: the definition after the writes.
         """
@@ -469,8 +472,8 @@ class DomainTuning:
     def persist_shares(self, has: DomainDefinition, shares: int) -> DomainDefinition:
         """Write the agent's shares into the definition, with a note.
 
-        The note comes first, and has the old and the new shares: after a crash between the two writes,
-        neither is taken for another program's.
+        The note comes first, and has the old and the new shares: after a crash between the two writes, the
+        agent recognises both as its own.
 
         :return: the definition after the writes.
         """

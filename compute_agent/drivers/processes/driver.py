@@ -1,8 +1,8 @@
 """The driver of guests that are plain processes.
 
-A guest is started by the agent, in a session of its own, or adopted by the pid of a process or the folder
-of a cgroup v2 group. It outlives the agent. Pid and start time identify it, so that a later process with the
-same pid is another one. Guests are pinned by scheduler affinity (sched_setaffinity(2)). Where a cgroup v2
+A guest is started by the agent, in a session of its own, or adopted by the pid of a process or the folder of
+a cgroup v2 group. A guest outlives the agent. Pid and start time identify it, so that a later process with
+the same pid is another one. Guests are pinned by scheduler affinity (sched_setaffinity(2)). Where a cgroup v2
 group is writable, each guest has a group of its own below it.
 """
 
@@ -164,7 +164,7 @@ class ProcessDriver:
         Where guests have groups, the processes move into one of their own, so that the agent changes no
         values of another program's group.
 
-        :raises DriverError: it cannot be a guest, or cannot be recorded.
+        :raises DriverError: the process cannot be a guest, or cannot be recorded.
         """
         self._table.forbid_double(guest_uuid)
         source: GuestCgroup | None = None
@@ -200,9 +200,9 @@ class ProcessDriver:
         return record.as_guest()
 
     def stop(self, guest: Guest, timeout: float) -> None:
-        """Stop the guest: SIGTERM, and SIGKILL after ``timeout`` seconds. An ended guest is no error.
+        """Stop the guest: SIGTERM, and SIGKILL after ``timeout`` seconds. An ended guest is not an error.
 
-        :raises DriverError: it does not end by SIGKILL either, as while it waits for a disk.
+        :raises DriverError: the guest does not end even after SIGKILL, for example while it waits for a disk.
         """
         record = self._table.known_record(guest.uuid)
         deadline = time.monotonic() + timeout
@@ -358,7 +358,7 @@ class ProcessDriver:
             raise DriverError(f"guest {guest} cannot be pinned to {sorted(wanted)}: {error}") from error
         misplaced = self.misplaced_threads(guest, settings)
         if misplaced:
-            raise DriverError(f"guest {guest}: the kernel did not take the affinity of {sorted(misplaced)}")
+            raise DriverError(f"guest {guest}: the kernel did not accept the affinity of {sorted(misplaced)}")
         return changed
 
     def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
@@ -421,7 +421,7 @@ class ProcessDriver:
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
         """Write the NUMA nodes of the guest's group if they differ, and read back.
 
-        The kernel moves the memory. That of a guest without a group stays where it is.
+        The kernel moves the memory. The memory of a guest without a group stays on its nodes.
         """
         group = self._group_of(guest)
         # Once for all guests: the reason is the same, and a host may have hundreds of them.
@@ -495,7 +495,7 @@ class ProcessDriver:
         except OSError as error:
             raise DriverError(f"guest {guest} cannot have {line!r} in {name}: {error}") from error
         if left := self.blockio_drift(guest, wanted):
-            raise DriverError(f"guest {guest}: the kernel did not take it: {left}")
+            raise DriverError(f"guest {guest}: the kernel did not accept it: {left}")
         return True
 
     def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
@@ -540,7 +540,7 @@ def _signal_guest(record: ProcessRecord, number: signal.Signals) -> None:
 def _guest_processes(record: ProcessRecord) -> tuple[list[int], bool]:
     """The processes of a guest, and whether another program moved the main one out of the guest's group.
 
-    These are the members of the group; without a group, the main process with all descendants.
+    The processes are the members of the group; without a group, the main process with all descendants.
     """
     members = record.member_pids()
     if record.identity.pid in members:

@@ -3,8 +3,8 @@
 A value in a file that the agent never wrote belongs to another program and stays. A value that the agent
 wrote is repaired, and removed when it is no longer wanted. A guest without a group has none of these.
 
-This module decides what to write; :mod:`compute_agent.drivers.cgroup` knows the files. It is apart from the
-process driver, so that these decisions can be read and tested without processes.
+This module decides what to write; :mod:`compute_agent.drivers.cgroup` knows the files. The module is separate
+from the process driver, so that these decisions can be read and tested without processes.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ def missing_parts(group: GuestCgroup | None, wanted: BlockIo) -> list[str]:
     found = []
     has_weight = any(group.has_file(name) for name in WEIGHTS)
     if wanted.weight is not None and not has_weight:
-        found.append("the kernel has no io.weight: it takes the controller io with io.cost or bfq")
+        found.append("the kernel has no io.weight: this needs the controller io with io.cost or bfq")
     if wanted.rates and wanted.devices and not group.has_file(MAX):
-        found.append("the kernel has no io.max here: it takes the controller io in [cgroup] root")
+        found.append("there is no io.max here: this needs the controller io in [cgroup] root")
     if wanted.latency_us is not None and not group.has_file(LATENCY):
-        found.append("the kernel has no io.latency: it takes CONFIG_BLK_CGROUP_IOLATENCY")
+        found.append("the kernel has no io.latency: this needs CONFIG_BLK_CGROUP_IOLATENCY")
     if wanted.own_disks:
-        found.append("a process has no disks of its own: name devices of the host in place of guest")
+        found.append("a process has no disks of its own: name devices of the host instead of guest")
     return found
 
 

@@ -1,8 +1,8 @@
 """Starting and adopting process guests.
 
-A started guest is held before its first instruction, so that it is recorded and pinned before it runs. It
-inherits neither the agent's environment nor its open files. Kernel threads, the agent itself, and parts of
-other guests cannot be adopted.
+A started guest is held before its first instruction, so that it is recorded and pinned before it runs. A
+guest inherits neither the agent's environment nor its open files. Kernel threads, the agent itself, and parts
+of other guests cannot be adopted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OUTSIDE: Final = 0
 def adoptable_process(pid: int) -> ProcessIdentity:
     """The process with a pid.
 
-    :raises DriverError: it cannot be a guest.
+    :raises DriverError: the process cannot be a guest.
     """
     identity = procfs.identify_process(pid)
     if identity is None:
@@ -48,7 +48,8 @@ def adoptable_group(
 
     :param groups: the groups of all guests.
     :param guests: the uuids of the guests.
-    :raises DriverError: it is no group or has no process, or the system, the agent or another guest is in it.
+    :raises DriverError: the folder is not a group, is empty, or contains the system, the agent or another
+        guest.
     """
     if groups is None:
         raise DriverError(
@@ -83,7 +84,7 @@ def _find_objection(group: GuestCgroup, groups: CgroupRoot, guests: Collection[s
     """The reason why a group cannot be a guest; empty if it can."""
     folder, root = group.folder, groups.folder.resolve()
     if not (folder / "cgroup.procs").is_file() or not (folder / "cgroup.controllers").is_file():
-        return "it is no group of cgroup v2"
+        return "it is not a group of cgroup v2"
     if root.is_relative_to(folder):
         return f"it holds all guests ([cgroup] root is {root})"
     # A group of a guest that is not known was left by an agent that crashed while it adopted; that may go on.
@@ -166,7 +167,7 @@ def start_held(
     The guest does not inherit the limit that the unit sets on the agent's own memory (LimitDATA=).
 
     :param output: the descriptor for its standard output and error.
-    :raises OSError: it cannot be started.
+    :raises OSError: the command cannot be started.
     """
     # A session of its own, so that signals to the agent's group do not reach it and its leftovers can be
     # found.
@@ -199,7 +200,7 @@ def end_held(child: subprocess.Popen[bytes]) -> None:
 def release(child: subprocess.Popen[bytes]) -> None:
     """Let a held process run the guest's program.
 
-    :raises BrokenPipeError: it is gone.
+    :raises BrokenPipeError: the process is gone.
     """
     assert child.stdin is not None  # start_held() opened it; the assertion is for the type checker.
     child.stdin.write(b"go\n")

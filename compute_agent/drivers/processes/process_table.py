@@ -197,7 +197,7 @@ class ProcessTable:
     def forbid_double(self, guest_uuid: str) -> None:
         """Check that no guest has this uuid.
 
-        :raises DriverError: one has it.
+        :raises DriverError: a guest has this uuid already.
         """
         with self._lock:
             if guest_uuid in self._records:
@@ -214,7 +214,7 @@ class ProcessTable:
     def forbid_guests(self, pids: set[int]) -> None:
         """Check that none of the processes is the main process of a guest.
 
-        :raises DriverError: one is.
+        :raises DriverError: one of them is a guest.
         """
         for record in self.running_records():
             if record.identity.pid in pids:
@@ -330,7 +330,7 @@ class ProcessTable:
     def known_record(self, guest_uuid: str) -> ProcessRecord:
         """The record of a guest with an end that was not handled yet.
 
-        :raises GuestGoneError: it was handled.
+        :raises GuestGoneError: the end of the guest was handled.
         """
         with self._lock:
             record = self._records.get(guest_uuid)
@@ -430,7 +430,7 @@ def describe_status(status: int) -> str:
 def describe_unusable(it: UnusableRecord) -> str:
     """A sentence with the fault of a record and the remedy."""
     return (
-        f"the guest record {it.path} cannot be used ({it.reason}), so that its guest is not managed:"
+        f"the guest record {it.path} cannot be used ({it.reason}), so its guest is not managed:"
         f" adopt the process again (compute-agent guest adopt --uuid {it.guest_uuid} --pid PID), or remove"
         " the file if the guest does not run any more"
     )

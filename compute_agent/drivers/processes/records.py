@@ -1,12 +1,13 @@
 """Records and logs of process guests: one small file per guest, and its output beside it.
 
-A record, ``UUID.json``, corresponds to the definition of a domain. It does not depend on the agent's state
-file, so that the loss of either does not lose the guests. It is written before the guest's program runs. Only
-a record makes a process a guest: the agent believes no statement of a process about itself.
+A record, ``UUID.json``, corresponds to the definition of a domain. A record does not depend on the agent's
+state file, so that the loss of either does not lose the guests. A record is written before the guest's
+program runs. Only a record makes a process a guest: the agent believes no statement of a process about
+itself.
 
-The output is ``UUID.log``. A log without a record is of a guest that has ended. Its modification time is the
-guest's end (see :meth:`RecordStore.remove`) or its last output. Logs are kept for a while, as far as there is
-room.
+The output is ``UUID.log``. A log without a record is of a guest that has ended. The modification time of such
+a log is the guest's end (see :meth:`RecordStore.remove`) or its last output. Logs are kept for a while, as
+far as there is room.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class EndedLog:
 
 
 def choose_logs(logs: Iterable[EndedLog], now: float, retention: float, max_bytes: int) -> list[EndedLog]:
-    """The logs to remove: old ones, and the oldest of the others while they take too much room.
+    """The logs to remove: old ones, and the oldest of the others while they take too much space.
 
     :param now: seconds since the epoch.
     :param retention: seconds that a log is kept after the guest's end.
@@ -113,7 +114,7 @@ def try_prune(folder: Path, options: cfg.ConfigOpts.GroupAttr) -> None:
 class GuestLogs:
     """Keeps the logs of guests from filling the file system of the agent's own state.
 
-    Guests write their logs themselves, whether the agent runs or not. They append (O_APPEND), so a log is
+    Guests write their logs themselves, whether the agent runs or not. Guests append (O_APPEND), so a log is
     shortened in place. A guest that writes meanwhile may lose a part of its output. The logs of ended guests
     are shortened as well: a guest that fills a small disk within a second ends by that, and its log would
     keep the disk full.
@@ -302,7 +303,7 @@ class RecordStore:
     def save(self, record: ProcessRecord) -> None:
         """Write a record; durable when this returns. An unusable file in its place is put aside.
 
-        :raises OSError: it cannot be written, or a later release wrote the record, which stays.
+        :raises OSError: the record cannot be written, or a later release wrote the record, which stays.
         """
         if self._look_only:
             return
@@ -320,9 +321,9 @@ class RecordStore:
         write_durably(self._path(record.uuid), json.dumps(content, indent=1).encode())
 
     def remove(self, record: ProcessRecord) -> None:
-        """Remove the record of a guest that has ended, if there is one. Its log stays.
+        """Remove the record of a guest that has ended, if there is one. The guest's log stays.
 
-        :raises OSError: it cannot be removed.
+        :raises OSError: the record cannot be removed.
         """
         if self._look_only:
             return
@@ -400,8 +401,8 @@ def parse_record(content: Any) -> ProcessRecord:
 
     :raises ValueError: a field cannot be used.
     :raises KeyError: a field is missing.
-    :raises TypeError: the content is no object.
-    :raises AttributeError: the content is no object.
+    :raises TypeError: the content is not an object.
+    :raises AttributeError: the content is not an object.
     """
     number = content["format"]
     # type() and not isinstance(): True is an int.
@@ -417,7 +418,7 @@ def parse_record(content: Any) -> ProcessRecord:
         raise ValueError(f"{cgroup!r} is not the group of guest {guest_uuid}")
     command = content["command"]
     if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
-        raise ValueError("the command is no list of words")
+        raise ValueError("the command is not a list of words")
     return ProcessRecord(
         uuid=guest_uuid,
         name=_typed_value(content, "name", str),
@@ -482,7 +483,7 @@ def _chosen_settings(settings: GuestSettings) -> dict[str, Any]:
 def _read_identity(content: Mapping[str, Any]) -> ProcessIdentity:
     pid = _typed_value(content, "pid", int)
     if pid < 1:
-        raise ValueError(f"{pid} is no process id")
+        raise ValueError(f"{pid} is not a process id")
     return ProcessIdentity(
         pid, _typed_value(content, "start_time", int), _typed_value(content, "boot_id", str)
     )

@@ -24,7 +24,8 @@ RETURN_SECONDS: Final = 60.0
 """Between two steps of giving back: two windows, in which a relapse would be seen."""
 
 WAIT_SECONDS: Final = 300.0
-"""The time that giving back waits for trials of others; then these wait, but for one that has begun."""
+"""Seconds for which the removal of a limit waits for trials of other cases; afterwards it precedes new
+trials."""
 
 MAX_RELAPSES: Final = 4
 """Highest count of relapses: a limit that helps is then held 16 times as long."""
@@ -90,7 +91,7 @@ class InterferenceCase:
         return self.phase is CasePhase.HOLD and self.exhausted and time - self.since >= TRIAL_SECONDS
 
     def is_overdue(self, time: float) -> bool:
-        """Whether giving back is late, so that other trials wait for it."""
+        """Whether the removal of the limit is late, so that other trials wait for it."""
         # A trial ends by itself; only giving back can be kept waiting.
         match self.phase:
             case CasePhase.HOLD:
@@ -167,8 +168,8 @@ def advance_case(
 ) -> Turn:
     """The case after another sample, at ``time``, and the decisions about it.
 
-    ``lower`` is the next lower limit of the suspect, None at the floor. While it ``waits`` for the trial of
-    another case, no step is given back; without ``tries``, no further step is taken.
+    ``lower`` is the next lower limit of the suspect, None at the floor. While the case ``waits`` for the
+    trial of another case, its limit is not raised; without ``tries``, it is not lowered further.
     """
     elapsed = time - case.since
     match case.phase:

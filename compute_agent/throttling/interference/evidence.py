@@ -15,8 +15,8 @@ from compute_agent.model.resource import ThrottleControl
 from compute_agent.throttling.interference.signals import GuestReading, GuestSamples, InterferenceWatch
 
 HALF_LIFE: Final = 360
-"""Samples after which one counts half: an hour, so that a day's rhythm is followed and a disturbance is
-not."""
+"""Number of samples after which one counts half: an hour, so that a day's rhythm is followed and a
+disturbance is not."""
 
 LEARNING: Final = 30
 """Samples before a baseline says anything: five minutes."""
@@ -128,10 +128,11 @@ MIN_CORRELATION: Final = 0.35
 benchmarks.interference."""
 
 LEAST_PART: Final = 0.5
-"""A suspect that explains less than this part of the likeliest suspect's value is not tried in its place."""
+"""Instead of the likeliest suspect, the agent tries only suspects that explain at least this part of its
+value."""
 
 _ALIKE: Final = 3
-"""Samples in a row that count as one: ten seconds apart they are not independent of each other."""
+"""The number of consecutive samples that count as one: samples ten seconds apart depend on each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,7 @@ def find_suspects(
 ) -> list[SuspectGuest]:
     """All suspects in the newest of ``samples``, the likeliest first."""
     now = samples[-1]
-    # Current classes and CPUs: a guest that has moved away is no suspect.
+    # Current classes and CPUs: a guest that has moved away is not a suspect.
     reading = now.readings[victim]
     signal = watch.signal
     # Samples without the victim say nothing of it.

@@ -19,7 +19,8 @@ class GuestReading:
     """One guest. A value that is None or missing is not known.
 
     - ``facts`` are its class and allotments.
-    - ``cpus`` are those that it may run on, ``near`` with them those that share an L3 cache with one of them.
+    - ``cpus`` are the CPUs that the guest may run on; ``near`` are these, and the CPUs that share an L3 cache
+      with one of them.
     - ``limited``: some limit is in force for it.
     - ``cpu`` and ``delay`` are the cores that it used and waited for.
     - ``cpu_pressure`` and ``io_pressure`` are in percent of the time, ``io`` in bytes a second.
@@ -53,7 +54,7 @@ DomainValues = Mapping[str, float]
 """By domain: an L3 cache id as text, or "" for the host as a whole."""
 
 MIN_CPU: Final = 0.25
-"""Cores that a guest has to want: a ratio of two small numbers is noise, and would make a victim of an
+"""Minimum demand of a guest in cores: a ratio of two small numbers is noise, and would make a victim of an
 idle guest."""
 
 _MIN_BANDWIDTH: Final = 50e6
@@ -68,13 +69,13 @@ def _own_cpus(reading: GuestReading) -> frozenset[int]:
 class InterferenceSignal:
     """One way to suffer; greater is worse.
 
-    - ``values`` are those of a guest in a sample, ``amounts`` those that it takes of the resource.
+    - ``values`` are the values of a guest in a sample, ``amounts`` the amounts of the resource that it takes.
     - ``lever`` limits the amounts.
     - A violation is at least ``least`` above the mean, in the unit of the signal, and ``share`` of the mean
       above it.
     - ``words``, ``unit``, ``scale`` and ``needs`` are for messages.
-    - ``first_steps`` are taken at once to begin with, where one would hardly be seen.
-    - ``reach``: where values are of the host as a whole, a guest on none of these CPUs has no part in it.
+    - ``first_steps`` is the number of steps of the first limit, if one step would hardly have an effect.
+    - ``reach``: if values are of the whole host, a guest on none of these CPUs does not contribute to them.
     """
 
     name: str
@@ -96,7 +97,7 @@ class InterferenceSignal:
 
 
 def _run_delay(reading: GuestReading) -> DomainValues:
-    """The part of the time in which a guest wanted to run that it waited: 0.5 of 2 cores wanted and 1 had."""
+    """The waiting part of the time in which a guest wanted to run: 0.5 if it wanted 2 cores and had 1."""
     if reading.cpu is None or reading.delay is None:
         return {}
     # Of the time wanted, not of all: a guest that mostly sleeps would never seem to wait.

@@ -119,7 +119,7 @@ def state_to_json(state: InterferenceState, now: float) -> dict[str, Any]:
 def state_from_json(document: Any, now: float) -> InterferenceState:
     """The state from the state file.
 
-    :raises ValueError: it is not one. LookupError, TypeError and AttributeError, likewise.
+    :raises ValueError: the document is not such a state. LookupError, TypeError and AttributeError, likewise.
     """
     return InterferenceState(
         tuple(_case_from_row(row, now) for row in document["cases"]),
@@ -134,7 +134,7 @@ def _case_from_row(row: Any, now: float) -> InterferenceCase:
     steps = tuple(read_number(one, 1e6) for one in taken)
     # A limit of 0 would stop the suspect, and a depth beyond the steps has no limit.
     if not steps or min(steps) <= 0 or not 0 <= _whole_count(depth) <= len(steps):
-        raise ValueError(f"{taken!r}, {depth!r} are no limits")
+        raise ValueError(f"{taken!r}, {depth!r} are not limits")
     case = InterferenceCase(
         text(watch),
         text(victim),
@@ -157,7 +157,7 @@ def _case_from_row(row: Any, now: float) -> InterferenceCase:
 
 def _record_from_row(row: Any, now: float) -> tuple[SuspectPair, PairRecord]:
     watch, victim, suspect, aside, verdicts, age, escalated = row
-    # Before or after now; bounded, since a number from a file is no number of ours.
+    # Before or after now; bounded, since a number from a file is not a number of ours.
     aside = min(max(read_number(abs(aside), 1e12) * math.copysign(1, aside), -DAY_SECONDS), DAY_SECONDS)
     record = PairRecord(now + aside, _whole_count(verdicts), now - read_number(age, 1e12), escalated is True)
     return SuspectPair(text(watch), text(victim), text(suspect)), record
@@ -173,5 +173,5 @@ def _track_from_row(row: Any) -> tuple[SignalKey, SignalTrack]:
 
 def _whole_count(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 31:
-        raise ValueError(f"{value!r} is no count")
+        raise ValueError(f"{value!r} is not a count")
     return value

@@ -189,8 +189,8 @@ def find_breaches(
 ) -> list[ThresholdExceeded]:
     """The watermarks that usage has exceeded for long enough, and still exceeds in ``snapshot``.
 
-    The highest action priority comes first, and of one metric the lowest threshold, which decides; thresholds
-    above it matter only where they select guests that it does not.
+    The most urgent action comes first, and for each metric the lowest threshold, which decides. Higher
+    thresholds matter only if they select guests that the lowest one does not.
     """
     found = []
     for watermark in rules.watermarks:

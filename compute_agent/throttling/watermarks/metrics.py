@@ -199,8 +199,8 @@ class WatermarkMetric:
       not throttled. ``throttle_quantified``: the amount that a throttle frees can be computed.
     - ``evictable``: guests can be evicted for it.
     - ``evict_quantified``: the amount that an eviction frees can be computed.
-    - ``evict`` makes a guest leave in a way of this metric's own; None: the agent's way. It is called with
-      the guest's uuid, from a thread, and raises an exception when it fails.
+    - ``evict`` makes a guest leave in a way of this metric's own; None: the agent's way. The function is
+      called with the guest's uuid, from a thread, and raises an exception when it fails.
     """
 
     name: str
@@ -217,7 +217,7 @@ class WatermarkMetric:
     def __post_init__(self) -> None:
         # It is an option's value, a label of Prometheus and a word of the log.
         if not re.fullmatch(r"[a-z][a-z0-9_]*", self.name, re.ASCII):
-            raise ValueError(f"{self.name!r} is no name of a metric: small letters, digits and _")
+            raise ValueError(f"{self.name!r} is not a name of a metric: small letters, digits and _")
         if not 0 <= self.action_priority <= 10:
             raise ValueError(f"{self.name}: action_priority {self.action_priority} is not within 0..10")
         # A contradiction within a package is found when it is loaded, and not by the first plan.
@@ -277,7 +277,7 @@ class MetricRegistry(Mapping[str, WatermarkMetric]):
     def __init__(self, metrics: Iterable[WatermarkMetric] = BUILT_IN) -> None:
         """Metrics and their levers, by name.
 
-        :raises ValueError: two have one name, or two levers do and differ.
+        :raises ValueError: two metrics have the same name, or two different levers have.
         """
         self._metrics: dict[str, WatermarkMetric] = {}
         self.levers: dict[str, ThrottleLever] = {}
@@ -296,7 +296,7 @@ class MetricRegistry(Mapping[str, WatermarkMetric]):
     def add_metric(self, metric: WatermarkMetric) -> None:
         """Make another metric known.
 
-        :raises ValueError: its name, or that of its lever, is taken.
+        :raises ValueError: the name of the metric or of its lever, is taken.
         """
         if metric.name in self._metrics:
             raise ValueError(f"there are two metrics {metric.name}")
@@ -316,7 +316,8 @@ class MetricRegistry(Mapping[str, WatermarkMetric]):
 def load_registry() -> MetricRegistry:
     """The built-in metrics and those that installed packages offer.
 
-    One that cannot be used is left out after a log line, so that only a watermark that names it is refused.
+    A metric that cannot be used is left out after a log line, so that only a watermark that names it is
+    refused.
     """
     # First the built-in ones: a package must not replace what operators know by that name.
     registry = MetricRegistry()

@@ -1,8 +1,8 @@
 """Plans: the necessary actions of a round, in order, from a snapshot.
 
 Pure functions; an executor carries the plan out. The order is scheduling switch, evict, throttle down.
-Restoring comes only in a round without breach: in the reverse order of throttling, by steps, and not so far
-as to cause a new breach.
+Restoring comes only in a round without breach: in the reverse order of throttling, by steps, and only so far
+that no new breach is expected.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ class _RestoreGate:
     """Whether limits of a control may be given back now, and the maximum usage of its series afterwards.
 
     - ``up`` is where giving back stops, ``down`` where guests would be throttled or evicted.
-    - ``precise``: the effect of giving back can be computed; else one guest gets one step in a round.
+    - ``precise``: the effect of raising limits can be computed; otherwise one guest gets one step in a round.
     - ``orphan``: no series of the control has a watermark any longer.
     """
 

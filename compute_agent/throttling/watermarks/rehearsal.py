@@ -21,7 +21,7 @@ def rehearse_usage(
 ) -> list[WatermarkAct]:
     """The actions of the round in which all watermarks of a metric are confirmed at this ``usage``.
 
-    :raises ValueError: there is no such metric, it is not measured, or the usage is no amount of it.
+    :raises ValueError: there is no such metric, it is not measured, or the usage is not an amount of it.
     """
     watched = [one for one in rules.watermarks if one.metric == metric]
     if not watched:

@@ -1,7 +1,7 @@
 """The watermarks of a configuration: the ``[watermark:NAME]`` sections, and contradictions between them.
 
-Rules are the watermarks with the registry of metrics and the sizes of steps. They have the expected effects
-of actions.
+Rules are the watermarks with the registry of metrics and the sizes of steps. The rules have the expected
+effects of actions.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ABOVE: Final = (WatermarkAction.DISABLE_SCHEDULING, WatermarkAction.EVICT, Water
 class WatermarkThreshold:
     """The usage from which on an action is taken.
 
-    It is in the metric's unit, or ``relative``, in percent of the capacity of the host.
+    The amount is in the metric's unit, or ``relative``, in percent of the capacity of the host.
     """
 
     value: float
@@ -145,7 +145,7 @@ def parse_threshold(text: str, unit: MetricUnit) -> WatermarkThreshold:
     match = _THRESHOLD.fullmatch(text.strip())
     # Hundreds of digits are infinite as a float, and above every usage.
     if match is None or not math.isfinite(float(match[1])):
-        raise ValueError(f"{text!r} is no threshold: a number such as 12, 1.5, 12G or 80% is needed")
+        raise ValueError(f"{text!r} is not a threshold: a number such as 12, 1.5, 12G or 80% is needed")
     value, suffix = float(match[1]), match[2]
     if suffix == "%":
         if unit == MetricUnit.OTHER:
@@ -163,7 +163,7 @@ def parse_threshold(text: str, unit: MetricUnit) -> WatermarkThreshold:
 def check_together(watermarks: Iterable[WatermarkSection]) -> None:
     """Check that watermarks of one metric do not contradict each other.
 
-    Those in preview are checked apart from those in force.
+    Watermarks in preview are checked apart from those in force.
 
     :raises ConfigError: watermarks of one metric contradict each other.
     """
@@ -186,7 +186,7 @@ def check_together(watermarks: Iterable[WatermarkSection]) -> None:
         if down is not None and up is None:
             raise ConfigError(
                 f"{_option_name(down[0], WatermarkAction.THROTTLE_DOWN)}: without a throttle_up for"
-                f" {down[0].metric} guests would stay throttled"
+                f" {down[0].metric} guests would stay throttled for ever"
             )
         # At the same amount guests would be throttled and given back in turn.
         for action in (WatermarkAction.THROTTLE_DOWN, WatermarkAction.EVICT):
@@ -251,8 +251,8 @@ def _lowest_threshold(
 def _find_metric(name: str, text: str | None, registry: MetricRegistry) -> WatermarkMetric:
     metric = registry.get(text or "")
     if metric is None:
-        said = f"there is no metric {text!r}" if text else "which one is not said"
-        raise ConfigError(f"[{WATERMARK}{name}] metric: {said}; there are {', '.join(sorted(registry))}")
+        said = f"there is no metric {text!r}" if text else "the option is missing"
+        raise ConfigError(f"[{WATERMARK}{name}] metric: {said}; choose one of {', '.join(sorted(registry))}")
     return metric
 
 
@@ -281,7 +281,9 @@ def _read_selector(name: str, options: Any, classes: QosClasses) -> GuestSelecto
             raise ConfigError(f"{section}: there is no class {qos_class!r}; there are {known}")
         # Else the section would read as if it did something.
         if classes.is_protected(qos_class, dedicated=False):
-            raise ConfigError(f"{section}: {qos_class} is above [qos] highest_class and never acted on")
+            raise ConfigError(
+                f"{section}: {qos_class} is above [qos] highest_class and the agent never limits it"
+            )
     return GuestSelector(frozenset(chosen), options.max_priority)
 
 
@@ -393,6 +395,6 @@ def find_unenforceable(
         section, lever = f"[{WATERMARK}{watermark.name}]", registry[watermark.metric].lever
         # One reason is enough: a metric that is not measured has no throttling either.
         if reason := unmeasured_metrics.get(watermark.metric):
-            yield f"{section} metric = {watermark.metric}: nothing is ever done, as {reason}"
+            yield f"{section} metric = {watermark.metric}: the agent never acts, because {reason}"
         elif watermark.throttle_down and lever and (reason := unusable_levers.get(lever.name)):
-            yield f"{section} throttle_down: no guest is throttled, as {reason}"
+            yield f"{section} throttle_down: no guest is throttled, because {reason}"

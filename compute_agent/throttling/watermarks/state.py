@@ -151,7 +151,7 @@ def state_to_json(state: WatermarkState) -> dict[str, Any]:
 def state_from_json(content: Any) -> WatermarkState:
     """The state from the state file.
 
-    :raises ValueError: it is not one.
+    :raises ValueError: the content is not such a state.
     """
     try:
         # Checked one by one: a guest would be limited, or ended, by what another program wrote here.
@@ -175,5 +175,5 @@ def state_from_json(content: Any) -> WatermarkState:
 def _positive_limit(value: Any) -> float:
     # A limit of 0 stops a guest for good, and NaN compares with nothing: neither comes from here.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ValueError(f"{value!r} is no limit")
+        raise ValueError(f"{value!r} is not a limit")
     return float(value)

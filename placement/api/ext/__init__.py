@@ -1,6 +1,7 @@
 """Our own API, beside that of OpenStack Placement: a blueprint for each resource, below ``/ext/v1``.
 
-It has no microversions; its version document (``root``) names its version, which grows with each addition.
+This API has no microversions; its version document (``root``) names its version, which grows with each
+addition.
 
 Modules
     - ``claims`` finds candidates and claims them; ``reservations`` claims for later; ``explanations``

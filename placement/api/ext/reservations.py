@@ -79,7 +79,7 @@ def list_some(call: ApiRequest) -> Response:
 
 @api_operation(blueprint, "GET", _ONE, None, writes_json=True)
 def show_reservation(call: ApiRequest, reservation_uuid: str) -> Response:
-    """Show one reservation; one of another project is not found by a caller that may not see it."""
+    """Show one reservation. A caller that may not see reservations of another project gets 404 for them."""
     call.authorize(rules.SHOW_RESERVATION, {"project_id": call.project_id or _ANY_PROJECT})
     uuid = _known_uuid(reservation_uuid)
     with call.service.database.read() as conn:
@@ -120,7 +120,7 @@ def delete(call: ApiRequest, reservation_uuid: str) -> Response:
 def _known_uuid(uuid: str) -> str:
     """Return the uuid of a path in its canonical form, as in the database.
 
-    :raises NotFound: it is no uuid.
+    :raises NotFound: ``uuid`` is not a uuid.
     """
     canonical = canonical_uuid(uuid)
     if canonical is None:

@@ -26,8 +26,9 @@ A worked example
     nothing, and the search runs again. The answer is "no candidate", with VCPU:7 as the largest amount.
 
 Invariants
-    - One transaction checks a choice and writes it. Its providers have room, and are unchanged since it was
-      made (inventories, traits, aggregates and place in the tree); the policy of its group allows it.
+    - One transaction checks a choice and writes it. The providers of the choice have enough free, and are
+      unchanged since the choice (inventories, traits, aggregates and place in the tree); the policy of its
+      group allows it.
     - After a lost race the search runs again, on all that was committed until then. "No candidate" always
       results from such a search. A claim that loses every race gets "try again later".
     - For several wanted claims, "no candidate" means that there is no way to place them together. If the

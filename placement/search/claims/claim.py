@@ -27,7 +27,7 @@ Order = tuple[tuple[str, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class WantedClaim:
-    """A request for candidates, and the consumer that shall hold one in place of its current allocations.
+    """A request for candidates, and the consumer that is to hold one instead of its current allocations.
 
     - ``generation``: the consumer's generation as the client knows it; None for a new consumer.
     - ``version``: the microversion of the request's grammar.
@@ -84,7 +84,7 @@ class ChoiceScore:
 class HostChoice:
     """A candidate with its providers: the root of its host, amounts by provider, providers by suffix.
 
-    It has a score if the claim has an order.
+    A choice has a score only if the claim has an order.
     """
 
     root: Provider
@@ -202,8 +202,9 @@ NO_MEMBERS: Final[Mapping[int, int]] = {}
 class ClaimScenario:
     """A snapshot, which must not change, and for each group how many members each host has, by its root.
 
-    ``distances`` are known distances of zones; all others are equally far apart. The number of members of
-    each group is in ``sizes``, as one member may be on several hosts; without it each member is on one.
+    ``distances`` are known distances of zones; all others are equally far apart. ``sizes`` has the number of
+    members of each group, because a member may be on several hosts. Without ``sizes`` each member is on one
+    host.
     """
 
     snapshot: ModelSnapshot

@@ -3,8 +3,9 @@
 A zone can give each sum of what its rooms give, so that rooms of one zone may have different steps. The sums
 of a zone are a set of bits, one for each amount.
 
-A worked example: 5 of a zone with rooms of step 3 and 2 and of a zone with a room of step 1. The first zone
-can give 2, 3, 4 and 5. The most even division is 2 and 3, or 3 and 2: the sum of squares is 13.
+A worked example: the amount 5 is divided over a zone with rooms of steps 3 and 2, and a zone with a room of
+step 1. The first zone can give 2, 3, 4 and 5. The most even division is 2 and 3, or 3 and 2: the sum of
+squares is 13.
 
 What always holds
     - The parts of a division are above 0. The largest one exceeds the smallest by at most the least common
@@ -27,7 +28,7 @@ def even_divisions(
 ) -> Iterator[Division]:
     """Yield the divisions of an amount over all of these zones, the most even one first.
 
-    Where each zone has one room, all divisions take of the same rooms, and only the first one is yielded.
+    Where each zone has one room, all divisions take from the same rooms, and only the first one is yielded.
 
     :raises placement.search.budget.BudgetExhausted: the budget is spent.
     """

@@ -1,8 +1,8 @@
 """Places wanted claims: all of them, or none.
 
 The search tries choices of one claim with choices of those after it. Each choice makes a scenario of its own,
-which shares all but a few providers with the one before, so that nothing has to be undone. It tries failed
-states, and choices that leave the same room to the others, only once.
+which shares all but a few providers with the one before, so that nothing has to be undone. The search tries
+failed states, and choices that leave the same room to the others, only once.
 """
 
 import random
@@ -48,7 +48,7 @@ class PlacedClaim:
 
 @dataclass(frozen=True, slots=True)
 class UnplacedClaim:
-    """The first wanted claim that finds no place beside those before it, by its number, and the scenario."""
+    """The number of the first wanted claim without a place beside the earlier ones, and the scenario."""
 
     number: int
     world: ClaimScenario
@@ -57,10 +57,10 @@ class UnplacedClaim:
 def place_claims(
     world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> list[PlacedClaim] | UnplacedClaim:
-    """Return a choice for each wanted claim, such that all can be held together, or the first without one.
+    """Return a choice for each claim such that all can be held together, or the first claim without one.
 
-    The snapshot must not change meanwhile. Among equally good choices any may be made, so that claims at the
-    same time mostly do not meet.
+    The snapshot must not change meanwhile. Among equally good choices the result is random, so that
+    concurrent claims mostly choose different hosts.
 
     :raises BudgetExhausted: the budget is spent before this is known.
     """
@@ -71,7 +71,7 @@ def place_claims(
 
 
 def _exceeds_free(snapshot: ModelSnapshot, wanted: Sequence[WantedClaim]) -> bool:
-    """Return whether the claims together ask for more of a class than is free: no way need be tried."""
+    """Return whether the claims together ask for more of a class than is free: no choice need be tried."""
     asked: Counter[str] = Counter()
     for each in wanted if len(wanted) > 1 else ():
         # with a fallback it is unknown which of the two requests will be served
@@ -89,7 +89,7 @@ def _free_in_all(snapshot: ModelSnapshot, name: str) -> int:
 def _lack_hosts(
     world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> bool:
-    """Return whether claims that are kept apart have too few hosts for all of them: no way need be tried."""
+    """Return whether claims that are kept apart have too few hosts: no choice need be tried."""
     apart: dict[str, list[WantedClaim]] = {}
     for each in wanted:
         if each.group is not None and each.group.policy is GroupPolicy.ANTI_AFFINITY:
@@ -145,7 +145,9 @@ class _ClaimPlacing:
     def place_from(
         self, world: ClaimScenario, number: int, taken: Mapping[tuple[int, str], int]
     ) -> list[PlacedClaim] | None:
-        """Return the claims from this number on, placed beside those before them; None if there is no way.
+        """Return the claims from this number on, chosen after the claims before them.
+
+        None if there is no way.
 
         :param taken: amounts that those before take, by provider and class.
         """
@@ -304,7 +306,7 @@ def choices_at_hosts(
     *,
     distinct_only: bool = False,
 ) -> tuple[Iterator[int], Callable[[int], Choices]]:
-    """Return the roots of the hosts that may serve, from a random one on, and their choices.
+    """Return the roots of hosts that may serve the claim, starting with a random one, and the choices there.
 
     :param distinct_only: whether choices may be left out that differ from another one only in equal devices.
     """
@@ -346,7 +348,7 @@ def choices_at_hosts(
 def _find_alternates(
     wanted: WantedClaim, choice: HostChoice, others: Iterable[HostChoice]
 ) -> tuple[HostChoice, ...]:
-    """Return choices on other hosts: as many as are wanted, or as are found within the budget."""
+    """Return choices on other hosts: as many as wanted, or as many as the search finds within the budget."""
     found: dict[int, HostChoice] = {}
     if wanted.alternates:
         with suppress(BudgetExhausted):  # the choice itself is found, and is what counts

@@ -1,14 +1,14 @@
 """Upper bounds of scores per host, from sums, so that most hosts need not be searched.
 
-The total taken of each class is the same for all choices of a request. If the host alone provides it, this
-gives the used share of the host exactly, and the bound is the score of each choice. A criterion that depends
-on the choice of providers is bounded by its best score.
+The total taken of each class is the same for all choices of a request. If the host alone provides the class,
+this gives the used share of the host exactly, and the bound is the score of each choice. A criterion that
+depends on the choice of providers is bounded by its best score.
 
 Sums are added in the order of :mod:`placement.search.claims.scores`, so that the best choice is not above its
 bound by a rounding error.
 
-Only :mod:`placement.search.claims.placement` uses it. It is apart, as it reads sums of hosts, and no
-candidates.
+Only :mod:`placement.search.claims.placement` uses it. This code is a separate module, because it reads sums
+of hosts, and no candidates.
 """
 
 from collections import Counter
@@ -213,7 +213,7 @@ class ScoreUpperBounds:
         return [known.get(root, nobody) for root in self._roots]
 
     def _standing_bounds(self, name: str, *, low: bool) -> Iterable[float]:
-        """Return for each host where its best number, or that of any sharing provider, is among all."""
+        """Return for each host the rank of its best number, or of a sharing provider's, among all numbers."""
         whole = self._snapshot.attribute_range(name)
         of_trees = self._snapshot.attribute_ranges(name)
         numbers = [
@@ -252,7 +252,7 @@ def _beside_pools(
 ) -> tuple[float, float]:
     """Return the bounds of the used share of a class at a host, together with the pools that serve the host.
 
-    :param is_apart: whether several needs ask for the class, so that several pools may serve them.
+    :param is_apart: whether several needs ask for the class, so that several pools may serve these needs.
     """
     used, capacity = own
     found = [used_share(used, capacity, amount)] if capacity > 0 else []

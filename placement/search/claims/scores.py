@@ -1,7 +1,7 @@
 """Scores of choices by criteria, and choices in the order of their scores.
 
-Criteria look at the taken resources through :class:`_TakenAmounts`. Most of these are the same for all trees
-of a class when a candidate takes from its own tree alone, and are computed once for each pattern.
+Criteria look at the taken resources through :class:`_TakenAmounts`. If a candidate takes only from its own
+tree, most of these values are the same for all trees of a class, and are computed once for each pattern.
 
 A branch and bound finds the best choices, so that few hosts are searched.
 """
@@ -258,7 +258,7 @@ class _ChoiceTaking:
 def pack_score(taking: _TakenAmounts) -> float:
     """Return how much of the host would be used: the mean of the used shares of all taken classes.
 
-    A sharing provider counts as part of the host for the classes that are taken of it.
+    A sharing provider counts as part of the host for the classes that are taken from it.
     """
     return mean_share([*taking.used_shares()])
 
@@ -275,7 +275,10 @@ def zones_score(taking: _TakenAmounts) -> float:
 
 
 def distance_score(taking: _TakenAmounts) -> float:
-    """Return how near the NUMA nodes are: the distance within one, by the mean distance of two of them."""
+    """Return how near the NUMA nodes are.
+
+    The distance within one node, divided by the mean distance between two of them.
+    """
     apart = [*taking.zone_distances()]
     return min(1.0, LOCAL * len(apart) / max(1, sum(apart))) if apart else 1.0
 
@@ -315,7 +318,7 @@ def attribute_score(snapshot: ModelSnapshot, taking: _TakenAmounts, name: str, *
     """Return where the numbers of an attribute are in the range of all providers, from 0 to 1, the best.
 
     Each provider that gives something counts by its own number, or by that of its nearest ancestor with one.
-    Several count by their mean. None means that one of them has no number.
+    Several count by their mean. None means that a provider has no number.
 
     :param low: whether the lowest number is the best.
     """

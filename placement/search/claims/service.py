@@ -81,8 +81,8 @@ class ClaimService:
 
         :param reservation: the reservation from which all amounts move.
         :param also: called in the transaction that writes the claims, for further writes.
-        :raises NoCandidate: there is no place for all of them.
-        :raises Conflict: there is no such reservation for them.
+        :raises NoCandidate: there is no place for all of the claims.
+        :raises Conflict: there is no such reservation for the claims.
         :raises ConcurrentUpdate: a consumer's generation is not the given one.
         :raises InvalidRequest: a class, a trait, a root or a number that they name does not exist, or the
             search takes too long.
@@ -165,7 +165,7 @@ class ClaimService:
         return [replace(each, expires_at=times.get(each.wanted.consumer)) for each in placed]
 
     def _place_at_once(self, wanted: Sequence[WantedClaim], seconds: float) -> list[PlacedClaim] | None:
-        """Return places in a snapshot of a moment ago; None if it has none, as there may be some by now."""
+        """Return places in a recent snapshot; None if it has none. The current state may have some."""
         # mostly without a query: the transaction refuses a choice that is out of date
         with self._model.recent_view(_RECENT) as view:
             try:

@@ -43,7 +43,7 @@ _MAX_SUMS: Final = 256
 def full_amounts(
     snapshot: ModelSnapshot, name: str, topology: TopologyPolicy | None, budget: SearchBudget
 ) -> set[int]:
-    """Amounts of a class that hosts give where each provider that serves gives all it can.
+    """Amounts of a class that hosts give if each serving provider gives as much as possible.
 
     Of all amounts that fit, the largest is one of these, or a step of one provider more is too much.
 
@@ -370,7 +370,7 @@ class _SplitSearch:
         return zones
 
     def _has_traits(self, tree: HostTree, others: HostChoice, positions: Iterable[int]) -> bool:
-        """Return whether these providers, with others of the group without a suffix, have its traits."""
+        """Return whether these providers and others of the group without a suffix have its traits."""
         if not self._required:
             return True
         serving = [*others.mappings.get("", ()), *(tree.members[at] for at in positions)]

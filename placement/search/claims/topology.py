@@ -1,8 +1,8 @@
 """Splits of dedicated CPUs and memory over the zones of a host: which zones, and how much of each.
 
-A *zone* is a NUMA node with all providers below it; a host without any is one zone. Its *rooms* are the
-amounts of a class that each of its providers can give now. A *split* takes all requested amounts out of some
-zones, each class as evenly as the rooms allow.
+A *zone* is a NUMA node with all providers below it; a host without any is one zone. The *rooms* of a zone are
+the amounts of a class that each of its providers can give now. A *split* takes all requested amounts out of
+some zones, each class as evenly as the rooms allow.
 """
 
 from bisect import bisect_right
@@ -94,8 +94,8 @@ def best_splits(
 ) -> Ranked | None:
     """Return the best splits that a policy allows at a host, all of one rank; None if it allows none.
 
-    :param when_empty: the zones as if they were unused.
-    :param apart: the distance of two zones, by their numbers.
+    :param when_empty: the zones as if no guest used them.
+    :param apart: the distance of two zones, by the zones' numbers.
     :param accepts: returns whether a split will do.
     :raises BudgetExhausted: the budget is spent.
     """
@@ -163,7 +163,10 @@ def _all_shares(asked: Iterable[str], zones: Iterable[Zone]) -> Iterator[ZoneSha
 def _list_even_splits(
     asked: Mapping[str, int], zones: Sequence[Zone], budget: SearchBudget
 ) -> Iterator[tuple[tuple[int, ...], Split]]:
-    """Yield ways to take the amounts of all of these zones with their unevenness, the most even one first."""
+    """Yield ways to take the amounts from all these zones, each with its unevenness.
+
+    The most even way comes first.
+    """
     for divided in _combined_divisions(list(asked.items()), zones, budget):
         parts = [
             (name, part, zone[name])
@@ -254,7 +257,7 @@ def _splits_of_way(
 
 
 def _out_of(parts: Sequence[tuple[str, int, Sequence[ZoneRoom]]], budget: SearchBudget) -> Iterator[Split]:
-    """Yield all ways to take these amounts of classes, each out of the rooms beside it."""
+    """Yield all ways to take these amounts of classes, each amount from the rooms beside it."""
     if not parts:
         yield ()
         return
@@ -268,8 +271,8 @@ def _out_of(parts: Sequence[tuple[str, int, Sequence[ZoneRoom]]], budget: Search
 def _join_rooms(rooms: Sequence[ZoneRoom], common: Callable[..., int]) -> ZoneRoom:
     """Return the room of all providers of a zone together, approximately.
 
-    :param common: combines their steps. The greatest divisor covers amounts that some of them may give, the
-        least multiple amounts that each of them gives.
+    :param common: combines the steps of several pools. The greatest common divisor covers amounts that some
+        pools may give; the least common multiple covers amounts that each pool gives.
     """
     useful = [room for room in rooms if room.least <= room.most]
     if not useful:

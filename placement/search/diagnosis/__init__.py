@@ -1,12 +1,11 @@
 """The diagnosis of a request: why it has these candidates, or none. Pure functions over the read model.
 
-Nouns
-    A *clause* is one statement of a request; its *condition* is the kind of statement. Exactly one provider
+Nouns A *clause* is one statement of a request; its *condition* is the kind of statement. Exactly one provider
     serves a *part*: each group with a suffix is a part, and so is each resource class of the group without
-    one. A *host* is a tree of providers, by its root; providers that share with it through aggregates
-    count as its own. A *check* tests one provider for a clause. The *reason* of a host is the first condition
-    that it does not meet; a *near miss* is a host that lacks little of it. A *relaxation* is a set of changes
-    with which the request fits, and without any one of which it does not.
+    one. A *host* is a tree of providers, by its root; providers that share with it through aggregates count
+    as its own. A *check* tests one provider for a clause. The *reason* of a host is the first condition that
+    it does not meet; a *near miss* is a host that lacks little of it. A *relaxation* is a minimal set of
+    changes that makes the request fit.
 
 The order of conditions
     One provider has to pass all conditions of a part:
@@ -24,11 +23,11 @@ The order of conditions
 
     Conditions of the whole request follow:
 
-    - ``group``: for each part all of the above; hosts are left that can serve it and the parts before;
+    - ``group``: for each part all of the above; the remaining hosts can serve this part and all parts before;
     - ``root_required`` and ``root_forbidden``;
     - ``required`` traits of the group without a suffix: any provider with one of its classes has one of them;
-    - ``together``: all parts at once. It covers sums of amounts and those traits, and below microversion 1.29
-      the rule of one provider per tree;
+    - ``together``: all parts at once. This check covers sums of amounts and those traits, and below
+      microversion 1.29 the rule of one provider per tree;
     - ``same_subtree``;
     - ``group_policy``.
 

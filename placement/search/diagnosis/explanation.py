@@ -216,7 +216,7 @@ def _part_funnels(found: HostDiagnosis) -> Iterator[PartFunnel]:
 
 
 class _WholeFunnel:
-    """The hosts that are left, condition by condition; the others by the first one that they fail."""
+    """The remaining hosts after each condition, and the others by the first condition that they fail."""
 
     def __init__(self, found: HostDiagnosis, budget: SearchBudget) -> None:
         self.found = found
@@ -253,7 +253,7 @@ class _WholeFunnel:
     def check_together(self) -> None:
         """Check the conditions that tie the parts together.
 
-        :raises BudgetExhausted: it takes too long; the results so far stay.
+        :raises BudgetExhausted: the search takes too long; the results so far stay.
         """
         # the whole request first: a host that serves it passes every step, and most need no other search
         *steps, (last, whole) = joint_clauses(self.found.request)

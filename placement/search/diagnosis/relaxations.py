@@ -46,7 +46,7 @@ _Tell = Callable[[HostTree, Sequence[Provider]], bool]
 
 @dataclass(frozen=True, slots=True)
 class RequestRelaxation:
-    """Changes with which a request fits on a number of hosts; without any one of them it does not.
+    """A minimal set of changes with which a request fits on a number of hosts.
 
     ``left_out`` are clauses to leave out. ``amounts`` are clauses of resources, each with the largest amount
     below the requested one that fits beside the other changes.
@@ -88,7 +88,7 @@ class RelaxationSearch:
     def find_relaxations(self) -> Iterator[RequestRelaxation]:
         """Yield the smallest changes that make the request fit, which does not fit unchanged.
 
-        :raises placement.search.budget.BudgetExhausted: it takes too long to find the next.
+        :raises placement.search.budget.BudgetExhausted: the search takes too long to find the next.
         """
         found: list[Bits] = []
         levels: list[set[Bits]] = [set() for _ in range(MAX_CHANGES + 1)]
@@ -117,7 +117,7 @@ class RelaxationSearch:
         """Return the largest amount of a resource class that fits with all else as requested.
 
         :param clause: the clause of the resource class.
-        :raises placement.search.budget.BudgetExhausted: it takes too long.
+        :raises placement.search.budget.BudgetExhausted: the search takes too long.
         """
         # without an upper bound: the largest amount may be above the requested one
         return self._largest_amount(clause, frozenset(), {})
@@ -433,7 +433,7 @@ class TriedRelaxations:
     def find_changes(self) -> Iterator[RequestRelaxation]:
         """Yield the changes that help, in the order of the clauses.
 
-        :raises placement.search.budget.BudgetExhausted: it takes too long to find the next.
+        :raises placement.search.budget.BudgetExhausted: the search takes too long to find the next.
         """
         asked, found = asked_amounts(self._request), 0
         for clause in droppable_clauses(self._snapshot, self._request):

@@ -22,7 +22,7 @@ class FilterResult(NamedTuple):
 
     - ``first`` is the index of the first check that it does not pass, or the number of checks.
     - ``spared`` are alternative sets of clauses that it does not meet; without one of these sets it passes.
-      They are minimal: none contains another.
+      These sets are minimal: none contains another.
     - ``demands`` are slot, amount, index and clause of the checks that depend on free amounts.
     """
 
@@ -51,7 +51,7 @@ class LikeHosts:
     - ``firsts`` has for each part the largest index that a provider reaches, ``closest`` the positions of
       these providers.
     - ``options`` has for each part alternative sets of clauses to leave out, ``traits`` the same for each
-      required set of traits of the group without a suffix. They are minimal: none contains another.
+      required set of traits of the group without a suffix. These sets are minimal: none contains another.
     - ``root`` are the clauses about roots that have to be left out.
     """
 
@@ -74,7 +74,7 @@ class LikeHosts:
 
 
 class UnmetFilters(NamedTuple):
-    """The clauses to leave out of a request for hosts to serve it, as far as each part alone decides."""
+    """The clauses that a request must lose so that hosts can serve it, as far as each part alone decides."""
 
     root: Bits
     options: tuple[frozenset[Bits], ...]
@@ -130,7 +130,7 @@ def survey_hosts(
     """Check every host.
 
     :param among: the ids of the roots that count; None for all.
-    :raises placement.search.budget.BudgetExhausted: it takes too long.
+    :raises placement.search.budget.BudgetExhausted: the survey takes too long.
     """
     parts = clauses.parts_of(snapshot, request)
     found = HostDiagnosis(

@@ -32,4 +32,4 @@ def test_each_guest_has_its_rule_and_what_would_change():
     (changed,) = check_guests(ClassificationPolicy(rules, flavor_settings=frozenset()), documents)
     assert changed["rule"] == "night"
     assert changed["changes"] == ["qos_class: LS -> BE (rule night)", "priority: 3 -> 0 (default)"]
-    assert "compute_agent:priority does not count" in changed["problems"][0]
+    assert "compute_agent:priority has no effect" in changed["problems"][0]

@@ -27,7 +27,7 @@ def test_a_claim_that_expires_under_a_guest_is_logged_once_and_shown(rig, caplog
     assert rig.agent.reports.report_now()
     (line,) = told(rig, caplog)
     assert line.levelname == "WARNING"
-    assert f"Guest web ({UID}) loses what it holds in" in line.getMessage()
+    assert f"Guest web ({UID}) loses its allocation in" in line.getMessage()
     assert "confirm_claims" in line.getMessage()
     claim = rig.client.expiring_claim(UID)
     rig.client.confirm_claim(UID, claim.generation)

@@ -206,7 +206,7 @@ def test_another_user_of_the_sockets_group_may_read_and_not_change():
     assert answers["status"] == answers["guest.list"] == {"result": "done"}
     for name in ("guest.run", "guest.stop", "guest.adopt", "audit"):
         assert answers[name] == {
-            "error": f"{name} is for root and the user of the agent (0) alone, not for user 65534"
+            "error": f"{name} is only for root and the user of the agent (0) alone, not for user 65534"
         }
     assert names.keys() >= OPEN_METHODS
 
@@ -214,7 +214,7 @@ def test_another_user_of_the_sockets_group_may_read_and_not_change():
 def test_a_file_that_is_no_socket_is_not_removed(tmp_path):
     path = tmp_path / "precious"
     path.write_text("content")
-    with pytest.raises(OSError, match=f"cannot listen on {path}: it is no socket"):
+    with pytest.raises(OSError, match=f"cannot listen on {path}: it is not a socket"):
         SocketServer(path, {})
     assert path.read_text() == "content"
 

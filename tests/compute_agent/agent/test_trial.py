@@ -19,10 +19,10 @@ def tried(folder, settings=""):
         ("[interference:a]\nmode = act\n", r"\[interference:a\] signal"),
         ("[interference:a]\nsignal = run_delay\nvictims = NOBODY\n", "there is no class 'NOBODY'"),
         ("[cpu_class:a]\ngovernor = two words\n", "one word is needed"),
-        ("[blockio_class:a]\nread_bytes = 0\n", "a rate is 1 at least"),
+        ("[blockio_class:a]\nread_bytes = 0\n", "a rate must be at least 1"),
         ("[capacity]\ncollectors = nobody\n", "no installed package has a collector nobody"),
         ("[watermark:a]\nmetric = nothing\n", "nothing"),
-        ("[policy]\nname = static-pools\n", "there is none"),
+        ("[policy]\nname = static-pools\n", "there is no pool"),
         ("[guest:web]\npriority = 1\n", "a guest is named by its uuid"),
     ],
 )

@@ -48,10 +48,10 @@ def test_parts_may_be_missing(text, wish):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{", "no JSON"),
-        ("[]", "the annotation is no object"),
+        ("{", "not JSON"),
+        ("[]", "the annotation is not an object"),
         ("[" * 100000, "nested too deeply"),
-        ('{"LLC": ' + "1" * 5000 + "}", "no JSON"),
+        ('{"LLC": ' + "1" * 5000 + "}", "not JSON"),
         ('{"L3": {}}', "unknown key 'L3'"),
         ('{"LLC": {}, "llc": {}}', "LLC twice"),
         ('{"LLC": {}, "LLC": {}}', "'LLC' twice"),
@@ -66,10 +66,10 @@ def test_parts_may_be_missing(text, wish):
         ('{"LLC": {"schemata": {"range": [0, 1.5]}}}', "1.5 is not a whole number"),
         ('{"LLC": {"schemata": {"range": [false, true]}}}', "False is not a whole number"),
         ('{"LLC": {"schemata": {"range": "0-30"}}}', "not a pair"),
-        ('{"LLC": {"schemata": []}}', "LLC.schemata is no object"),
+        ('{"LLC": {"schemata": []}}', "LLC.schemata is not an object"),
         ('{"MB": {"schemata": {"percent": "20"}}}', "'20' is not a whole number"),
         ('{"MB": {"schemata": {"percent": 101}}}', "MB.schemata.percent: 101 is not within"),
-        ('{"MB": {"schemataPerCache": {}}}', "MB.schemataPerCache is no list"),
+        ('{"MB": {"schemataPerCache": {}}}', "MB.schemataPerCache is not a list"),
         (
             '{"mb": {"schemataPerCache": [{"percent": 1}, {"cacheID": 0, "percent": 2}]}}',
             "MB.schemataPerCache[1]: cache 0 is named twice",

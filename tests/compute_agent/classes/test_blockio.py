@@ -38,8 +38,11 @@ def test_a_section_is_a_class(parse):
         ("[blockio_class:a b]\nweight = 1", r"\[blockio_class:a b\]: a name has 1 to 64 letters"),
         ("[blockio_class:a]\nwrite_bytes = fast\ndevices = vda", r"\[blockio_class:a\] write_bytes: 'fast'"),
         ("[blockio_class:a]\nread_operations = 0\ndevices = vda", r"\[blockio_class:a\] read_operations = 0"),
-        ("[blockio_class:a]\nread_bytes = 1M", r"\[blockio_class:a\] devices: rates and latency are of dev"),
-        ("[blockio_class:a]\nlatency_ms = 1", r"\[blockio_class:a\] devices: rates and latency are of dev"),
+        (
+            "[blockio_class:a]\nread_bytes = 1M",
+            r"\[blockio_class:a\] devices: rates and latency need devices",
+        ),
+        ("[blockio_class:a]\nlatency_ms = 1", r"\[blockio_class:a\] devices: rates and latency need devices"),
     ],
 )
 def test_impossible_values_are_refused_with_section_and_option(parse, text, told):

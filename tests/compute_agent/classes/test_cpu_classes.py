@@ -79,8 +79,8 @@ def test_settings_without_effect_on_this_host_are_warnings(tmp_path):
         "old": CpuClass("old", "powersave"),
     }
     assert list(cpu_class_warnings(classes, read_cpu_power(tmp_path), {"fast", ""})) == [
-        "[cpu_class:fast] governor = turbo: the kernel has conservative, ondemand, userspace, powersave,"
-        " performance, schedutil here (CPUs 0-7)",
+        "[cpu_class:fast] governor = turbo: this kernel has conservative, ondemand, userspace, powersave,"
+        " performance, schedutil (CPUs 0-7)",
         "[cpu_class:old] is of no CPU: name it in cpu_class of a [qos_class:NAME] or [guest_rule:NAME], or"
         " call it idle or shared",
     ]

@@ -85,7 +85,10 @@ def test_extra_specs_that_are_not_trusted_misspelt_or_wrong_do_not_count_and_are
     found = resolve_settings(ClassificationPolicy(known=KNOWN), facts(specs))
     assert (found.settings.preserve, found.settings.priority, found.settings.qos_class) == (False, 0, "BE")
     assert len(found.problems) == 3
-    assert "compute_agent:preserve does not count, as [guests] flavor_settings lacks it" in found.problems[0]
+    assert (
+        "compute_agent:preserve has no effect, because [guests] flavor_settings does not list it"
+        in found.problems[0]
+    )
     assert "no setting compute_agent:colour" in found.problems[1]
     assert "compute_agent:priority = 'high' cannot be used (a whole number" in found.problems[2]
 
@@ -128,7 +131,7 @@ def test_image_properties_count_only_where_they_are_named():
     found = resolve_settings(ClassificationPolicy(known=KNOWN), facts(properties=properties))
     assert (found.settings.qos_class, found.sources["emulator_policy"]) == ("LS", "image")
     assert found.problems == (
-        "image: compute_agent_qos_class does not count, as [guests] image_settings lacks it",
+        "image: compute_agent_qos_class has no effect, because [guests] image_settings does not list it",
     )
     trusting = ClassificationPolicy(image_settings=frozenset({"compute_agent_qos_class"}), known=KNOWN)
     found = resolve_settings(trusting, facts(properties=properties))

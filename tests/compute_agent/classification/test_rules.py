@@ -164,7 +164,7 @@ def test_misspelt_sections_options_and_values_are_refused_when_files_are_read(lo
     [
         ("default_qos_class = HP", "default_qos_class: there is no class 'HP'"),
         ("flavor_settings = qos_class, colour", "flavor_settings: there is no setting colour"),
-        ("image_settings = os_type", "image_settings: os_type is no property with a setting"),
+        ("image_settings = os_type", "image_settings: os_type is not a property with a setting"),
     ],
 )
 def test_options_of_guests_that_name_nothing_are_refused(load, option, words):

@@ -96,10 +96,10 @@ def test_an_option_that_does_not_exist_is_a_warning(configure):
 @pytest.mark.parametrize(
     ("section", "line", "reason"),
     [
-        ("watermark:x", "mode = act", "metric: which one is not said; there are "),
-        ("watermark:x", "", "metric: which one is not said; there are "),
-        ("qos_class:GOLD", "", "rank: a class of another name than BE, LS or LSR needs one"),
-        ("interference:x", "mode = preview", "signal: which one is not said; there are "),
+        ("watermark:x", "mode = act", "metric: the option is missing; choose one of "),
+        ("watermark:x", "", "metric: the option is missing; choose one of "),
+        ("qos_class:GOLD", "", "rank: a class with a name other than BE, LS or LSR needs a rank"),
+        ("interference:x", "mode = preview", "signal: the option is missing; choose one of "),
         ("cpu_pool:e", "", "a pool has either cpus, such as 4-7, or a number of dedicated_cpus"),
         ("cpu_pool:name", "shared_cpus = 0", "a pool has either cpus, such as 4-7, or a number of"),
     ],
@@ -257,9 +257,10 @@ class TestWatermarks:
         ini = configure("cpu_shared_set = 1", guests="driver = process", **WATERMARKS)
         status, found = check(ini)
         assert (status, len(found["watermarks"])) == (0, 5)
-        without_resctrl = "nothing is ever done, as no resctrl is mounted here that counts it"
+        without_resctrl = "the agent never acts, because no resctrl is mounted here that counts it"
         without_groups = (
-            "throttle_down: no guest is throttled, as process guests without groups of their own cannot be"
+            "throttle_down: no guest is throttled, because process guests without groups of their own"
+            " cannot be"
             " limited: [cgroup] root is not set"
         )
         assert found["warnings"] == [
@@ -273,7 +274,8 @@ class TestWatermarks:
         found = check(configure("cpu_shared_set = 1", **WATERMARKS))[1]
         (warning,) = about(found["warnings"], "watermark:waiting")
         assert warning.startswith(
-            "[watermark:waiting] metric = io_pressure: nothing is ever done, as the kernel tells no pressures"
+            "[watermark:waiting] metric = io_pressure: the agent never acts, because the kernel reports no"
+            " pressures"
             f" ({two_nodes}/proc/pressure/io: No such file or directory)"
         )
 
@@ -293,7 +295,7 @@ class TestWatermarks:
         )
         warnings = check(ini)[1]["warnings"]
         assert "[monitoring] interval is 0" in about(warnings, "watermark:cache")[0]
-        assert f"[cgroup] root = {tmp_path}/none is no group" in about(warnings, "watermark:cpu")[0]
+        assert f"[cgroup] root = {tmp_path}/none is not a group" in about(warnings, "watermark:cpu")[0]
 
     def test_lines_that_need_groups_cause_no_warning_for_guests_of_libvirt(self, configure, captured):
         ini = configure("cpu_shared_set = 1", guests="driver = libvirt", **WATERMARKS)
@@ -317,7 +319,7 @@ class TestInterference:
         }
         ini = configure("cpu_shared_set = 1", guests="driver = process", **sections)
         status, found = check(ini)
-        never = "no guest is ever limited for it, as"
+        never = "no guest is ever limited for it, because"
         without_resctrl = "no resctrl is mounted here that counts it (see [resctrl] mount)"
         assert status == 0
         assert found["warnings"] == [
@@ -325,9 +327,10 @@ class TestInterference:
             f"[interference:cache] signal = llc_occupancy: {never} {without_resctrl}",
             f"[interference:cycles] signal = cpi: {never} this host has no hardware counters, like most"
             " virtual machines ([Errno 2] none)",
-            "[interference:waiting] escalate_command: it will fail, as there is no program nosuch on PATH:"
+            "[interference:waiting] escalate_command: it will fail, because there is no program nosuch on"
+            " PATH:"
             " give its whole path",
-            "[interference:waiting] mode = act: no guest is limited, as process guests without groups of"
+            "[interference:waiting] mode = act: no guest is limited, because process guests without groups of"
             " their own cannot be limited: [cgroup] root is not set",
         ]
 
@@ -340,7 +343,7 @@ class TestInterference:
         (tmp_path / "evict").write_text("#!/bin/sh\n")
         found = check(configure("cpu_shared_set = 1", qos=f"evict_command = {tmp_path}/evict --now"))[1]
         assert about(found["warnings"], "qos") == [
-            f"[qos] evict_command: it will fail, as {tmp_path}/evict is no program that can be executed"
+            f"[qos] evict_command: it will fail, because {tmp_path}/evict is not an executable program"
         ]
 
 

@@ -88,7 +88,7 @@ def test_libvirtd_may_go_and_come_back_and_drift_is_repaired_then(agent, domain,
     try:
         agent.kill()
         agent.start()  # without libvirtd, and without forgetting the guest
-        agent.wait_for(lambda: "cannot be taken over" in agent.log())
+        agent.wait_for(lambda: "cannot take over the running guests" in agent.log())
         for command in (("guest", "list"), ("guest", "run", "--uuid", uid, "--", "sleep", "9")):
             assert agent.cli(*command).returncode == 1
         assert places(pid) == (DEDICATED, SHARED)

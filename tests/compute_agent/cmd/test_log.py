@@ -40,7 +40,7 @@ def test_a_refused_configuration_is_logged_with_its_own_reason_and_no_other(agen
     (line,) = [line for line in agent.log().splitlines() if "The old configuration stays" in line]
     reason = agent.status()["config_error"]
     assert "CPUs 77 are absent" in reason
-    assert line.endswith(f"The old configuration stays: {reason}")
+    assert line.endswith(f"The old configuration stays in force: {reason}")
 
 
 @pytest.mark.parametrize(

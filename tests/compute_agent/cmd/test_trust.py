@@ -139,7 +139,7 @@ def test_output_is_not_written_through_a_symbolic_link_or_into_another_file(agen
     log.unlink()
     os.mkfifo(log)
     done = agent.cli("guest", "run", "--uuid", uid, "--", "echo", "overwritten")
-    assert f"{log} is no regular file" in done.stderr
+    assert f"{log} is not a regular file" in done.stderr
     assert secrets[0].read_text() == SECRET
     assert agent.ask("guest", "list") == []
 

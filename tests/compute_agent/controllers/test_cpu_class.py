@@ -116,9 +116,9 @@ def test_a_shared_domain_is_as_its_strongest_guest_has_it(amd):
 def test_a_class_that_a_host_cannot_have_is_told_to_guest_and_operator(amd):
     refusals = amd.sync(class_target("a", "LSR", 2), class_target("b", "BE", 4))
     assert refusals == (
-        "[cpu_class:fast] disabled_c_states = C1E: the kernel has POLL, C1, C2 here (CPU 2)",
-        "[cpu_class:fast] disabled_c_states = C6: the kernel has POLL, C1, C2 here (CPU 2)",
-        "[cpu_class:fast] energy_performance_preference = performance: the kernel has none here (CPUs 0-3)",
+        "[cpu_class:fast] disabled_c_states = C1E: this kernel has POLL, C1, C2 (CPU 2)",
+        "[cpu_class:fast] disabled_c_states = C6: this kernel has POLL, C1, C2 (CPU 2)",
+        "[cpu_class:fast] energy_performance_preference = performance: this kernel has none (CPUs 0-3)",
     )
     assert {uuid: set(reasons) for uuid, reasons in amd.controller.refused.items()} == {"a": set(refusals)}
 
@@ -160,7 +160,7 @@ def test_a_value_that_cannot_be_given_back_is_reported_and_kept(intel):
     intel.sync()
     path = f"{CPUS}/cpufreq/policy2/scaling_max_freq"
     intel.files.broken[path] = errno.EIO
-    with pytest.raises(DriverError, match=r"scaling_max_freq = 3200000: the kernel does not take it"):
+    with pytest.raises(DriverError, match=r"scaling_max_freq = 3200000: the kernel does not accept it"):
         give_back(intel)
     assert intel.store.former_values.values == {path: "3200000"}
     intel.files.broken.clear()
@@ -241,7 +241,7 @@ def test_a_refused_write_holds_up_that_file_alone_and_is_logged_once(intel, capl
     intel.files.broken[f"{CPUS}/cpufreq/policy2/scaling_governor"] = errno.EBUSY
     guests = [class_target("a", "LSR", 2, 3)]
     refusals = intel.sync(*guests)
-    reason = "the kernel does not take it: Device or resource busy"
+    reason = "the kernel does not accept it: Device or resource busy"
     assert refusals == (f"CPU 2: scaling_governor = performance: {reason}",)
     assert intel.controller.refused == {"a": list(refusals)}
     assert intel.policy(2)[1:3] == QUICK[1:3]
@@ -257,7 +257,7 @@ def test_the_same_refusal_of_many_cpus_is_one_sentence(intel):
     for cpu in (2, 3, 4):
         intel.files.broken[f"{CPUS}/cpu{cpu}/cpuidle/state3/disable"] = errno.EIO
     assert intel.sync(class_target("a", "LSR", 2, 3, 4)) == (
-        "CPUs 2-4: state3/disable = 1: the kernel does not take it: Input/output error",
+        "CPUs 2-4: state3/disable = 1: the kernel does not accept it: Input/output error",
     )
 
 
@@ -267,7 +267,7 @@ def test_a_frequency_that_the_firmware_holds_down_is_told_and_is_no_drift(intel)
     for _ in range(2):
         assert intel.sync(class_target("a", "LSR", 2)) == (
             "CPU 2: scaling_max_freq = 3200000: the kernel has 2800000 instead",
-            "CPU 2: scaling_min_freq = 3200000: the kernel does not take it: Invalid argument",
+            "CPU 2: scaling_min_freq = 3200000: the kernel does not accept it: Invalid argument",
         )
     assert intel.drifts == 0
 

@@ -139,14 +139,13 @@ def test_a_guest_without_a_class_keeps_its_domain_from_idle():
         (
             CpuClass("x", "ondemand"),
             {},
-            "[cpu_class:x] governor = ondemand: the kernel has performance, powersave, schedutil here"
-            " (CPU 0)",
+            "[cpu_class:x] governor = ondemand: this kernel has performance, powersave, schedutil (CPU 0)",
             {},
         ),
         (
             CpuClass("x", energy_preference="power"),
             {"preferences": ()},
-            "[cpu_class:x] energy_performance_preference = power: the kernel has none here (CPU 0)",
+            "[cpu_class:x] energy_performance_preference = power: this kernel has none (CPU 0)",
             {},
         ),
         (
@@ -165,7 +164,7 @@ def test_a_guest_without_a_class_keeps_its_domain_from_idle():
         (
             CpuClass("x", min_frequency=NamedFrequency.BASE),
             {"base_khz": None},
-            "[cpu_class:x] min_frequency = base: the kernel does not tell that frequency here (CPU 0)",
+            "[cpu_class:x] min_frequency = base: this kernel does not report that frequency (CPU 0)",
             {},
         ),
         (
@@ -177,7 +176,7 @@ def test_a_guest_without_a_class_keeps_its_domain_from_idle():
         (
             CpuClass("x", disabled_c_states=("C3",)),
             {},
-            "[cpu_class:x] disabled_c_states = C3: the kernel has C1, C6 here (CPU 0)",
+            "[cpu_class:x] disabled_c_states = C3: this kernel has C1, C6 (CPU 0)",
             {},
         ),
         (
@@ -198,7 +197,7 @@ def test_a_host_without_cpufreq_says_so_once_for_all_cpus():
     states = {cpu: {"C6": f"cpu{cpu}/state2"} for cpu in (0, 1)}
     plan = decide_files(CpuPower((), states), [CpuClassClaim(cpu_set(0, 1), FAST)])
     assert plan.missing == {
-        "fast": ("[cpu_class:fast] governor, frequencies: the kernel has no cpufreq here (CPUs 0-1)",)
+        "fast": ("[cpu_class:fast] governor, frequencies: this kernel has no cpufreq (CPUs 0-1)",)
     }
     assert set(texts(plan)) == {"cpu0/state2/disable", "cpu1/state2/disable"}
     assert plan.classes == {"fast": {0, 1}}

@@ -213,7 +213,7 @@ def test_a_cpu_that_does_not_go_offline_is_told_and_tried_again(host):
     host.sync()
     host.files.broken[f"{CPUS}/cpu5/online"] = errno.EBUSY
     assert host.sync(after=60.0).refusals == (
-        "CPU 5: online = 0: the kernel does not take it: Device or resource busy",
+        "CPU 5: online = 0: the kernel does not accept it: Device or resource busy",
     )
     host.files.broken.clear()
     assert host.sync().refusals == ()
@@ -225,7 +225,7 @@ def test_a_cpu_that_does_not_come_online_is_told_and_tried_again(host):
     host.sync(after=60.0)
     host.files.broken[f"{CPUS}/cpu5/online"] = errno.EIO
     (refusal,) = host.sync(class_target("a", "LS", 5)).refusals
-    assert "cpu5/online = 1: the kernel does not take it" in refusal
+    assert "cpu5/online = 1: the kernel does not accept it" in refusal
     host.files.broken.clear()
     assert host.sync(class_target("a", "LS", 5)).refusals == ()
     assert host.online == "0-1,4-5"

@@ -542,7 +542,7 @@ class TestAdoptedGroup:
         try:
             for folder, reason in {
                 tree.folder / "none": "No such file",
-                tmp_path / "plain": "no group of cgroup v2"
+                tmp_path / "plain": "not a group of cgroup v2"
                 if cgroups.ROOT is None
                 else "not in the hierarchy",
                 tree.folder: "holds all guests",

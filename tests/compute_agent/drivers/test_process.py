@@ -46,7 +46,7 @@ def _identity(**fields):
 
 
 def _of_another(record, process):
-    """Damage a record so that it names a process that is no guest."""
+    """Damage a record so that it names a process that is not a guest."""
     identity = procfs.identify_process(process.pid)
     return json.dumps(record | {"uuid": OTHER, "identity": asdict(identity)}).encode()
 

@@ -281,7 +281,7 @@ def test_caches_of_other_levels_and_types_are_no_l3_domains(tmp_path: Path) -> N
 def test_cores_of_a_hybrid_processor_have_kinds(tmp_path: Path) -> None:
     four_cpus(tmp_path)
     write(tmp_path, {"sys/devices/cpu_core/cpus": "0,2"})
-    assert {core.kind for core in read_topology(tmp_path).cores} == {None}, "one kind is no kind"
+    assert {core.kind for core in read_topology(tmp_path).cores} == {None}, "one kind is not a kind"
     write(
         tmp_path,
         {

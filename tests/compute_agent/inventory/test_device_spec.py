@@ -88,7 +88,7 @@ def test_devices_of_neutron_are_marked(tag: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{", "no JSON"),
+        ("{", "not JSON"),
         ("3", "3 is not a JSON object"),
         ('[{}, "a"]', "'a' is not a JSON object"),
         ('{"vendor": "10de"}', "unknown key vendor; known are address, "),
@@ -99,12 +99,12 @@ def test_devices_of_neutron_are_marked(tag: dict[str, str]) -> None:
         ('{"address": "0000:81:00.8"}', "function 8 is not between 0 and 7"),
         ('{"address": "1:2:3:4.0"}', "address '1:2:3:4.0' is not DOMAIN:BUS:SLOT.FUNCTION"),
         ('{"address": 3}', "address is 3, neither a text nor an object"),
-        ('{"address": {"bus": "["}}', "bus '[' of the address is no regular expression"),
-        ('{"address": {"bus": 3}}', "bus 3 of the address is no regular expression"),
+        ('{"address": {"bus": "["}}', "bus '[' of the address is not a regular expression"),
+        ('{"address": {"bus": 3}}', "bus 3 of the address is not a regular expression"),
         ('{"address": {"buss": "1"}}', "unknown field buss"),
         ('{"address": "0a:", "devname": "eth0"}', "address and devname exclude each other"),
-        (json.dumps({"resource_class": "X" * 300}), "is no name of Placement"),
-        ("[" * 5000, "no JSON"),
+        (json.dumps({"resource_class": "X" * 300}), "is not a name that Placement accepts"),
+        ("[" * 5000, "not JSON"),
     ],
 )
 def test_wrong_entries_are_refused_with_option_and_reason(text: str, reason: str) -> None:

@@ -116,34 +116,37 @@ def test_classes_of_the_agent_and_repeated_providers_are_refused(entries, said):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"providers: [", "no YAML"),
-        (b"\xff\xfe\x00", "no YAML"),
-        (b"a: !!timestamp x", "no YAML"),
-        (b"[" * 50_000, "no YAML"),
+        (b"providers: [", "not YAML"),
+        (b"\xff\xfe\x00", "not YAML"),
+        (b"a: !!timestamp x", "not YAML"),
+        (b"[" * 50_000, "not YAML"),
         (b"", "schema_version has to be a text"),
         (b"meta: {}", "schema_version has to be a text such as '1.0', and is None"),
         (b"meta: {schema_version: 1.0}", "has to be a text such as '1.0', and is 1.0"),
         (document(version="2.0"), "schema version 2.0 is not supported"),
         (document(version="1"), "has to be a text"),
         (document(version="latest"), "has to be a text"),
-        (b"meta: {schema_version: '1.0'}\nproviders:", "providers is no list: None"),
-        (document("x"), r"providers\[0\] is no mapping"),
-        (document({}), r"providers\[0\].identification is no mapping"),
+        (b"meta: {schema_version: '1.0'}\nproviders:", "providers is not a list: None"),
+        (document("x"), r"providers\[0\] is not a mapping"),
+        (document({}), r"providers\[0\].identification is not a mapping"),
         (document(entry(traits=["CUSTOM_T"], uuid=ROOT, name="host")), "one of uuid and name"),
         (document(entry(traits=["CUSTOM_T"], ip="::1")), "one of uuid and name"),
-        (document(entry(traits=["CUSTOM_T"], uuid="x")), "is no uuid and not"),
-        (document(entry(traits=["CUSTOM_T"], name="n" * 201)), "no text of 1 to 200"),
+        (document(entry(traits=["CUSTOM_T"], uuid="x")), "is neither a uuid nor"),
+        (document(entry(traits=["CUSTOM_T"], name="n" * 201)), "not a text of 1 to 200"),
         (document(entry(traits=["HW_CPU_X86_AVX"])), "may only have names of CUSTOM_"),
         (document(entry(traits=["CUSTOM_a"])), "may only have names of CUSTOM_"),
-        (document(entry(traits="CUSTOM_T")), "is no list"),
+        (document(entry(traits="CUSTOM_T")), "is not a list"),
         (document(entry([{"VCPU": {"total": 1}}])), "may only have names of CUSTOM_.*'VCPU'"),
         (document(entry([{"CUSTOM_A": {}}])), "has no total"),
         (document(entry([{"CUSTOM_A": {"total": 1, "used": 1}}])), "'used', which no inventory has"),
-        (document(entry([{"CUSTOM_A": {"total": 0}}])), "total of CUSTOM_A in .* is no whole number from 1"),
-        (document(entry([{"CUSTOM_A": {"total": True}}])), "is no whole number"),
+        (
+            document(entry([{"CUSTOM_A": {"total": 0}}])),
+            "total of CUSTOM_A in .* is not a whole number from 1",
+        ),
+        (document(entry([{"CUSTOM_A": {"total": True}}])), "is not a whole number"),
         (document(entry([{"CUSTOM_A": {"total": 1, "reserved": 2}}])), "more than its total"),
-        (document(entry([{"CUSTOM_A": {"total": 1, "allocation_ratio": 0}}])), "no number above 0"),
-        (document(entry([{"CUSTOM_A": {"total": 1, "allocation_ratio": float("nan")}}])), "no number"),
+        (document(entry([{"CUSTOM_A": {"total": 1, "allocation_ratio": 0}}])), "not a number above 0"),
+        (document(entry([{"CUSTOM_A": {"total": 1, "allocation_ratio": float("nan")}}])), "not a number"),
         (document(entry([{"CUSTOM_A": {"total": 1}}, {"CUSTOM_A": {"total": 1}}])), "has CUSTOM_A twice"),
     ],
 )
@@ -230,7 +233,7 @@ def test_without_a_folder_or_files_there_is_a_word_and_without_the_option_nothin
 def test_pipes_and_large_files_are_refused_without_waiting(tmp_path):
     odd = tmp_path / "a.yaml"
     os.mkfifo(odd)
-    with pytest.raises(ConfigError, match="is no regular file"):
+    with pytest.raises(ConfigError, match="is not a regular file"):
         read_provider_configs(str(tmp_path))
     odd.unlink()
     odd.write_bytes(b"#" * ((1 << 18) + 1))

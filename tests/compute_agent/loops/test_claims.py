@@ -38,7 +38,7 @@ def test_a_claim_that_could_not_be_read_is_read_again(caplog: Any) -> None:
     watch, answers = ClaimWatch(), Answers(refusal("locked"), ExpiringClaim(1, 60))
     read_claims(watch, answers, 2)
     assert watch.claim_end(GUEST) is not None
-    assert "loses what it holds in 60 s" in caplog.text
+    assert "loses its allocation in 60 s" in caplog.text
 
 
 def test_each_reason_why_a_claim_is_not_read_is_logged_once(caplog: Any) -> None:
@@ -54,4 +54,4 @@ def test_a_refused_read_keeps_the_known_end_of_a_claim(caplog: Any) -> None:
     read_claims(watch, answers, 2)
     assert watch.claim_end(GUEST) is not None
     read_claims(watch, answers, 1)
-    assert caplog.text.count("loses what it holds") == 1
+    assert caplog.text.count("loses its allocation") == 1

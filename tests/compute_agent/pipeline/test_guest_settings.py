@@ -203,9 +203,9 @@ def test_a_problem_is_logged_once_also_after_a_reboot(rig, caplog):
     rig.start_domain(identity=wrong)
     told = [event for event in rig.events if event.kind == "refuse"]
     assert len(told) == 1
-    assert "compute_agent:preserve does not count" in told[0].text
+    assert "compute_agent:preserve has no effect" in told[0].text
     assert find_view(rig.pipeline, "a").guest.setting_problems == (
-        "flavor: compute_agent:preserve does not count, as [guests] flavor_settings lacks it",
+        "flavor: compute_agent:preserve has no effect, because [guests] flavor_settings does not list it",
     )
 
 

@@ -223,7 +223,7 @@ class TestRefusedToRun:
         monkeypatch.setattr(rig.driver, "stop", stop)
         starts(rig, "more")
         assert rig.observed("more") == ALL - {1, 2}
-        assert "Guest more has no place and cannot be stopped: libvirtd is away" in caplog.text
+        assert "Guest more has no CPUs and cannot be stopped: libvirtd is away" in caplog.text
         assert rig.metric("unplaced_guests_stopped_total") == 0
 
 

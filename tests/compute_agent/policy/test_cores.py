@@ -137,7 +137,7 @@ def test_a_single_cpu_counts_only_for_demands_that_accept_one(want, cpus):
         (range(10), 5, (2, 0)),
         (range(8), 5, (2, 1)),
         (range(8), 4, (1, 0)),
-        (range(12), 6, None),  # five are no whole cores
+        (range(12), 6, None),  # five are not whole cores
         (range(4), 5, None),
     ],
 )

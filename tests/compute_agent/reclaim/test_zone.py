@@ -89,5 +89,5 @@ def test_implausible_numbers_in_the_state_file_are_refused(field, value):
             kept[field]["a"]["hours"] = [value]
         case _:
             kept[field] = value
-    with pytest.raises(ValueError, match=r"is no number|unexpected content"):
+    with pytest.raises(ValueError, match=r"is not a number|unexpected content"):
         parse(json.dumps(document).encode())

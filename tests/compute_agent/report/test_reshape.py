@@ -119,7 +119,7 @@ FLAT = {"h": {"VCPU": 4, "MEMORY_MB": 1024, "DISK_GB": 10}}
             FLAT,
             CpuLocation(own=frozenset({0, 1, 2}), pinned_vcpus=3),
             None,
-            id="as many VCPU as pinned guest CPUs, or it is no pinned guest",
+            id="as many VCPU as pinned guest CPUs, or it is not a pinned guest",
         ),
         pytest.param(
             "l3",

@@ -254,7 +254,7 @@ def test_a_missing_file_is_enoent(kernel):
     with pytest.raises(ResctrlError) as caught:
         kernel.files.make_folder("test.none/below")
     assert caught.value.errno in (errno.ENOENT, errno.EPERM)
-    groups.remove_group(kernel.files, "test.none")  # gone already is no error
+    groups.remove_group(kernel.files, "test.none")  # gone already is not an error
 
 
 @pytest.mark.parametrize("path", ["info", "mon_groups", "mon_data"])

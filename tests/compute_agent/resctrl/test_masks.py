@@ -82,7 +82,7 @@ def test_a_selection_covers_its_range_and_has_enough_ways(bits, first, width, at
     [
         ("ff", 1, False, None),
         ("0", 1, True, "no ways"),
-        ("1ff", 1, False, "has not"),
+        ("1ff", 1, False, "does not have"),
         ("5", 1, False, "holes"),
         ("5", 1, True, None),
         ("1", 2, False, "fewer than 2"),

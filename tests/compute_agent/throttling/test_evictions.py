@@ -43,7 +43,7 @@ def test_a_guest_is_stopped_and_known_to_be_gone(host):
     evictions(host).stop_guest(GUEST)
     assert host.driver.running == {}
     assert host.pipeline.guest_views() == []
-    evictions(host).stop_guest(GUEST)  # repeating it is no error
+    evictions(host).stop_guest(GUEST)  # repeating it is not an error
 
 
 def test_allocations_on_other_hosts_stay(host, client):
@@ -60,7 +60,7 @@ def test_where_nothing_is_left_the_consumer_goes(host, client, live_placement):
     evictions(host).give_back(GUEST)
     assert held(client) == {}
     live_placement.writes()
-    evictions(host).give_back(GUEST)  # repeating it is no error, and changes nothing
+    evictions(host).give_back(GUEST)  # repeating it is not an error, and changes nothing
     assert live_placement.writes() == []
 
 
@@ -104,11 +104,11 @@ def test_an_absent_placement_is_waited_for(host, client, live_placement, caplog)
     live_placement.stop()
     thread = threading.Thread(target=evictions(host).give_back, args=(GUEST,))
     thread.start()
-    wait_for(lambda: "is not given back yet" in caplog.text)
+    wait_for(lambda: "is not removed yet" in caplog.text)
     live_placement.start()
     thread.join(SECONDS)
     assert held(client) == {DISK: {"DISK_GB": 10}}
-    assert caplog.text.count("is not given back yet") == 1
+    assert caplog.text.count("is not removed yet") == 1
 
 
 def test_an_agent_that_ends_waits_for_nothing(host, live_placement):
@@ -125,7 +125,7 @@ def test_a_guest_that_was_started_again_keeps_its_allocation(host, client, live_
     live_placement.stop()
     thread = threading.Thread(target=evictions(host).give_back, args=(GUEST,))
     thread.start()
-    wait_for(lambda: "is not given back yet" in caplog.text)
+    wait_for(lambda: "is not removed yet" in caplog.text)
     host.run(GUEST, 1.0)
     thread.join(SECONDS)
     live_placement.start()

@@ -29,7 +29,7 @@ def test_steps_go_down_to_the_floor():
     ("step", "min_share"), [(0.0, 0.1), (1.0, 0.1), (-0.1, 0.1), (0.2, 0.0), (0.2, -0.1), (0.2, 1.01), (1, 2)]
 )
 def test_a_step_leaves_something_and_takes_something_and_a_share_is_no_more_than_all(step, min_share):
-    with pytest.raises(ValueError, match="is no share"):
+    with pytest.raises(ValueError, match="is not a share"):
         ThrottleSteps(step, min_share)
 
 

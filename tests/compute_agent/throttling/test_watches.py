@@ -33,7 +33,7 @@ def test_all_options_of_a_watch_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ("mode = act", r"\[interference:x\] signal: which one is not said; there are run_delay"),
+        ("mode = act", r"\[interference:x\] signal: the option is missing; choose one of run_delay"),
         ("signal = run_delay\nvictims = XX", r"\[interference:x\] victims: there is no class 'XX'"),
         ("signal = run_delay\nconsenting = XX", r"\[interference:x\] consenting: there is no class 'XX'"),
         ("signal = run_delay\nconsenting = LS", r"consenting: LS is above \[qos\] highest_class"),

@@ -73,7 +73,7 @@ def version(text: str) -> dict[str, Any]:
 
 
 ROWS: list[tuple[str, str, str, dict[str, Any], int, str]] = [
-    # bodies that are no JSON
+    # bodies that are not JSON
     ("empty body", "POST", "/resource_providers", raw(b""), 400, "Malformed JSON"),
     ("blank body", "POST", "/resource_providers", raw(b"  \n"), 400, "Malformed JSON"),
     ("half a body", "POST", "/resource_providers", raw(b'{"name": "a'), 400, "Malformed JSON"),

@@ -174,7 +174,7 @@ def test_ignored_parts_of_a_flavor_are_logged(admin, caplog):
 
 
 WARNED = {"hw:cpu_polic": "dedicated"}
-WARNING = "hw:cpu_polic is no extra spec that Nova knows: did you mean hw:cpu_policy?"
+WARNING = "hw:cpu_polic is not an extra spec that Nova knows: did you mean hw:cpu_policy?"
 
 
 def bodies(**specs):
@@ -213,7 +213,7 @@ def test_unknown_parts_of_a_flavor_are_answered_as_warnings(admin, path):
 )
 def test_a_misspelt_namespace_of_a_flavor_is_answered_and_refused(admin, spec, meant):
     make_provider(admin, "cn", VCPU=8, LLC=10, **SIZES)
-    warning = f"{spec} is no extra spec that Nova knows: did you mean {meant}?"
+    warning = f"{spec} is not an extra spec that Nova knows: did you mean {meant}?"
     assert post_claims(admin, asks(**{spec: "1"})).json["claims"][0]["warnings"] == [warning]
     refusal_error = post_claims(admin, {**asks(**{spec: "1"}), "strict": True})
     assert read_error(refusal_error)[:2] == (400, "placement.ext.invalid_flavor")

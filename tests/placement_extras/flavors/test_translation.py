@@ -137,24 +137,24 @@ def test_ignored_extra_specs_are_named():
         (
             {"hw:cpu_polic": "dedicated"},
             {},
-            ["hw:cpu_polic is no extra spec that Nova knows: did you mean hw:cpu_policy?"],
+            ["hw:cpu_polic is not an extra spec that Nova knows: did you mean hw:cpu_policy?"],
         ),
         (
             {"hw_cpu_policy": "dedicated"},
             {},
-            ["hw_cpu_policy is no extra spec that Nova knows: did you mean hw:cpu_policy?"],
+            ["hw_cpu_policy is not an extra spec that Nova knows: did you mean hw:cpu_policy?"],
         ),
-        ({"quota:colour": "red"}, {}, ["quota:colour is no extra spec that Nova knows"]),
-        ({"hw:numa_cpus.a": "1"}, {}, ["hw:numa_cpus.a is no extra spec that Nova knows"]),
+        ({"quota:colour": "red"}, {}, ["quota:colour is not an extra spec that Nova knows"]),
+        ({"hw:numa_cpus.a": "1"}, {}, ["hw:numa_cpus.a is not an extra spec that Nova knows"]),
         (
             {},
             {"hw_disk_buss": "scsi"},
-            ["hw_disk_buss is no image property that Nova knows: did you mean hw_disk_bus?"],
+            ["hw_disk_buss is not an image property that Nova knows: did you mean hw_disk_bus?"],
         ),
         (
             {},
             {"hw:disk_bus": "scsi"},
-            ["hw:disk_bus is no image property that Nova knows: did you mean hw_disk_bus?"],
+            ["hw:disk_bus is not an image property that Nova knows: did you mean hw_disk_bus?"],
         ),
         (
             {},

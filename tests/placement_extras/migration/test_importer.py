@@ -284,17 +284,17 @@ def test_a_row_that_is_lost_during_the_copy_undoes_the_import(database, referenc
 
 
 UNUSABLE = {
-    "a consumer that is no uuid": (
+    "a consumer that is not a uuid": (
         ["UPDATE consumers SET uuid = 'me' WHERE id = 21", "UPDATE allocations SET consumer_id = 'me'"],
-        "consumer 'me': that is no uuid",
+        "consumer 'me': that is not a uuid",
     ),
-    "a provider that is no uuid": (
+    "a provider that is not a uuid": (
         ["UPDATE resource_providers SET uuid = 'compute1' WHERE id = 11"],
-        "resource provider 'compute1': that is no uuid",
+        "resource provider 'compute1': that is not a uuid",
     ),
-    "an aggregate that is no uuid": (
+    "an aggregate that is not a uuid": (
         ["UPDATE placement_aggregates SET uuid = 'zone' WHERE id = 1"],
-        "aggregate 'zone': that is no uuid",
+        "aggregate 'zone': that is not a uuid",
     ),
     "two spellings of a provider": (
         [f"UPDATE resource_providers SET uuid = '{world.SHARING.replace('-', '').upper()}' WHERE id = 11"],

@@ -699,7 +699,7 @@ class TestCpuLimits:
     def test_a_quota_that_libvirt_refuses_is_an_error_that_names_the_guest(self, driver, watched, libvirtd):
         libvirtd.run()
         guest = watched.started()
-        with pytest.raises(DriverError, match=re.escape(f"guest {guest} does not take CPU limits")):
+        with pytest.raises(DriverError, match=re.escape(f"guest {guest} does not accept CPU limits")):
             driver.apply_cpu_limits(guest, CpuLimits(quota=1e12))
 
     def test_limits_are_seen_while_libvirtd_is_away(self, driver, watched, libvirtd):

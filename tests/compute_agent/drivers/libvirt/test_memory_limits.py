@@ -126,7 +126,7 @@ def test_a_domain_that_is_busy_with_another_job_gets_its_limit_in_a_later_round(
         raise error
 
     monkeypatch.setattr(DomainTuning, "set_soft_limit", is_busy)
-    with pytest.raises(DriverError, match=r"does not take limits of memory: .*state change lock"):
+    with pytest.raises(DriverError, match=r"does not accept limits of memory: .*state change lock"):
         driver.limit_memory(guest, WANTED)
     monkeypatch.setattr(DomainTuning, "set_soft_limit", set_soft_limit)
     assert driver.limit_memory(guest, WANTED)

@@ -61,7 +61,7 @@ def test_built_in_metrics_are_those_of_the_specification():
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"name": "Own Metric"}, "'Own Metric' is no name"),
+        ({"name": "Own Metric"}, "'Own Metric' is not a name"),
         ({"action_priority": 11}, "own: action_priority 11 is not within 0..10"),
         ({"throttle_quantified": True}, "own: what a throttle frees is known"),
         ({"evict_quantified": True}, "own: what an eviction does is known"),

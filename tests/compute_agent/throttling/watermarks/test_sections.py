@@ -96,10 +96,11 @@ def test_levels_that_are_none(text, unit):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("[watermark:x]\nthrottle_down = 1", r"\[watermark:x\] metric: which one is not said; there are"),
+        ("[watermark:x]\nthrottle_down = 1", r"\[watermark:x\] metric: the option is missing; choose one of"),
         ("[watermark:x]\nmetric = cpu_usages\nevict = 1", r"\[watermark:x\] metric: there is no metric"),
         (CPU, r"\[watermark:cpu\] has no threshold"),
-        (CPU + "throttle_down = 8x\nthrottle_up = 1", r"\[watermark:cpu\] throttle_down: .8x. is no thres"),
+        (CPU + "throttle_down = 8x\nthrottle_up = 1", r"\[watermark:cpu\] throttle_down: .8x. is not a"
+                                                       " thres"),
         (CPU + "throttle_down = 80%", r"\[watermark:cpu\] throttle_down: without a throttle_up"),
         (CPU + "throttle_up = 80%", r"\[watermark:cpu\] throttle_up: nothing is throttled for cpu_usage"),
         (CPU + "throttle_down = 80%\nthrottle_up = 90%", r"throttle_up = 90% is not below .*n = 80%"),
@@ -127,7 +128,7 @@ def test_levels_that_are_none(text, unit):
         ),
         ("[watermark:p]\nmetric = io_pressure\nevict = 50", r"\[watermark:p\] evict: guests cannot"),
         ("[qos]\nhighest_class = HIGH", r"\[qos\] highest_class: there is no class 'HIGH'"),
-        ("[qos_class:gold]\nmb_percent = 5", r"\[qos_class:gold\] rank: a class of another name"),
+        ("[qos_class:gold]\nmb_percent = 5", r"\[qos_class:gold\] rank: a class with a name other than"),
         ("[qos_class:a/b]\nrank = 5", r"\[qos_class:a/b\]: a name has 1 to 64 letters"),
         ("[qos_class:BE]\nllc_range = 30-10", r"\[qos_class:BE\] llc_range: range 30-10"),
         ("[qos_class:BE]\nmb_percent_per_cache = 0=5", r"\[qos_class:BE\] mb_percent_per_cache: '0=5'"),

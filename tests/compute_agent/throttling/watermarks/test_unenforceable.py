@@ -17,21 +17,21 @@ UNUSABLE = {"memory_bandwidth": "there is no control", "cpu_quota": "there are n
         ("cpu_usage", {"throttle_down": 8, "throttle_up": 6}, UNMEASURED, {}, None),
         (
             "cpu_usage", {"throttle_down": 8, "throttle_up": 6}, {}, UNUSABLE,
-            "throttle_down: no guest is throttled, as there are no groups",
+            "throttle_down: no guest is throttled, because there are no groups",
         ),
         ("cpu_usage", {"evict": 8}, {}, UNUSABLE, None),
         ("memory_usage", {"evict": 8}, UNMEASURED, UNUSABLE, None),
         (
             "memory_bandwidth", {"throttle_down": 8, "throttle_up": 6}, UNMEASURED, UNUSABLE,
-            "metric = memory_bandwidth: nothing is ever done, as there are no counters",
+            "metric = memory_bandwidth: the agent never acts, because there are no counters",
         ),
         (
             "memory_bandwidth", {"evict": 8}, UNMEASURED, {},
-            "metric = memory_bandwidth: nothing is ever done, as there are no counters",
+            "metric = memory_bandwidth: the agent never acts, because there are no counters",
         ),
         (
             "memory_bandwidth", {"throttle_down": 8, "throttle_up": 6}, {}, UNUSABLE,
-            "throttle_down: no guest is throttled, as there is no control",
+            "throttle_down: no guest is throttled, because there is no control",
         ),
     ],
 )  # fmt: skip

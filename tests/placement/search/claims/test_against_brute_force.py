@@ -61,7 +61,7 @@ def situations(draw: st.DrawFn) -> tuple[ClaimScenario, list[WantedClaim]]:
 
 
 def hosts(snapshot: ModelSnapshot, found: brute.Found) -> set[int]:
-    """The roots that a group counts for this choice: pools are no hosts, if there is another host."""
+    """The roots that a group counts for this choice: pools are not hosts, if there is another host."""
     taken = [snapshot.providers[provider_id] for provider_id, _, _ in found[0]]
     alone = [each for each in taken if SHARES not in each.traits]
     return {each.root_id for each in alone or taken}

@@ -254,7 +254,7 @@ def tree(snapshot: ModelSnapshot, root: int) -> list[Provider]:
 
 
 def hosts_of(snapshot: ModelSnapshot, taken: Iterable[tuple[int, str]]) -> frozenset[int]:
-    """The roots that a group counts for this choice: pools are no hosts, if there is another host."""
+    """The roots that a group counts for this choice: pools are not hosts, if there is another host."""
     providers = [snapshot.providers[provider_id] for provider_id, _ in taken]
     alone = [each for each in providers if SHARES not in each.traits]
     return frozenset(each.root_id for each in alone or providers)

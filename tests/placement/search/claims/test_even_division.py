@@ -53,7 +53,7 @@ def test_all_even_divisions_are_found_and_the_most_even_one_is_first(
 def test_large_amounts_with_unlike_steps_are_divided_evenly() -> None:
     rooms_of = [[ZoneRoom(0, 1024, 262_144, 1024), ZoneRoom(1, 2, 262_144, 2)], [ZoneRoom(2, 3, 262_143, 3)]]
     division = next(even_divisions(131_072, rooms_of, SearchBudget()))
-    # 65,536 is no multiple of 3, and 65,535 beside it leaves an odd amount
+    # 65,536 is not a multiple of 3, and 65,535 beside it leaves an odd amount
     assert division == (65_534, 65_538)
 
 
