@@ -376,7 +376,7 @@ def _in_force(
 
 
 def _kept_away(status: WatermarkStatus, watermark: WatermarkSection, domain: str) -> Iterator[str]:
-    """Whether it is this watermark for which new guests are kept away.
+    """Whether this watermark is the one for which new guests are kept away.
 
     The cause is a watermark in breach or, if there is none, one within its cool-down. Before the first round
     it could be any.

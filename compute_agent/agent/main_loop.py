@@ -31,7 +31,7 @@ class MainDuties(Protocol):
         ...
 
     def reconcile(self) -> None:
-        """Have the worker look whether all guests are as they should be."""
+        """Have the worker check all guests."""
         ...
 
     def shorten_guest_logs(self) -> None:
@@ -80,7 +80,7 @@ class MainLoop:
             signal.signal(number, lambda number, frame: self._received.put(number))
 
     def serve_signals(self) -> None:
-        """Work until SIGTERM or SIGINT, then stop the agent; SIGHUP reloads. For after the start."""
+        """Work until SIGTERM or SIGINT, then stop the agent; SIGHUP reloads. Call it after the start."""
         due = time.monotonic() + self._agent.reconcile_interval
         prune_due = time.monotonic()
         try:

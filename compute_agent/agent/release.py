@@ -131,7 +131,8 @@ def refuse_if_released(folder: Path) -> None:
     """
     if os.path.lexists(folder / MARK_FILE):
         raise ReleasedError(
-            f"this host was released, or is being ({folder / MARK_FILE}): compute-agent release finishes it,"
+            f"this host is released, or a release is unfinished ({folder / MARK_FILE}): compute-agent"
+            " release finishes it,"
             " compute-agent release --undo lets an agent work here again"
         )
 
@@ -366,8 +367,8 @@ def blocked_providers(
 ) -> dict[str, str]:
     """The providers that cannot be deleted, and why.
 
-    They are the providers of other programs, providers on which other programs have inventories, and all
-    providers above these.
+    These are the providers of other programs, the providers with inventories of other programs, and all
+    providers above.
     """
     reasons: dict[str, str] = {}
     for uuid in children_first(reported):

@@ -179,7 +179,7 @@ class ConfigReloader:
         self._pipeline = pipeline
         self._refused = Gauge(
             "compute_agent_configuration_refused",
-            "Whether the configuration as it is now was refused (1), so that an older one is in force.",
+            "Whether the present configuration was refused (1), so that an older one is in force.",
             registry=metrics.registry,
         )
         self._lock = threading.Lock()

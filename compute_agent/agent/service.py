@@ -173,7 +173,7 @@ class HostAgent:
         self._parts.reloader.reload()
 
     def reconcile(self) -> None:
-        """Have the worker look whether all guests are as they should be."""
+        """Have the worker check all guests."""
         self.pipeline.submit(ReconcileGuests())
 
     @property

@@ -46,7 +46,7 @@ WORDS: Final = (
 def commands_of(word: str) -> Commands:
     """The commands that begin with a word.
 
-    Only their module is imported, as most need a part of the agent.
+    Only the module of this command is imported, because most modules need a part of the agent.
     """
     match word:
         case "allocations":

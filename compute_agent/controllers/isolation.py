@@ -90,7 +90,7 @@ class IsolationController(KernelController):
         return self._isolator.status
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Bring all masks into line.
+        """Correct all masks that differ.
 
         :raises OSError: originals cannot be kept; nothing is written then.
         """

@@ -247,7 +247,7 @@ class PartitionFiles:
 
     @property
     def may_make(self) -> bool:
-        """Whether this process may make such partitions, which takes CAP_SYS_ADMIN."""
+        """Whether this process may make such partitions; this takes CAP_SYS_ADMIN."""
         match = re.search(
             r"^CapEff:\s*([0-9a-f]+)$", self._files.text("proc/self/status") or "", re.MULTILINE
         )

@@ -102,7 +102,8 @@ def parse_counter(text: str) -> CounterValue | None:
 def counter_increase(before: CounterValue | None, now: CounterValue | None) -> int | None:
     """Bytes between two readings of a bandwidth counter; None where either has no number.
 
-    A counter that went down has wrapped around or was reset to 0. After a reset its value is the increase.
+    A counter that went down has wrapped around or was reset to 0. After a reset the value of the counter is
+    the increase.
     """
     if not isinstance(before, int) or not isinstance(now, int):
         return None
@@ -352,7 +353,7 @@ class CounterFiles:
             self.forget_group(group)
 
     def close(self) -> None:
-        """Close all files. A later reading opens its own again."""
+        """Close all files. A later reading opens the files again."""
         self.keep_groups(())
 
     def _open_group(self, group: str) -> _OpenCounters:

@@ -42,7 +42,7 @@ WRITES: Final = "placement_writes"
 _RETURNED: Final = "placement.returned"
 # servers take longer to restart
 _TRUSTED_SECONDS: Final = 0.1
-"""Seconds after its use in which a connection is not tested."""
+"""Seconds after the last use of a connection in which it is not tested."""
 _GRACE: Final = 1.0
 """Seconds for a server to report that a statement took too long."""
 _KEEPALIVES: Final = 3

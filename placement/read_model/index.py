@@ -1,7 +1,7 @@
 """Indexes of a snapshot, updated with each change.
 
-The indexes find providers by trait, aggregate and class. They also find trees by their free amount of a
-class; searches of crowded clouds begin there. Sums by class have the used amounts and capacities of whole
+The indexes find providers by trait, aggregate and class. The indexes also find trees by their free amount of
+a class; searches of crowded clouds begin there. Sums by class have the used amounts and capacities of whole
 trees.
 """
 

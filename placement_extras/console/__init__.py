@@ -88,6 +88,6 @@ APPLICATION: Final = ConsoleApplication()
 DISABLED_REASON: Final = "console.disabled_reason"
 """The attribute that says why a provider has the trait COMPUTE_STATUS_DISABLED."""
 DISABLED_BY: Final = "console.disabled_by"
-"""The attribute that names the visitor that gave it that trait."""
+"""The attribute that names the visitor that set the trait."""
 ATTRIBUTES_OF_TRAITS: Final = {DISABLED: (DISABLED_REASON, DISABLED_BY)}
 """The reason holds for one time that a provider is disabled, so these attributes go with the trait."""

@@ -322,7 +322,7 @@ class ConsumerPlace:
 
     @property
     def colour(self) -> int:
-        """The colour of its parts in the picture; 0 for a consumer that is not in the list."""
+        """The colour of the consumer's parts in the picture; 0 for a consumer that is not in the list."""
         return self.number and (self.number - 1) % COLOURS + 1
 
 

@@ -25,7 +25,8 @@ from placement_extras.migration.importer import ImportOutcome
 from placement_extras.migration.stock_database import StockContent, StockTables, open_source, read_stock
 
 ASIDE: Final = "adopted_"
-"""Prefix of our tables during an abandonment in steps. The prefix keeps workers from writing to them."""
+"""Prefix of our tables during an abandonment in steps. The prefix keeps workers from writing to these
+tables."""
 
 _REVISION_TABLE: Final = "alembic_version"
 

@@ -181,7 +181,7 @@ class ReplayVerdict(StrEnum):
     """The answer differs by a documented deviation."""
     DIFFERENT = "different"
     RACED = "raced"
-    """Other writes were in flight with it, in an unknown order."""
+    """Other writes were in flight at the same time, in an unknown order."""
     DOUBTFUL = "doubtful"
     """The answer differs, and concerns an item that several clients wrote at once before."""
     MISSED = "missed"
