@@ -121,7 +121,7 @@ class SysFiles:
         """The content of a file without blanks at its ends; None if it cannot be read."""
         return self._stripped(path, read)
 
-    def piece(self, path: str) -> str | None:
+    def piece_text(self, path: str) -> str | None:
         """The same of a file for which read_piece() is enough."""
         return self._stripped(path, read_piece)
 

@@ -196,7 +196,7 @@ class GroupReader:
         return shutil.which("systemctl") if is_own else None
 
     def _is_populated(self, group: str) -> bool:
-        return "populated 1" in (self._files.piece(f"{CONTROL_GROUPS}/{group}/cgroup.events") or "")
+        return "populated 1" in (self._files.piece_text(f"{CONTROL_GROUPS}/{group}/cgroup.events") or "")
 
 
 def _await_text(file: str, text: str) -> bool:

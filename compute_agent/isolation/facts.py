@@ -415,14 +415,14 @@ class MaskReader:
 
     def _thread_names(self, thread: str) -> str:
         """Name and start of a kernel thread that can move; empty for others."""
-        match = _STAT.match(self._files.piece(f"proc/{thread}/stat") or "")
+        match = _STAT.match(self._files.piece_text(f"proc/{thread}/stat") or "")
         if match is None or int(match["flags"]) & _NO_AFFINITY or match["name"].startswith(_FOLLOWING):
             return ""
         return printable_text(f"{match['name']}{_SINCE}{match['start']}")
 
     def _mask_text(self, path: str) -> str | None:
         """The part of a file that is the mask."""
-        text = self._files.piece(path)
+        text = self._files.piece_text(path)
         if text is None or not path.endswith("/status"):
             return text
         match = _ALLOWED.search(text)

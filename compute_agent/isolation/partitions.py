@@ -301,10 +301,10 @@ class PartitionFiles:
     def _read_state(self, group: str) -> GroupState:
         folder = f"{CONTROL_GROUPS}/{group}"
         return GroupState(
-            self._files.piece(f"{folder}/{GROUP_CPUS}"),
-            self._files.piece(f"{folder}/{_EXCLUSIVE}"),
+            self._files.piece_text(f"{folder}/{GROUP_CPUS}"),
+            self._files.piece_text(f"{folder}/{_EXCLUSIVE}"),
             self._files.cpu_list(f"{folder}/{_EFFECTIVE}") or frozenset(),
-            self._files.piece(f"{folder}/{_PARTITION}"),
+            self._files.piece_text(f"{folder}/{_PARTITION}"),
         )
 
     def write_text(self, path: str, text: str) -> None:

@@ -26,24 +26,26 @@ def build() -> int:
             folder = Path(name)
             # The user of apt writes there.
             folder.chmod(0o777)
-            run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *TOOLS)
-            run("apt-get", "download", f"{SOURCE}/bookworm-backports", folder=folder)
+            run_command("apt-get", "install", "-y", "-qq", "--no-install-recommends", *TOOLS)
+            run_command("apt-get", "download", f"{SOURCE}/bookworm-backports", folder=folder)
             [package] = folder.glob("*.deb")
-            run("dpkg-deb", "--extract", package, folder / "package")
+            run_command("dpkg-deb", "--extract", package, folder / "package")
             [archive] = (folder / "package/usr/src").glob("*.tar.xz")
-            run("tar", "xJf", archive, folder=folder)
+            run_command("tar", "xJf", archive, folder=folder)
             source = folder / SOURCE
-            run("make", "-s", "tinyconfig", folder=source)
-            run("scripts/kconfig/merge_config.sh", "-m", "-O", ".", ".config", FRAGMENT, folder=source)
-            run("make", "-s", "olddefconfig", folder=source)
-            run("make", "-s", f"-j{os.cpu_count()}", "vmlinux", folder=source)
+            run_command("make", "-s", "tinyconfig", folder=source)
+            run_command(
+                "scripts/kconfig/merge_config.sh", "-m", "-O", ".", ".config", FRAGMENT, folder=source
+            )
+            run_command("make", "-s", "olddefconfig", folder=source)
+            run_command("make", "-s", f"-j{os.cpu_count()}", "vmlinux", folder=source)
             KERNEL.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source / "vmlinux", KERNEL)
     print(f"{KERNEL} is there")
     return 0
 
 
-def run(*command: object, folder: Path | None = None) -> None:
+def run_command(*command: object, folder: Path | None = None) -> None:
     """Run a command to its end.
 
     :raises subprocess.CalledProcessError: it fails.
