@@ -119,13 +119,13 @@ class SysFiles:
 
     def text(self, path: str) -> str | None:
         """The content of a file without blanks at its ends; None if it cannot be read."""
-        return self._stripped(path, read)
+        return self._read_stripped(path, read)
 
     def piece_text(self, path: str) -> str | None:
         """The same of a file for which read_piece() is enough."""
-        return self._stripped(path, read_piece)
+        return self._read_stripped(path, read_piece)
 
-    def _stripped(self, path: str, read_file: Callable[[str], bytes]) -> str | None:
+    def _read_stripped(self, path: str, read_file: Callable[[str], bytes]) -> str | None:
         try:
             content = read_file(f"{self.root}/{path}").decode(errors="replace")
         except FileNotFoundError:
