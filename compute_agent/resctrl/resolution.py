@@ -439,7 +439,7 @@ def _own_group(
 
 
 def _group_capacity(host: ResctrlLayout, present: ResctrlGroups) -> int:
-    """Maximum number of groups, with foreign ones, by the numbers of CLOSIDs and RMIDs."""
+    """Maximum number of groups, including foreign ones, that the CLOSIDs and RMIDs allow."""
     max_groups, monitoring = host.platform.max_groups, host.platform.monitoring
     if monitoring is None:
         return max_groups

@@ -207,7 +207,7 @@ _AT_ONCE: Final = 1024
 
 
 class MergedIds(Sequence[int]):
-    """The union of several sequences in ascending order, in ascending order.
+    """The sorted union of several sorted sequences.
 
     The union is merged lazily, so a reader of the first ids does not pay for the others.
     """

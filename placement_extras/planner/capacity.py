@@ -59,7 +59,7 @@ class CoupledHost:
 class HostCoupling:
     """All coupled hosts, and the number of guests that fit on some of them.
 
-    :param sharing: the ids of providers that share.
+    :param sharing: the ids of sharing providers.
     """
 
     def __init__(self, finder: FootprintFinder, sharing: Collection[int], budget: SearchBudget) -> None:
