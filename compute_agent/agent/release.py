@@ -235,10 +235,7 @@ class HostRelease:
         return rows
 
     def _keep_guests_away(self) -> list[ReleaseRow]:
-        """Keep new guests away if there is anything to give back. Returns a row if that fails.
-
-        The release goes on after a failure: a host may be left when its Placement is gone for good.
-        """
+        """Keep new guests away if there is anything to give back. Returns a row if that fails."""
         changes = any(
             item.cannot_be_released or (item.give_back is not None and item.kind != SCHEDULING)
             for item in self._release_items()
@@ -254,6 +251,7 @@ class HostRelease:
             if said is None or not said.off:
                 self._state.keep_maintenance(HostMaintenance(True, RELEASE_REASON, time.time()))
             reporter.switch_scheduling(self._root_uuid, {DisableCause.MAINTENANCE: True})
+        # The release goes on after a failure: a host may be left when its Placement is gone for good.
         except (PlacementError, OSError) as error:
             LOG.error("The provider %s cannot be changed to keep new guests away: %s", self._root_uuid, error)
             return [ReleaseRow(SCHEDULING, self._root_uuid, MAY_COME, f"{FAILED}: {error}")]

@@ -420,14 +420,12 @@ def _was_allocated_shared(request: GuestRequest) -> bool:
 def _what_may_be_its_own(
     supply: CpuSupply, request: GuestRequest, current: CpuAssignment
 ) -> Iterator[tuple[int, ...]]:
-    """Two choices of a guest's dedicated CPUs: with the siblings of its emulator CPU, and without them.
-
-    The kernel does not show whether the allocation includes these siblings.
-    """
+    """Two choices of a guest's dedicated CPUs: with the siblings of its emulator CPU, and without them."""
     yield current.dedicated
     used = _used_cpus(supply, request, current.dedicated, current.withheld)
     if request.thread_policy is ThreadPolicy.ISOLATE and request.has_emulator_cpu and used:
         beside = supply.topology.threads_of(used[-1]) - {used[-1]}
+        # The kernel does not show whether the allocation includes these siblings.
         yield tuple(cpu for cpu in current.dedicated if cpu not in beside)
 
 
@@ -461,13 +459,11 @@ def _own_positions(assignment: CpuAssignment, own: CpuSet) -> CpuSet:
 def _is_isolated(
     supply: CpuSupply, request: GuestRequest, dedicated: tuple[int, ...], withheld: CpuSet = frozenset()
 ) -> bool:
-    """Whether each guest CPU has a whole core, where thread policy isolate asks for it.
-
-    An emulator CPU may share its core with others.
-    """
+    """Whether each guest CPU has a whole core, where thread policy isolate asks for it."""
     if request.thread_policy is not ThreadPolicy.ISOLATE or not dedicated:
         return True
     used = _used_cpus(supply, request, dedicated, withheld)
+    # An emulator CPU may share its core with others.
     alone = used[:-1] if request.has_emulator_cpu else used
     return len(used) >= request.used_pcpu and all(
         supply.topology.threads_of(cpu) <= frozenset(dedicated) for cpu in alone
@@ -475,10 +471,7 @@ def _is_isolated(
 
 
 def _amounts_match(supply: CpuSupply, request: GuestRequest, dedicated: CpuSet) -> bool:
-    """Whether the number of CPUs in each zone equals the allocation.
-
-    Offline CPUs count where some are missing, since zones have only usable CPUs.
-    """
+    """Whether the number of CPUs in each zone equals the allocation."""
     remaining = dedicated
     missing: list[CpuSet] = []
     for demand in request.demands:
@@ -486,6 +479,7 @@ def _amounts_match(supply: CpuSupply, request: GuestRequest, dedicated: CpuSet) 
         if len(inside) > demand.pcpu and not demand.around:
             return False
         inside = frozenset(sorted(inside)[: demand.pcpu])
+        # Offline CPUs count where some are missing, since zones have only usable CPUs.
         missing += [demand.around] * (demand.pcpu - len(inside))
         remaining -= inside
     for cpu in sorted(remaining & supply.topology.usable):  # the options have moved these to another pool
@@ -549,13 +543,11 @@ def shared_emulator_cpus(supply: CpuSupply, request: GuestRequest, held: CpuSet,
 def _used_cpus(
     supply: CpuSupply, request: GuestRequest, dedicated: tuple[int, ...], withheld: CpuSet
 ) -> tuple[int, ...]:
-    """The CPUs for threads: all CPUs, or with thread policy isolate the first of each core.
-
-    ``withheld`` CPUs stay empty, also where the topology no longer shows them as siblings.
-    """
+    """The CPUs for threads: all CPUs, or with thread policy isolate the first of each core."""
     if request.thread_policy is not ThreadPolicy.ISOLATE:
         return dedicated
     used: list[int] = []
+    # ``withheld`` CPUs stay empty, also where the topology no longer shows them as siblings.
     covered = set(withheld)
     for cpu in dedicated:
         if cpu not in covered:

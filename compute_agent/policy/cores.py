@@ -150,11 +150,7 @@ def _with_one_more(amounts: Amounts, plan: CorePlan | None) -> CorePlan | None:
 def _fewest_cores(
     amounts: Amounts, count: int, min_cores: int = 0, only_whole: bool = False
 ) -> CorePlan | None:
-    """The plan of least cost with at least ``min_cores`` cores.
-
-    At most one core is used in part, since two could be replaced by a fuller and an emptier one. With
-    ``only_whole`` no core is.
-    """
+    """The plan of least cost with at least ``min_cores`` cores."""
     best: CorePlan | None = None
 
     def min_cores_from(index: int, missing: int, passed_over: int) -> int:
@@ -190,6 +186,7 @@ def _fewest_cores(
                 )
         elif not missing:
             offer_plan(CoreCost(used, -mended), filled, None)
+        # One core used in part is enough: two could be replaced by a fuller and an emptier one.
         elif not only_whole:
             taken = dict(filled)
             for kind, available in amounts:
