@@ -41,7 +41,7 @@ class DeviceSet:
     addresses: frozenset[str]
 
     @property
-    def trait(self) -> str:
+    def provider_trait(self) -> str:
         """The trait of the provider above the members."""
         return f"CUSTOM_{self.name}"
 
@@ -55,25 +55,25 @@ def parse_device_sets(texts: Iterable[str]) -> tuple[DeviceSet, ...]:
 
 
 def _parse_set(text: str) -> DeviceSet:
-    def wrong(what: str) -> ConfigError:
+    def wrong_value(what: str) -> ConfigError:
         return ConfigError(f"{OPTION}: {text!r}: {what}")
 
     try:
         said = json.loads(text)
     except ValueError:
-        raise wrong("no JSON") from None
+        raise wrong_value("no JSON") from None
     if not isinstance(said, dict) or said.keys() != {"name", "addresses"}:
-        raise wrong("an object with name and addresses is needed")
+        raise wrong_value("an object with name and addresses is needed")
     name, addresses = said["name"], said["addresses"]
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise wrong("the name needs 1 to 64 capital letters, digits and underscores")
+        raise wrong_value("the name needs 1 to 64 capital letters, digits and underscores")
     if not isinstance(addresses, list) or not all(isinstance(each, str) for each in addresses):
-        raise wrong("addresses is no list of texts")
+        raise wrong_value("addresses is no list of texts")
     known = [each.lower() for each in addresses]
     if bad := [each for each in known if not PCI_ADDRESS.fullmatch(each)]:
-        raise wrong(f"{bad[0]!r} is no address such as 0000:81:00.0")
+        raise wrong_value(f"{bad[0]!r} is no address such as 0000:81:00.0")
     if len({*known}) < max(2, len(known)):
-        raise wrong("at least two different addresses are needed")
+        raise wrong_value("at least two different addresses are needed")
     return DeviceSet(name, frozenset(known))
 
 
@@ -104,17 +104,17 @@ def _with_set(tree: ProviderTree, wanted: DeviceSet) -> tuple[ProviderTree, str]
     parents = {node.uuid: node.parent for node in tree.nodes}
     below: dict[str, set[str]] = {}
     for provider, address in alike.items():
-        for each in _lineage(provider, parents):
+        for each in _lineage_of(provider, parents):
             below.setdefault(each, set()).add(address)
     # The lowest provider above all members, which are leaves.
     members = [devices[address].uuid for address in wanted.addresses]
-    common = set.intersection(*({*_lineage(each, parents)} for each in members))
-    top = next(each for each in _lineage(members[0], parents) if each in common)
+    common = set.intersection(*({*_lineage_of(each, parents)} for each in members))
+    top = next(each for each in _lineage_of(members[0], parents) if each in common)
     above = next(node for node in tree.nodes if node.uuid == top)
     if below[top] == wanted.addresses:
         if tree.beside and above is tree.root:
             return tree, "its provider would be the root, which nova-compute writes"
-        marked = replace(above, traits=above.traits | {wanted.trait})
+        marked = replace(above, traits=above.traits | {wanted.provider_trait})
         return replace(tree, nodes=tuple(marked if node is above else node for node in tree.nodes)), ""
     branches = {
         node.uuid
@@ -131,7 +131,7 @@ def _with_set(tree: ProviderTree, wanted: DeviceSet) -> tuple[ProviderTree, str]
     return changed, ""
 
 
-def _lineage(provider: str, parents: Mapping[str, str | None]) -> Iterator[str]:
+def _lineage_of(provider: str, parents: Mapping[str, str | None]) -> Iterator[str]:
     """The uuids of a provider and of those above it."""
     at: str | None = provider
     while at is not None:
@@ -149,7 +149,7 @@ def _with_provider(
         name=f"{tree.root.name}_{place}",
         uuid=child_uuid(tree.root.uuid, f"SET_{place}"),
         parent=above.uuid,
-        traits=frozenset((wanted.trait,)),
+        traits=frozenset((wanted.provider_trait,)),
         numa_nodes=frozenset() if above is tree.root else above.numa_nodes,
         device=place,
     )

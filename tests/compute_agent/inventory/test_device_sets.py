@@ -97,7 +97,7 @@ def test_nested_sets_are_all_offered_in_any_order(sets: list[DeviceSet], rng: ob
     rng.shuffle(sets)  # type: ignore[attr-defined]  # a Random
     after, warnings = with_device_sets(before, sets)
     assert warnings == ()
-    assert members_by_trait(after) == {(each.trait, each.addresses) for each in sets}
+    assert members_by_trait(after) == {(each.provider_trait, each.addresses) for each in sets}
     seen: set[str | None] = {None}
     for node in after.nodes:
         assert node.parent in seen
@@ -115,7 +115,7 @@ def test_a_trait_is_above_the_members_of_its_set_alone(places: list[int], sets: 
     wanted = [gpus(*members) for members in sets]
     after, warnings = with_device_sets(tree_of(*places), wanted)
     offered = members_by_trait(after)
-    assert offered <= {(each.trait, each.addresses) for each in wanted}
+    assert offered <= {(each.provider_trait, each.addresses) for each in wanted}
     assert len(offered) + len({*warnings}) == len({*wanted})
 
 
