@@ -109,14 +109,15 @@ def test_nested_sets_are_all_offered_in_any_order(sets: list[DeviceSet], rng: ob
 @settings(max_examples=examples(200), deadline=None)
 @given(
     st.lists(st.integers(0, 4), min_size=8, max_size=8),
-    st.lists(st.frozensets(st.integers(0, 7), min_size=2), max_size=4),
+    st.lists(st.frozensets(st.integers(0, 7), min_size=2), max_size=4, unique=True),
 )
 def test_a_trait_is_above_the_members_of_its_set_alone(places: list[int], sets: list[frozenset[int]]) -> None:
     wanted = [gpus(*members) for members in sets]
     after, warnings = with_device_sets(tree_of(*places), wanted)
     offered = members_by_trait(after)
     assert offered <= {(each.provider_trait, each.addresses) for each in wanted}
-    assert len(offered) + len({*warnings}) == len({*wanted})
+    # one sentence each: those of large sets may be equal, as they name a few members
+    assert len(offered) + len(warnings) == len(wanted)
 
 
 def test_a_set_of_all_devices_of_a_node_is_the_node() -> None:
