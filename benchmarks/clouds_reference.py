@@ -49,7 +49,7 @@ def measure(
         ours = Ours(target, folder, _WORKERS, _THREADS)
         with ours:
             pass
-        _import(ours, source)
+        import_from(ours, source)
         services: dict[str, Service] = {"ours": ours, "reference": theirs}
         for service in services.values():
             stack.callback(service.stop)
@@ -117,7 +117,8 @@ def _comparable(candidate: Any) -> bytes:
     return orjson.dumps({**candidate, "mappings": mappings}, option=orjson.OPT_SORT_KEYS)
 
 
-def _import(ours: Service, source: str) -> None:
+def import_from(ours: Service, source: str) -> None:
+    """Import the database of the stock service into this service."""
     config = str(ours.log.with_name("placement.conf"))
     command = [sys.executable, "-m", "placement.cmd.manage", "--config-file", config, "import", source]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)

@@ -20,7 +20,7 @@ from typing import Final
 
 from oslo_config import cfg
 
-from compute_agent.agent.configured_host import ControllerSettings, make_controllers, policy_of
+from compute_agent.agent.configured_host import ControllerSettings, make_controllers, open_stores, policy_of
 from compute_agent.agent.host_access import (
     GUESTS_FOLDER,
     STATE_FILE,
@@ -34,7 +34,6 @@ from compute_agent.drivers.base import GuestDriver, RunningGuests
 from compute_agent.files import remove_durably, write_durably
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory import provider_tree
-from compute_agent.isolation.originals import ORIGINALS_FILE, OriginalsFile
 from compute_agent.locks import LockedError
 from compute_agent.loops.allocations import allocations_by_consumer
 from compute_agent.model.guest import Guest
@@ -420,8 +419,8 @@ def releasing_controllers(
 
     ``control`` is also one that limits nothing any more. ``given``: pins are not the agent's, and stay.
     """
-    originals = OriginalsFile(state.path.with_name(ORIGINALS_FILE))
-    return make_controllers(driver, control, ControllerSettings(pins=not given), state, originals, root)
+    stores = open_stores(state, state.path.parent)
+    return make_controllers(driver, control, ControllerSettings(pins=not given), stores, root)
 
 
 def _bound_call(function: Callable[..., object], *arguments: object) -> Callable[[], object]:

@@ -18,6 +18,7 @@ from compute_agent.conf.interference import INTERFERENCE
 from compute_agent.conf.written import files_of, read, value_error
 from compute_agent.model.cpuset import CPU_POOL
 from compute_agent.model.guest_settings import BEST_EFFORT
+from compute_agent.model.resource import CoreScope
 
 GROUP = "qos"
 WATERMARK: Final = "watermark:"
@@ -223,6 +224,25 @@ QOS_CLASS_OPTS: Final = [
         max=1000,
         help="Maximum CPU time of a guest, in percent of the reclaimed CPUs that it holds"
         " (CUSTOM_RECLAIMED_VCPU), also while other CPUs are idle. Default: no limit.",
+    ),
+    cfg.IntOpt(
+        "realtime_priority",
+        min=1,
+        max=49,
+        help="Realtime priority of the guest CPUs that have dedicated CPUs (SCHED_FIFO; SCHED_RR for process"
+        " guests). Guests with realtime threads of another program, as by Nova's hw:cpu_realtime, keep these."
+        " Threads of interrupts have 50. Default: the usual schedule.",
+    ),
+    cfg.StrOpt(
+        "core_scheduling",
+        choices=[
+            (CoreScope.NONE.value, "all guests and processes"),
+            (CoreScope.GUEST.value, "none but the guest itself"),
+            (CoreScope.CLASS.value, "guests of the class"),
+        ],
+        help="Guests that may run on the other hardware thread of a core while a guest of the class runs"
+        " there (PR_SCHED_CORE, Linux 5.14). Other guests than none take CAP_SYS_PTRACE. Default: none, which"
+        " is no limit.",
     ),
     cfg.StrOpt(
         "cpu_class",

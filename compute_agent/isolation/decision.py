@@ -40,7 +40,6 @@ class HeldCpus:
     :ivar group: the guest's control group, below the root of all control groups; empty: the group of its main
         process.
     :ivar vcpu_cpus: the host CPUs of each guest CPU.
-    :ivar other_cpus: the CPUs of the guest's other threads.
     """
 
     uuid: str
@@ -50,7 +49,6 @@ class HeldCpus:
     alone: bool = False
     group: str = ""
     vcpu_cpus: tuple[CpuSet, ...] = ()
-    other_cpus: CpuSet = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

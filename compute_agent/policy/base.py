@@ -172,6 +172,8 @@ class GuestRequest:
     mems: CpuSet = frozenset()
     dedicated_vcpus: CpuSet = frozenset()
     """The numbers of the guest CPUs that should be dedicated, if the order names them."""
+    alone: bool = False
+    """Whether its level of isolation is ``alone``, for which the kernel may have CPUs set apart at boot."""
     near: CpuSet = frozenset()
     near_only: bool = False
 
@@ -210,6 +212,10 @@ class PlacementRefusal:
     leave: bool = False
 
 
+_UNSUITED: Final = 1000.0
+"""Above the load of all siblings of any core."""
+
+
 @dataclass(frozen=True, slots=True)
 class CpuSupply:
     """The CPUs of the host, with their purposes and their holders.
@@ -226,6 +232,22 @@ class CpuSupply:
     """The part of the time in which a dedicated CPU is busy, where it was measured."""
     woken: CpuSet = frozenset()
     """Parked CPUs that the policy may give, as the agent then brings them online. Nova wakes its own."""
+
+    set_apart: CpuSet = frozenset()
+    """CPUs of boot options (``isolcpus``, ``nohz_full``), which are for guests that are alone."""
+
+    def core_order(self, request: GuestRequest) -> Callable[[int], float] | None:
+        """The order among equal cores by one of their CPUs, the lowest first; None without a preference.
+
+        Cores that suit the level of isolation come first, then those with idle siblings.
+        """
+        if not (self.busy or self.set_apart):
+            return None
+        return lambda cpu: self.is_unsuited(request, cpu) * _UNSUITED + self.sibling_load(request, cpu)
+
+    def is_unsuited(self, request: GuestRequest, cpu: int) -> bool:
+        """Whether a CPU is set apart for a guest that is not alone, or not set apart for one that is."""
+        return bool(self.set_apart) and (cpu in self.set_apart) != request.alone
 
     def sibling_load(self, request: GuestRequest, cpu: int) -> float:
         """The load that others put on the siblings of a CPU; 0 where nothing was measured."""

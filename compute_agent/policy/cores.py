@@ -86,7 +86,7 @@ def choose_cpus(
 ) -> tuple[int, ...]:
     """The CPUs of the best choice, by core, preferably of the first pieces. There must be a choice.
 
-    :param beside: the load of a CPU's siblings. Among equal cores, those with the least load come first.
+    :param beside: the order of cores by one of their CPUs. Among equal cores, the lowest come first.
     """
     if want.policy is ThreadPolicy.SPREAD:
         return tuple(_one_by_one(pieces, beside))[: want.cpus]

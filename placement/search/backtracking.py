@@ -259,6 +259,7 @@ def _run_through(
     found = 0
     found_before = [0] * len(order)  # when each depth was entered
     skipped = [False] * len(order)  # whether a choice was left out that had been visited
+    kinds_tried: list[set[int]] = [set() for _ in order]  # of providers that serve nothing else yet
     dead_ends: RememberedAssignments | None = None
     choices_before_rest = choices_left = _CHOICES_BEFORE_REST
     # budget is spent in portions: a call for each choice would cost more than cheap choices
@@ -277,9 +278,16 @@ def _run_through(
         index = order[depth]
         # the choice of the last visit: a new need has none, and release ignores that
         assignment.release(index)
+        serving = set() if visited is None else {at.id for at in assignment.chosen if at is not None}
         while tried[depth] < len(options[index]):
             provider = options[index][tried[depth]]
             tried[depth] += 1
+            if visited is not None and provider.id not in serving:
+                # sooner than by the whole assignment: most of many equal devices are left out here
+                kind = visited.kinds.of_providers[provider.id]
+                if kind in kinds_tried[depth]:
+                    continue
+                kinds_tried[depth].add(kind)
             choices_left -= 1
             if choices_left % choices_per_look == 0:
                 budget.spend(choices_per_look * assignment.steps)
@@ -299,6 +307,7 @@ def _run_through(
                 # the option of the equal need itself, which may serve both
                 tried[depth] = 0 if before < 0 else tried[before] - 1
                 found_before[depth] = found
+                kinds_tried[depth].clear()
             continue
         if skipped[depth]:
             # what was visited may have had results, so that nothing is known of this assignment

@@ -151,9 +151,10 @@ class CompiledRequest:
         # narrowed before the key is made: options out of reach would tell trees apart for nothing
         for rule in self._rules.subtrees:
             options = options and self._within_reach(rule, options)
-        if options is None:
+        contested = options and self._contested_amounts(options, free)
+        if options is None or contested is None:
             return ()
-        likeness: Hashable = (*map(tuple, options), *self._contested_amounts(options, free), self._apart)
+        likeness: Hashable = (*map(tuple, options), *contested, self._apart)
         kinds = self._kinds_at(provider_set, options)
         if kinds is not None:
             # trees with the same ways differ in which of these are equivalent
@@ -210,24 +211,37 @@ class CompiledRequest:
             left[index] = [at for at in options[index] if not tops.isdisjoint(lineages[at])]
         return left
 
-    def _contested_amounts(self, options: Sequence[Sequence[int]], free: tuple[int, ...]) -> list[int]:
-        """Return the amount that each option can give of each contested class, as far as it matters."""
+    def _contested_amounts(self, options: Sequence[Sequence[int]], free: tuple[int, ...]) -> list[int] | None:
+        """Return the amount that each option can give of each contested class, as far as it matters.
+
+        None where all options together have too little of a class.
+        """
         rules, shape = self._rules, self._shape
-        found = []
+        found: list[int] = []
         for name, asking in rules.adding_up.items():
-            positions = {at for index in asking for at in options[index]}
+            # by identity: equal needs mostly have one list
+            positions = set().union(*{id(options[index]): options[index] for index in asking}.values())
             asked = rules.contested[name]
+            before = len(found)
             for at, slot in shape.having.get(name, ()):
                 if at in positions:
                     # more than the sum of all needs makes no difference, and must not make another key
                     found.append(min(free[slot], shape.portions[slot].max_unit, asked))
+            # sharing providers are no part of this sum
+            if sum(found[before:]) < asked and max(positions) < len(shape.lineages):
+                return None
         return found
 
     def _having_enough(self, free: tuple[int, ...]) -> list[list[int]] | None:
         """Return for each need the positions that can serve it now; None if a need has none."""
         having: list[list[int]] = [[] for _ in self._options]
         self._rules.budget.spend(self._steps)
+        first_alike = self._rules.first_alike
         for rank, index in enumerate(self._hardest_first):
+            # groups of many devices are mostly equal: one list serves them all
+            if having[first_alike[index]]:
+                having[index] = having[first_alike[index]]
+                continue
             own, sharing = self._options[index]
             asked = self._rules.asked[index]
             # unrolled: this loop runs for every tree and need, and one or two classes are the rule

@@ -29,7 +29,7 @@ from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 from placement.read_model.index import ProviderIndex
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
-from placement.read_model.trees import HostTree
+from placement.read_model.trees import HostTree, TreeClass
 from placement.search.request import CandidatesRequest, RequestGroup
 
 MetPositions = Callable[[HostTree], tuple[bool, ...]]
@@ -119,8 +119,8 @@ class ProviderCondition(ABC):
     reads: ClassVar[tuple[str, ...]] = ("id",)
     """Attributes of a provider that decide whether the condition is met.
 
-    Attributes of the root of a provider begin with ``root.``. The default differs between any two providers,
-    so that the default is right for every condition, and slow."""
+    Attributes of the root of a provider begin with ``root.``, those of all its ancestors with ``above.``. The
+    default differs between any two providers, so that it is right for every condition, and slow."""
     index: ClassVar[str | None] = None
     """Attribute of the snapshot that has the providers by these names; None if there is no such index.
 
@@ -330,6 +330,45 @@ class ForbiddenTraits(_TraitCondition):
     field = "forbidden"
     words = ConditionWords("do not have {names}", "have {names}, which is forbidden", "required", "!")
     excludes = True
+
+    def _admits_names(self, traits: Names) -> bool:
+        return all(map(traits.isdisjoint, self.sets))
+
+
+@register_condition
+@dataclass(frozen=True, slots=True)
+class OutsideTraits(ProviderCondition):
+    """Traits that neither the provider nor any of its ancestors has: a device outside of NUMA nodes."""
+
+    name = "outside"
+    field = "outside"
+    words = ConditionWords(
+        "are not below a provider with {names}",
+        "are below a provider with {names}, which is forbidden",
+        "outside",
+    )
+    reads = ("above.traits",)
+    index = "by_trait"
+    excludes = True
+
+    def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
+        """Return whether the provider and all above it lack the traits."""
+        return all(self._admits_names(each.traits) for each in snapshot.lineage_of(provider))
+
+    def met_in(self, snapshot: ModelSnapshot) -> MetPositions:
+        """Return a function that checks each class of trees once."""
+        known: dict[TreeClass, tuple[bool, ...]] = {}
+
+        def met_positions(tree: HostTree) -> tuple[bool, ...]:
+            found = known.get(tree.kind)
+            if found is None:
+                having = list(map(self._admits_names, tree.kind.traits))
+                found = known[tree.kind] = tuple(
+                    [all(map(having.__getitem__, lineage)) for lineage in tree.shape.lineages]
+                )
+            return found
+
+        return met_positions
 
     def _admits_names(self, traits: Names) -> bool:
         return all(map(traits.isdisjoint, self.sets))

@@ -32,7 +32,12 @@ from placement.search.rules import RequestRules
 _TREES: Final = 64
 # a step is a few microseconds, which is what a key of a tree and its lookup take
 """Number of trees between two checks of the budget."""
-_OF_TREES: Final = {"traits": "kind", "aggregates": "aggregates", "root.aggregates": "aggregates"}
+_OF_TREES: Final = {
+    "traits": "kind",
+    "above.traits": "kind",
+    "aggregates": "aggregates",
+    "root.aggregates": "aggregates",
+}
 """Attributes of a tree that stand for an attribute of all its providers.
 
 An attribute without a line here counts as different in each tree."""
@@ -62,7 +67,10 @@ def provider_reader(conditions: Iterable[ProviderCondition]) -> Callable[[Provid
     """Return a function that computes a key of a provider and its root; conditions treat equal keys alike."""
     reads = {name for each in conditions for name in each.reads}
     of_root = sorted([name.removeprefix("root.") for name in reads if name.startswith("root.")])
-    own = sorted([name for name in reads if not name.startswith("root.")])
+    # two providers rarely have the same ancestors, so that each counts as different
+    own = sorted(
+        {"id" if name.startswith("above.") else name for name in reads if not name.startswith("root.")}
+    )
     read_own = attrgetter(*own) if own else _read_nothing
     # most conditions read nothing of the root, and the shorter key is hashed for each provider
     if not of_root:

@@ -15,7 +15,8 @@ class RequestGroup:
     """One group of ``resources[$S]``, ``required[$S]``, ``member_of[$S]`` and ``in_tree[$S]``.
 
     Several providers may serve the group without a suffix; exactly one serves any other group. A provider
-    needs one element of each set in ``required`` (traits) and ``member_of`` (aggregates).
+    needs one element of each set in ``required`` (traits) and ``member_of`` (aggregates). Neither it nor any
+    of its ancestors has a trait of ``outside``, which no query can state.
     """
 
     # a field is stated if it is true: a new field needs an empty default, which states nothing
@@ -26,6 +27,7 @@ class RequestGroup:
     member_of: tuple[frozenset[str], ...] = ()
     forbidden_aggregates: frozenset[str] = frozenset()
     in_tree: str | None = None
+    outside: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def check_names(
         _check_classes(group.resources, classes)
     named = [request.root_required, request.root_forbidden]
     for group in request.groups:
-        named += [*group.required, group.forbidden]
+        named += [*group.required, group.forbidden, group.outside]
     _check_traits(named, traits)
 
 

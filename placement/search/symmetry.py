@@ -61,21 +61,17 @@ class AssignmentKinds:
         """Whether two providers are of one kind."""
         return len({*self.of_providers.values()}) < len(self.of_providers)
 
-    def signature_of(self, chosen: Sequence[Provider | None], *, by_provider: bool = False) -> Hashable:
+    def signature_of(self, chosen: Sequence[Provider | None]) -> Hashable:
         """Return a key of an assignment: the chosen providers, and the needs that each serves, as kinds.
 
         Needs are served in a fixed order, so that this also determines the needs that are left.
-
-        :param by_provider: only needs can be swapped, and providers cannot.
         """
         served: dict[int, list[int]] = {}
         for kind, at in zip(self.of_needs, chosen, strict=True):
             if at is not None:
                 served.setdefault(at.id, []).append(kind)
         kind_of = self.of_providers
-        return tuple(
-            sorted([(at if by_provider else kind_of[at], *sorted(those)) for at, those in served.items()])
-        )
+        return tuple(sorted([(kind_of[at], *sorted(those)) for at, those in served.items()]))
 
     def _need_signature(self, index: int, options: Sequence[Provider]) -> Hashable:
         need = self._rules.needs[index]
@@ -107,14 +103,13 @@ class AssignmentKinds:
 class RememberedAssignments:
     """Assignments of one tree, each together with all that are equivalent to it."""
 
-    def __init__(self, kinds: AssignmentKinds, *, by_provider: bool = False) -> None:
-        self._kinds = kinds
-        self._by_provider = by_provider
+    def __init__(self, kinds: AssignmentKinds) -> None:
+        self.kinds = kinds
         self._known: set[Hashable] = set()
 
     def add(self, chosen: Sequence[Provider | None]) -> bool:
         """Remember an assignment, and return whether it is new."""
-        signature = self._kinds.signature_of(chosen, by_provider=self._by_provider)
+        signature = self.kinds.signature_of(chosen)
         if signature in self._known:
             return False
         # beyond the limit the search stays right, and is only slower
@@ -123,4 +118,4 @@ class RememberedAssignments:
         return True
 
     def __contains__(self, chosen: Sequence[Provider | None]) -> bool:
-        return self._kinds.signature_of(chosen, by_provider=self._by_provider) in self._known
+        return self.kinds.signature_of(chosen) in self._known

@@ -9,7 +9,8 @@ Nouns A *flavor* is the size of a guest with its *extra specs*; an *image* has *
 Modules
     Module ``flavor`` has the nouns as they arrive; ``guest`` joins flavor and image. The modules ``pinning``
     and ``memory`` decide about CPUs, memory and NUMA nodes, and refuse. The traits that a guest needs come
-    from ``features``, amounts and traits by suffix from ``groups``. Module ``spelling`` has the known names
+    from ``features``, amounts and traits by suffix from ``groups``. On demand ``affinity`` asks for CPUs,
+    memory and devices of one NUMA node, which Nova cannot. Module ``spelling`` has the known names
     and warns of others. The request comes from ``translation``; ``form`` and ``options`` connect it to the
     API and the configuration.
 
@@ -21,7 +22,7 @@ A worked example
     ``root_required=!COMPUTE_STATUS_DISABLED``.
 
 Invariants
-    - Nova 34.0.0 is the judge: it sends the same query, or refuses the guest as well
+    - Without rules of our own, Nova 34.0.0 is the judge: it sends the same query, or refuses the guest, too
       (``tests/nova/test_flavors.py``). A query that Placement would refuse is refused here at once.
       This service also asks for its own resource classes, which Nova drops. Texts that Nova drops because it
       does not understand them are dropped here, too, with a warning.

@@ -47,11 +47,12 @@ class NovaFlavor:
 
 @dataclass(frozen=True, slots=True)
 class PciAlias:
-    """A PCI alias: the resource class and the traits of its devices in Placement."""
+    """A PCI alias: the resource class and the traits of its devices in Placement, and its NUMA policy."""
 
     name: str
     resource_class: str
     traits: frozenset[str] = frozenset()
+    numa_policy: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,9 @@ class TranslationRules:
     query, this service does not. Nova 34 requires the trait of ``require_owner_nova`` as soon as no older
     nova-compute is left. The aliases in ``pci_aliases`` have distinct names and apply to a Nova with PCI
     devices in Placement. The classes in ``own_classes`` are not standard ones; Nova does not ask for them.
+
+    Nova does not have ``numa_affinity`` (CPUs, memory and devices from one NUMA node) and ``huge_pages``
+    (pages by their resource class).
     """
 
     query_placement_for_image_type_support: bool = False
@@ -70,6 +74,8 @@ class TranslationRules:
     disable_fallback_pcpu_query: bool = True
     pci_aliases: tuple[PciAlias, ...] = ()
     own_classes: frozenset[str] = frozenset()
+    numa_affinity: bool = False
+    huge_pages: bool = False
 
 
 def refusal_error(why: str) -> InvalidRequest:

@@ -77,8 +77,11 @@ def parse(body: dict[str, Any]) -> NovaFlavor:
 def configured_rules(conf: cfg.ConfigOpts) -> TranslationRules:
     """Return the rules of the configuration.
 
-    :raises ValueError: two PCI aliases have the same name.
+    :raises ValueError: two PCI aliases have the same name, or two options contradict each other.
     """
+    if conf.flavors.numa_affinity and not conf.flavors.disable_fallback_pcpu_query:
+        # a flavor has one fallback, and a host without PCPU has no dedicated CPUs near anything
+        raise ValueError("[flavors] numa_affinity needs disable_fallback_pcpu_query = true")
     return TranslationRules(
         query_placement_for_image_type_support=conf.flavors.query_placement_for_image_type_support,
         image_metadata_prefilter=conf.flavors.image_metadata_prefilter,
@@ -86,6 +89,8 @@ def configured_rules(conf: cfg.ConfigOpts) -> TranslationRules:
         disable_fallback_pcpu_query=conf.flavors.disable_fallback_pcpu_query,
         pci_aliases=groups.pci_aliases(conf.flavors.pci_alias or ()),
         own_classes=frozenset(conf.placement.additional_resource_classes),
+        numa_affinity=conf.flavors.numa_affinity,
+        huge_pages=conf.flavors.huge_pages,
     )
 
 

@@ -38,6 +38,8 @@ class GroupBuilder:
         self._suffixes_of_specs = 0
         self._classes = _STANDARD | own_classes
         self._warnings = warnings
+        #: by suffix of each device's group, the NUMA policy of its alias
+        self.devices: dict[str, str | None] = {}
 
     def add_specs(self, specs: dict[str, str]) -> None:
         """Add the extra specs ``resources<suffix>:CLASS``, ``trait<suffix>:TRAIT`` and ``group_policy``."""
@@ -82,11 +84,12 @@ class GroupBuilder:
     def _group_of(self, suffix: str) -> _ResourceGroup:
         return self._groups.setdefault(suffix, _ResourceGroup())
 
-    def add_device(self, name: str, traits: frozenset[str]) -> None:
-        """Add a device of a class with traits, in a group of its own: ``_PCI_0`` and so on."""
+    def add_device(self, alias: PciAlias, traits: frozenset[str]) -> None:
+        """Add a device of an alias with these traits, too, in a group of its own: ``_PCI_0`` and so on."""
         # the flavor itself may use such a suffix
         suffix = next(each for each in map("_PCI_{}".format, count()) if each not in self._groups)
-        self._groups[suffix] = _ResourceGroup({name: 1}, set(traits))
+        self._groups[suffix] = _ResourceGroup({alias.resource_class: 1}, set(alias.traits | traits))
+        self.devices[suffix] = alias.numa_policy
 
     def set_amount(self, name: str, amount: int) -> None:
         """Set the amount of a class in the group without a suffix."""
@@ -154,7 +157,7 @@ def _pci_alias(said: Mapping[str, str]) -> PciAlias:
     if name not in os_resource_classes.STANDARDS and not os_resource_classes.is_custom(name):
         name = os_resource_classes.normalize_name(name)
     traits = said.get("traits", "").split(",") if said.get("traits") else []
-    return PciAlias(said["name"].strip(), name, frozenset(map(_trait_name, traits)))
+    return PciAlias(said["name"].strip(), name, frozenset(map(_trait_name, traits)), said.get("numa_policy"))
 
 
 def _trait_name(name: str) -> str:
@@ -192,4 +195,4 @@ def add_devices(groups: GroupBuilder, guest: FlavorGuest, rules: TranslationRule
         asked += [found] * count
     owner = frozenset(("OWNER_NOVA",) if rules.require_owner_nova else ())
     for each in asked:
-        groups.add_device(each.resource_class, each.traits | owner)
+        groups.add_device(each, owner)

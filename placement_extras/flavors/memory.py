@@ -16,6 +16,15 @@ from placement_extras.flavors.flavor import first_cpus, parse_cpus, refusal_erro
 from placement_extras.flavors.guest import FlavorGuest, by_node, contradiction_error
 from placement_extras.flavors.pinning import DEDICATED, MIXED, CpuPinning
 
+PAGE_CLASSES: Final[Mapping[int, str]] = {
+    64: "CUSTOM_HUGE_PAGES_64KB",
+    2048: "CUSTOM_HUGE_PAGES_2MB",
+    32_768: "CUSTOM_HUGE_PAGES_32MB",
+    524_288: "CUSTOM_HUGE_PAGES_512MB",
+    1_048_576: "CUSTOM_HUGE_PAGES_1GB",
+    16_777_216: "CUSTOM_HUGE_PAGES_16GB",
+}
+"""Resource classes of huge pages by their size in KiB, as the agent reports them."""
 _UNITS: Final = " KMGTPEZYRQ"
 _SIZE_TEXT: Final = re.compile(r"([-+]?\d*\.?\d+)(?:([KMGTPEZYRQ])i?)?(b|bit|B)")
 _BY_WORDS: Final = ("any", "large", "small")
@@ -88,8 +97,8 @@ def check_locked(guest: FlavorGuest) -> None:
         raise refusal_error("locked memory needs hw:mem_page_size")
 
 
-def has_pages(guest: FlavorGuest) -> bool:
-    """Whether the guest asks for a page size.
+def page_size(guest: FlavorGuest) -> str | int:
+    """Return the page size that the guest asks for, in KiB or as a word (``large``); 0 for none.
 
     :raises InvalidRequest: the size is invalid, or the flavor does not allow the size of the image.
     """
@@ -99,7 +108,7 @@ def has_pages(guest: FlavorGuest) -> bool:
             raise refusal_error(
                 f"hw_mem_page_size of the image is {image!r}, but the flavor has no hw:mem_page_size"
             )
-        return False
+        return 0
     size = _page_size(flavor)
     if image:
         if size not in ("any", "large"):
@@ -107,11 +116,26 @@ def has_pages(guest: FlavorGuest) -> bool:
                 f"hw_mem_page_size of the image is {image!r}, but hw:mem_page_size {flavor!r}"
             )
         size = _page_size(image)
-    return size != 0
+    return size
+
+
+def huge_pages(guest: FlavorGuest) -> tuple[str, int] | None:
+    """Return the resource class of the guest's huge pages and their number; None if it names no such size.
+
+    :raises InvalidRequest: the memory of the flavor is not a multiple of the size.
+    """
+    size = page_size(guest)
+    name = PAGE_CLASSES.get(size) if isinstance(size, int) else None
+    if name is None or not isinstance(size, int):
+        return None
+    pages, left = divmod(guest.flavor.ram * 1024, size)
+    if left:
+        raise refusal_error(f"{guest.flavor.ram} MiB are no multiple of pages of {size} KiB")
+    return name, pages
 
 
 def _page_size(text: str) -> str | int:
-    """Return a word, or a size. Only zero and not zero matter, so the unit does not.
+    """Return a word, or a size in KiB, which is 0 only for a text that says so.
 
     :raises InvalidRequest: the text is neither.
     """
@@ -124,7 +148,7 @@ def _page_size(text: str) -> str | int:
         if match:
             number, unit, kind = match.groups()
             size = float(number) * 1024.0 ** _UNITS.index(unit or " ")
-            return math.ceil(size if kind == "B" else size / 8)
+            return math.ceil((size if kind == "B" else size / 8) / 1024)
     except (OverflowError, ValueError):
         pass
     raise refusal_error(f"a size of memory pages cannot be {text!r}")
@@ -139,13 +163,11 @@ def check_nodes(guest: FlavorGuest, pinning: CpuPinning) -> None:
 
     :raises InvalidRequest: the nodes do not add up, or flavor and image contradict each other.
     """
-    nodes = _node_count(guest)
-    with_pages = has_pages(guest)
-    if not (nodes or with_pages or persistent_labels(guest) or pinning.effective in (DEDICATED, MIXED)):
-        return  # Nova gives the guest no NUMA topology
+    nodes = node_count(guest, pinning)
+    if not nodes:
+        return
     if pinning.threads == "":  # an empty text counts as no policy, except in the field of a NUMA node
         raise refusal_error("hw:cpu_thread_policy cannot be ''")
-    nodes = nodes or 1
     node_cpus = _either_text(
         "numa_cpus", by_node(guest.specs, "hw:numa_cpus", parse_cpus), guest.image.node_cpus
     )
@@ -161,6 +183,16 @@ def check_nodes(guest: FlavorGuest, pinning: CpuPinning) -> None:
         )
     else:
         _check_parts(guest, node_cpus, node_memory)
+
+
+def node_count(guest: FlavorGuest, pinning: CpuPinning) -> int:
+    """Return the number of the guest's NUMA nodes; 0 if Nova gives it no NUMA topology.
+
+    :raises InvalidRequest: the number or the page size is invalid.
+    """
+    nodes = _node_count(guest)
+    has_topology = page_size(guest) or persistent_labels(guest) or pinning.effective in (DEDICATED, MIXED)
+    return nodes or (1 if has_topology else 0)
 
 
 def persistent_labels(guest: FlavorGuest) -> list[str]:

@@ -14,6 +14,7 @@ GROUP: Final = cfg.OptGroup(
 )
 
 _ID: Final = re.compile("[0-9a-fA-F]{4}")
+_POLICIES: Final = ("required", "legacy", "preferred", "socket")
 _FIELDS: Final = (
     *("name", "resource_class", "traits", "vendor_id", "product_id"),
     *("device_type", "numa_policy", "live_migratable", "capability_type"),
@@ -45,6 +46,8 @@ class PciAliasType(types.ConfigType):
             raise ValueError(
                 "the alias needs resource_class, or vendor_id and product_id with four hex digits each"
             )
+        if said.get("numa_policy", "legacy") not in _POLICIES:
+            raise ValueError(f"numa_policy of the alias is none of {', '.join(_POLICIES)}")
         return said
 
     def __repr__(self) -> str:
@@ -96,6 +99,27 @@ Refuse a claim of a flavor with hw:cpu_policy=dedicated if no candidate has PCPU
 uses a candidate with VCPU. Nova has this option in [workarounds] with the default false, because Nova checks
 the host afterwards, and refuses a host that does not pin guests. A claim has no such check, so leave it true
 unless all hosts without PCPU pin guests as before Nova 20 (vcpu_pin_set).
+""",
+    ),
+    cfg.BoolOpt(
+        "numa_affinity",
+        default=False,
+        help="""
+Request CPUs, memory and PCI devices of a guest from one NUMA node, by
+same_subtree, with the rules of hw:pci_numa_affinity_policy and of numa_policy of
+an alias. Nova requests them from the whole host, and checks nodes afterwards. Set
+it where all hosts have providers of NUMA nodes; others are no candidates then.
+Guests without a NUMA topology, and those with several nodes, are requested as by
+Nova. It needs disable_fallback_pcpu_query = true.
+""",
+    ),
+    cfg.BoolOpt(
+        "huge_pages",
+        default=False,
+        help="""
+Request huge pages (CUSTOM_HUGE_PAGES_1GB) instead of MEMORY_MB if a flavor has
+hw:mem_page_size with a size of them. Set it where all agents offer their pages
+([compute] huge_pages); Nova requests MEMORY_MB.
 """,
     ),
     cfg.MultiOpt(

@@ -15,7 +15,7 @@ import os_resource_classes
 from placement.kept_results import KeptResults
 from placement.read_model.provider import DISABLED
 from placement.search.request import CandidatesRequest, RequestGroup
-from placement_extras.flavors import features, memory, pinning, spelling
+from placement_extras.flavors import affinity, features, memory, pinning, spelling
 from placement_extras.flavors.flavor import NovaFlavor, TranslationRules, refusal_error
 from placement_extras.flavors.groups import GroupBuilder, add_devices
 from placement_extras.flavors.guest import FlavorGuest, contradiction_error
@@ -128,11 +128,35 @@ def _translate_guest(flavor: NovaFlavor, rules: TranslationRules) -> FlavorTrans
     warnings = FlavorWarnings()
     gathered = _gather_groups(guest, pinned, rules, warnings)
     spelling.warn_unknown_names(flavor, warnings)
+    request = _candidates_request(gathered, root)
     fallback = None
-    if pinned.policy == DEDICATED and not rules.disable_fallback_pcpu_query:
+    if _is_within_node(guest, pinned, request, rules, warnings):
+        policies = affinity.device_policies(guest, gathered.devices)
+        request = affinity.within_node(request, policies)
+        fallback = affinity.with_devices_apart(request, policies)
+    elif pinned.policy == DEDICATED and not rules.disable_fallback_pcpu_query:
         # the warnings of the first request name the same parts
         fallback = _candidates_request(_gather_groups(guest, None, rules, FlavorWarnings()), root)
-    return FlavorTranslation(_candidates_request(gathered, root), fallback, warnings.all_sentences())
+    return FlavorTranslation(request, fallback, warnings.all_sentences())
+
+
+def _is_within_node(
+    guest: FlavorGuest,
+    pinned: CpuPinning,
+    request: CandidatesRequest,
+    rules: TranslationRules,
+    warnings: FlavorWarnings,
+) -> bool:
+    """Whether CPUs, memory and devices are requested from one NUMA node; warns if that is impossible."""
+    nodes = memory.node_count(guest, pinned) if rules.numa_affinity else 0
+    if nodes > 1:
+        warnings.add(
+            f"CPUs, memory and devices are requested from the host, as the guest has {nodes} NUMA nodes"
+        )
+    elif nodes and request.group_policy == "isolate":
+        warnings.add("CPUs, memory and devices are requested from the host, as group_policy is isolate")
+        return False
+    return nodes == 1
 
 
 def _gather_groups(
@@ -148,7 +172,8 @@ def _gather_groups(
     if not groups.has_amount("VCPU") and not groups.has_amount("PCPU"):
         groups.set_amount("VCPU", guest.flavor.vcpus)
     if not groups.has_amount("MEMORY_MB"):
-        groups.set_amount("MEMORY_MB", guest.flavor.ram)
+        pages = memory.huge_pages(guest) if rules.huge_pages else None
+        groups.set_amount(*(pages or ("MEMORY_MB", guest.flavor.ram)))
     if not groups.has_amount("DISK_GB"):
         groups.set_amount("DISK_GB", _disk_size(guest.flavor))
     encryption = memory.find_encryption(guest)

@@ -15,6 +15,7 @@ The order of conditions
     - ``min_unit``, ``max_unit`` and ``step_size``, for each class;
     - ``required`` traits, one of each set;
     - ``forbidden`` traits;
+    - traits that the provider is ``outside`` of;
     - ``in_tree``;
     - ``member_of``;
     - ``forbidden_aggregates``.

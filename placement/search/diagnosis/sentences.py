@@ -92,7 +92,7 @@ def sentence_of_both(explanation: RequestExplanation, fallback: RequestExplanati
 
 def of_both(text: str, fallback: str | None = None) -> str:
     """Return the text about a request, and about its fallback."""
-    return text if fallback is None else f"{text}; for the fallback with VCPU instead of PCPU: {fallback}"
+    return text if fallback is None else f"{text}; for the fallback of the flavor: {fallback}"
 
 
 _OF_ONE: Final = {"have": "has", "lack": "lacks", "are": "is", "give": "gives"}

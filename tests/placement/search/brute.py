@@ -151,6 +151,16 @@ def trees_are_right(snapshot: ModelSnapshot, request: CandidatesRequest, assignm
     return True
 
 
+def ancestors_are_right(snapshot: ModelSnapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
+    """Whether no provider of a group, and none above it, has a trait that the group is outside of."""
+    return not any(
+        snapshot.providers[above].traits & group.outside
+        for group in request.groups
+        for provider in of_group(assignment, group)
+        for above in ancestry(snapshot, provider.id)
+    )
+
+
 def groups_are_isolated(snapshot: ModelSnapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
     if request.group_policy != "isolate":
         return True
@@ -186,6 +196,7 @@ RULES = (
     traits_are_right,
     aggregates_are_right,
     trees_are_right,
+    ancestors_are_right,
     groups_are_isolated,
     subtrees_are_right,
     trees_are_used_once,

@@ -81,6 +81,7 @@ def groups(draw: st.DrawFn, suffix: str, snapshot: ModelSnapshot, resourceless: 
         member_of=tuple(member_of),
         forbidden_aggregates=frozenset(not_member_of),
         in_tree=in_tree,
+        outside=draw(st.frozensets(st.sampled_from(TRAITS), max_size=draw(st.sampled_from((0, 0, 0, 0, 1))))),
     )
 
 

@@ -383,10 +383,7 @@ def test_an_explanation_covers_the_fallback_if_it_does_not_help_either(url):
     assert read_error(answer)[:2] == (409, "placement.ext.no_candidate")
     explanation = answer.json["errors"][0]["explanation"]
     assert explanation["summary"].startswith("0 of 1 host: 1 has no PCPU")
-    assert (
-        "for the fallback with VCPU instead of PCPU: 0 of 1 host: 1 has less than 4 VCPU"
-        in explanation["summary"]
-    )
+    assert "for the fallback of the flavor: 0 of 1 host: 1 has less than 4 VCPU" in explanation["summary"]
     (reason,) = explanation["fallback"]["reasons"]
     assert (reason["condition"], reason["names"]) == ("capacity", ["VCPU"])
 

@@ -1,0 +1,270 @@
+"""Equal devices: what questions for several of many cost. ``python -m benchmarks.devices``.
+
+Alone it is the read model in this process: CPU of search, order and rendering, and the candidates, of how
+many hosts and how many distinct ones; ordered claims as well. Beside the reference (``--reference``) it is
+both services on PostgreSQL, with the clock and the CPU of one answer and the memory of the workers after it.
+"""
+
+import argparse
+import random
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Hashable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qsl
+
+import orjson
+
+from benchmarks.clouds import model_of
+from benchmarks.clouds_reference import fill, import_from
+from benchmarks.http import Connection, NoAnswer, Refused
+from benchmarks.mixed import GPU, Cloud, Guest
+from benchmarks.reference import install
+from benchmarks.servers import OpenStack, Ours, Service
+from benchmarks.worlds import Provider, Tree, inventory
+from placement.microversion import MAX
+from placement.read_model.snapshot import ModelSnapshot
+from placement.schemas.query_candidates import parse_candidates
+from placement.search.budget import SearchBudget
+from placement.search.candidate_search import find_candidates
+from placement.search.candidates import AllocationCandidate, candidates_of, topology_first
+from placement.search.claims.claim import ClaimScenario, Order, WantedClaim
+from placement.search.claims.placement import UnplacedClaim, place_claims
+from placement.search.rendering import ProviderSummaries, render
+from placement.store.consumers import ConsumerOwnership
+from tests import databases
+
+_ORDERS: Final[dict[str, Order]] = {
+    "numa_nodes": (("numa_nodes", 1.0),),
+    "pack, distance": (("pack", 1.0), ("distance", 1.0)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCloud(Cloud):
+    """Hosts with devices below their NUMA nodes, or below the root without nodes, as Nova reports them.
+
+    :param used: the share of devices that guests hold; with ``alike`` none, and all hosts are the same.
+    """
+
+    devices: int = 8
+    nodes: int = 0
+    used: float = 0.0
+
+    def pools(self) -> Tree:
+        """No pools."""
+        return []
+
+    def host(self, number: int) -> tuple[Tree, list[Guest]]:
+        """One host, and the guests that hold its devices."""
+        rng = random.Random(f"{self.seed} {self.name} {number}")
+        size = 64 if self.alike else rng.randrange(32, 200)
+        root = Provider(
+            f"{self.name}-{number}",
+            None,
+            {"VCPU": inventory(size), "MEMORY_MB": inventory(1024 * size), "DISK_GB": inventory(10 * size)},
+        )
+        nodes = [
+            Provider(f"{root.name}-n{at}", root.uuid, {"PCPU": inventory(size // 2)}, ("HW_NUMA_ROOT",))
+            for at in range(self.nodes)
+        ]
+        devices = [
+            Provider(
+                f"{root.name}-d{at}",
+                nodes[at * self.nodes // self.devices].uuid if nodes else root.uuid,
+                {GPU: inventory(1)},
+            )
+            for at in range(self.devices)
+        ]
+        guests: list[Guest] = [{each.uuid: {GPU: 1}} for each in devices if rng.random() < self.used]
+        return [root, *nodes, *devices], guests
+
+
+CLOUDS: Final = {
+    each.name: each
+    for each in (
+        DeviceCloud("devices-8", 0.0, devices=8),
+        DeviceCloud("devices-16", 0.0, devices=16),
+        DeviceCloud("nodes-16", 0.0, devices=16, nodes=2),
+        DeviceCloud("unlike-8", 0.0, alike=False, devices=8, nodes=2, used=0.2),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceQuestion:
+    """A number of devices of each guest, at a cloud of this many hosts."""
+
+    cloud: DeviceCloud
+    hosts: int
+    groups: int
+    limit: int | None
+
+    @property
+    def title(self) -> str:
+        """Its words in tables."""
+        return f"{self.groups} of {self.cloud.devices} ({self.cloud.name}), limit {self.limit or 'none'}"
+
+    @property
+    def path(self) -> str:
+        """The request."""
+        devices = "&".join([f"resources_PCI{at}={GPU}:1" for at in range(self.groups)])
+        limit = "" if self.limit is None else f"&limit={self.limit}"
+        return f"/allocation_candidates?resources=VCPU:4,MEMORY_MB:4096&{devices}&group_policy=none{limit}"
+
+
+def questions(hosts: int) -> Iterator[DeviceQuestion]:
+    """All questions: the worlds of two bugs of OpenStack, and a cloud of unlike hosts."""
+    for limit in (None, 1000, 100):
+        yield DeviceQuestion(CLOUDS["devices-8"], 1, 6, limit)
+    # without a limit there are 518,918,400
+    for name in ("devices-16", "nodes-16"):
+        for limit in (1000, 100):
+            yield DeviceQuestion(CLOUDS[name], 1, 8, limit)
+    for groups in (1, 2, 4, 8):
+        for limit in (1000, 100):
+            yield DeviceQuestion(CLOUDS["unlike-8"], hosts, groups, limit)
+
+
+def alone(hosts: int, count: int) -> Iterator[str]:
+    """The lines of the tables of this service alone."""
+    models: dict[tuple[str, int], ModelSnapshot] = {}
+    yield "| question | hosts | candidates | of hosts | distinct | CPU ms | search | order | render |"
+    yield "| --- |" + " ---: |" * 8
+    for asked in questions(hosts):
+        key = asked.cloud.name, asked.hosts
+        if key not in models:
+            models[key] = model_of(asked.cloud, asked.hosts)
+            models[key].whole_trees()
+        yield _answer_line(asked, models[key], count)
+    yield "\n| ordered claim | hosts | score | CPU ms |"
+    yield "| --- | ---: | ---: | ---: |"
+    for name, groups in (("nodes-16", 8), ("nodes-16", 9), ("unlike-8", 4), ("unlike-8", 8)):
+        for title, order in _ORDERS.items():
+            snapshot = models[name, 1 if name == "nodes-16" else hosts]
+            question = DeviceQuestion(CLOUDS[name], len(snapshot.trees), groups, None)
+            score, cpu = _place(snapshot, question, order, count)
+            yield f"| {groups} devices ({name}), {title} | {question.hosts:,} | {score:.3f} | {cpu:.1f} |"
+
+
+def _answer_line(asked: DeviceQuestion, snapshot: ModelSnapshot, count: int) -> str:
+    parts: list[tuple[float, ...]] = []
+    for _ in range(count):
+        request = parse_candidates(parse_qsl(asked.path.partition("?")[2]), MAX)
+        stamps = [time.thread_time()]
+        found = find_candidates(snapshot, request, budget=SearchBudget(60.0))
+        stamps.append(time.thread_time())
+        found = topology_first(found)
+        stamps.append(time.thread_time())
+        render(snapshot, found, MAX, ProviderSummaries())
+        stamps.append(time.thread_time())
+        parts.append(tuple(1000 * (end - begin) for begin, end in pairwise(stamps)))
+    candidates = list(candidates_of(found))
+    roots = {each.provider_set.members[0].root_id for each in candidates}
+    distinct = {_distinct_key(snapshot, each) for each in candidates}
+    medians = [statistics.median(each) for each in zip(*parts, strict=True)]
+    cells = [f"{each:.1f}" for each in (sum(medians), *medians)]
+    numbers = f"{asked.hosts:,} | {len(candidates):,} | {len(roots):,} | {len(distinct):,}"
+    return f"| {asked.title} | {numbers} | {' | '.join(cells)} |"
+
+
+def _distinct_key(snapshot: ModelSnapshot, candidate: AllocationCandidate) -> Hashable:
+    """Return the host, and how many devices are taken below each provider."""
+    providers = [snapshot.providers[each] for each in candidate.resources]
+    return frozenset(Counter([each.parent_id or each.id for each in providers]).items())
+
+
+def _place(snapshot: ModelSnapshot, asked: DeviceQuestion, order: Order, count: int) -> tuple[float, float]:
+    """Return the score and the median of milliseconds of CPU of an ordered claim."""
+    request = parse_candidates(parse_qsl(asked.path.partition("?")[2]), MAX)
+    owner = ConsumerOwnership("project", "user", "INSTANCE")
+    wanted = WantedClaim("consumer", None, owner, request, MAX, order=order)
+    took, score = [], 0.0
+    for seed in range(count):
+        began = time.thread_time()
+        scenario = ClaimScenario.from_members(snapshot, {}, [wanted])
+        placed = place_claims(scenario, [wanted], SearchBudget(60.0), random.Random(seed))
+        took.append(1000 * (time.thread_time() - began))
+        if not isinstance(placed, UnplacedClaim) and placed[0].choice.score is not None:
+            score = placed[0].choice.score.total
+    return score, statistics.median(took)
+
+
+def beside(count: int, seconds: float) -> Iterator[str]:
+    """The lines of the table beside the reference: the worlds of the two bugs, one host each."""
+    yield "| question | service | candidates | clock s | CPU s | memory MB |"
+    yield "| --- | --- |" + " ---: |" * 4
+    for asked in questions(1):
+        if asked.cloud.alike:
+            yield from _beside_lines(asked, count, seconds)
+
+
+def _beside_lines(asked: DeviceQuestion, count: int, seconds: float) -> Iterator[str]:
+    with ExitStack() as stack:
+        server = stack.enter_context(databases.create("postgresql", durable=True))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="placement-benchmark-")))
+        source, target = server.fresh_database(), server.fresh_database()
+        # one worker, so that its memory is that of the answer
+        theirs = OpenStack(source, folder, 1, 1, install())
+        with theirs:
+            pass
+        fill(source, asked.cloud, asked.hosts)
+        ours = Ours(target, folder, 1, 1)
+        with ours:
+            pass
+        import_from(ours, source)
+        for service in (ours, theirs):
+            stack.callback(service.stop)
+            service.start()
+            cells = _asked_service(service, asked.path, count, seconds)
+            yield f"| {asked.title} | {service.name} | {cells} |"
+            service.stop()
+
+
+def _asked_service(service: Service, path: str, count: int, seconds: float) -> str:
+    """Return the cells of a service: candidates, seconds and memory, or why there are none."""
+    clock, cpu, candidates = [], [], 0
+    with Connection(service.port, seconds) as connection:
+        for _ in range(count):
+            began, worked = time.perf_counter(), service.cpu_seconds()
+            try:
+                body = connection.expect("GET", path)
+            except (NoAnswer, Refused) as error:
+                reason, took = str(error).rpartition(": ")[2], time.perf_counter() - began
+                return (
+                    f"{reason} | {took:.1f} | {service.cpu_seconds() - worked:.1f} | {_memory(service):.0f}"
+                )
+            clock.append(time.perf_counter() - began)
+            cpu.append(service.cpu_seconds() - worked)
+            candidates = len(orjson.loads(body)["allocation_requests"])
+    medians = f"{statistics.median(clock):.3f} | {statistics.median(cpu):.3f}"
+    return f"{candidates:,} | {medians} | {_memory(service):.0f}"
+
+
+def _memory(service: Service) -> float:
+    """Return the memory of the workers in MB."""
+    return sum([each.memory_info().rss for each in service.worker_processes()]) / 1e6
+
+
+def main() -> None:
+    """Measure and print."""
+    top = argparse.ArgumentParser(prog="python -m benchmarks.devices", description=__doc__)
+    top.add_argument("--hosts", type=int, default=1000, help="unlike hosts; default: %(default)s")
+    top.add_argument("--count", type=int, default=7, help="of each question; default: %(default)s")
+    top.add_argument("--reference", action="store_true", help="beside OpenStack Placement")
+    top.add_argument("--seconds", type=float, default=120.0, help="to wait for an answer of a service")
+    options = top.parse_args()
+    count = options.count
+    lines = beside(count, options.seconds) if options.reference else alone(options.hosts, count)
+    for line in lines:
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

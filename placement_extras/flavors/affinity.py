@@ -1,0 +1,98 @@
+"""CPUs, memory and devices of a guest from one NUMA node, in one request.
+
+Nova asks Placement for amounts of the whole host, and checks NUMA nodes afterwards
+(``hw:pci_numa_affinity_policy``). Where providers of NUMA nodes have CPUs, memory and devices, a request says
+the same with ``same_subtree``: the group ``_NODE`` is a node, and the other groups are below it.
+
+A policy that is no requirement needs a second request, the fallback: it is served if no host can serve the
+first one. A guest with several NUMA nodes is requested as by Nova, since each device may be at any of them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import chain, count
+from typing import Final
+
+import os_traits
+
+from placement.search.request import CandidatesRequest, RequestGroup
+from placement_extras.flavors.guest import FlavorGuest
+from placement_extras.flavors.memory import PAGE_CLASSES
+
+LEGACY: Final = "legacy"
+PREFERRED: Final = "preferred"
+REQUIRED: Final = "required"
+SOCKET: Final = "socket"
+
+_OF_NODES: Final = frozenset(("PCPU", "VCPU", "MEMORY_MB", *PAGE_CLASSES.values()))
+"""Classes of NUMA nodes, and of caches below them."""
+
+Devices = Mapping[str, str | None]
+"""By suffix of a device's group, the policy of its alias."""
+
+
+def device_policies(guest: FlavorGuest, devices: Devices) -> Mapping[str, str]:
+    """Return the policy of each device: that of flavor or image, else that of its alias.
+
+    :raises InvalidRequest: flavor and image contradict each other.
+    """
+    policy = guest.agreed_choice("pci_numa_affinity_policy")
+    return {suffix: policy or of_alias or LEGACY for suffix, of_alias in devices.items()}
+
+
+def within_node(request: CandidatesRequest, policies: Mapping[str, str]) -> CandidatesRequest:
+    """Return the request with CPUs, memory and all devices from one NUMA node.
+
+    Traits of the group without a suffix become traits of the root, which has those of hosts.
+
+    :param policies: by suffix of a device's group, its policy. A device of the node meets each.
+    """
+    whole = next((group for group in request.groups if not group.suffix), RequestGroup())
+    rest = {name: amount for name, amount in whole.resources.items() if name not in _OF_NODES}
+    groups = [each for each in request.groups if each.suffix]
+    used = {each.suffix for each in groups}
+    # groups of the flavor itself, such as CPUs with cache ways
+    own = [each.suffix for each in groups if not _OF_NODES.isdisjoint(each.resources)]
+    together = [RequestGroup(_unused_suffix("_NODE", used), required=(frozenset((os_traits.HW_NUMA_ROOT,)),))]
+    # a class each: a cache has CPUs, and its node the memory
+    together += [
+        RequestGroup(_unused_suffix(f"_{name}", used), {name: amount})
+        for name, amount in whole.resources.items()
+        if name in _OF_NODES
+    ]
+    return replace(
+        request,
+        groups=(*([RequestGroup("", rest)] if rest else []), *together, *groups),
+        group_policy="none",
+        root_required=request.root_required.union(*whole.required),
+        root_forbidden=request.root_forbidden | whole.forbidden,
+        same_subtrees=(frozenset((*(each.suffix for each in together), *own, *policies)),),
+    )
+
+
+def with_devices_apart(near: CandidatesRequest, policies: Mapping[str, str]) -> CandidatesRequest | None:
+    """Return the request in which devices may be elsewhere, as far as their policies allow; None if none may.
+
+    A preferred device may be anywhere, one of the legacy policy outside of all known NUMA nodes.
+
+    :param near: the request of :func:`within_node`.
+    """
+    free = {suffix for suffix, policy in policies.items() if policy in (PREFERRED, LEGACY)}
+    if not free:
+        return None
+    (together,) = near.same_subtrees
+    groups = [
+        replace(each, outside=frozenset((os_traits.HW_NUMA_ROOT,)))
+        if policies.get(each.suffix) == LEGACY
+        else each
+        for each in near.groups
+    ]
+    return replace(near, groups=tuple(groups), same_subtrees=(together - free,))
+
+
+def _unused_suffix(suffix: str, used: set[str]) -> str:
+    """Return the suffix, or one like it that the flavor does not use itself; it is used from now on."""
+    numbered = map(f"{suffix}_{{}}".format, count())
+    found = next(each for each in chain((suffix,), numbered) if each not in used)
+    used.add(found)
+    return found
