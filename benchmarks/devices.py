@@ -236,12 +236,20 @@ def _asked_service(service: Service, path: str, count: int, seconds: float) -> s
             try:
                 body = connection.expect("GET", path)
             except (NoAnswer, Refused) as error:
-                return f"{str(error).rpartition(': ')[2]} | {time.perf_counter() - began:.1f} | |"
+                reason, took = str(error).rpartition(": ")[2], time.perf_counter() - began
+                return (
+                    f"{reason} | {took:.1f} | {service.cpu_seconds() - worked:.1f} | {_memory(service):.0f}"
+                )
             clock.append(time.perf_counter() - began)
             cpu.append(service.cpu_seconds() - worked)
             candidates = len(orjson.loads(body)["allocation_requests"])
-    memory = sum([each.memory_info().rss for each in service.worker_processes()]) / 1e6
-    return f"{candidates:,} | {statistics.median(clock):.3f} | {statistics.median(cpu):.3f} | {memory:.0f}"
+    medians = f"{statistics.median(clock):.3f} | {statistics.median(cpu):.3f}"
+    return f"{candidates:,} | {medians} | {_memory(service):.0f}"
+
+
+def _memory(service: Service) -> float:
+    """Return the memory of the workers in MB."""
+    return sum([each.memory_info().rss for each in service.worker_processes()]) / 1e6
 
 
 def main() -> None:

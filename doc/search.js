@@ -12,6 +12,8 @@ const stemmer = new Stemmer();
 
 /* Our words, and the words of operators for the same, which are found too. */
 const OPERATOR_WORDS = {
+  "many hosts": ["all hypervisors", "all hosts", "every hypervisor", "every host", "all compute nodes"],
+  "same settings": ["one config", "same config", "central config", "one configuration", "upload", "distribute"],
   guest: ["vm", "vms", "instance", "instances", "server", "servers", "virtual machine", "virtual machines"],
   host: ["hypervisor", "hypervisors", "compute node", "compute nodes"],
   "roll back": ["revert", "undo", "go back", "going back", "rollback", "downgrade", "previous version", "old version"],

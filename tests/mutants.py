@@ -41,6 +41,7 @@ from tests.examples import examples
 ROOT: Final = Path(__file__).parents[1]
 DECIDING: Final = {
     **{f"compute_agent/{name}": [] for name in ("policy", "throttling", "resctrl", "report", "inventory")},
+    **{f"compute_agent/{name}": [] for name in ("isolation", "promises", "schedules")},
     **{f"placement/{name}": [] for name in ("search", "read_model")},
     "placement/store": ["tests/placement/api"],
 }

@@ -17,6 +17,7 @@ from oslo_config import cfg
 from compute_agent.agent import release
 from compute_agent.agent.classification_check import input_document
 from compute_agent.agent.documents import (
+    device_document,
     guest_document,
     holder_document,
     loss_document,
@@ -48,6 +49,7 @@ from compute_agent.agent.protocol import Method, RequestError
 from compute_agent.drivers.base import GuestDriver
 from compute_agent.loops.arrivals import PreStartHook
 from compute_agent.loops.audit import AuditOutcome, audit_document
+from compute_agent.loops.devices import DeviceUse
 from compute_agent.loops.noise import CpuHolder
 from compute_agent.loops.reports import ReportLoop
 from compute_agent.model.guest import Allocation
@@ -138,6 +140,10 @@ class AgentParts(Protocol):
         """
         ...
 
+    def list_devices(self) -> list[DeviceUse]:
+        """The PCI devices that the host offers, with their holders."""
+        ...
+
     def list_watermarks(self) -> list[dict[str, Any]]:
         """The watermarks, and how usage stands to them."""
         ...
@@ -192,7 +198,8 @@ _BUSY: Final = f"the agent is busy: no answer within {ANSWER_SECONDS} s"
 
 OPEN_METHODS: Final = frozenset(
     {
-        *("capacity.show", "cpu.holders", "guest.list", "guest.show", "guest.verify", "interference.list"),
+        *("capacity.show", "cpu.holders", "device.list"),
+        *("guest.list", "guest.show", "guest.verify", "interference.list"),
         *("inventory", "resctrl.groups", "status", "watermark.list", "watermark.test"),
     }
 )
@@ -214,6 +221,7 @@ class ApiMethods:
             "guest.verify": self.guest_verify,
             "guest.inputs": self.guest_inputs,
             "cpu.holders": self.cpu_holders,
+            "device.list": self.device_list,
             "guest.run": self.guest_run,
             "guest.adopt": self.guest_adopt,
             "guest.announce": self.guest_announce,
@@ -262,6 +270,11 @@ class ApiMethods:
         """The guests with dedicated CPUs, their levels of isolation, and the threads of their guest CPUs."""
         load(EmptySchema(), params)
         return [holder_document(one) for one in self._agent.list_holders()]
+
+    def device_list(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The PCI devices that the host offers, with their holders."""
+        load(EmptySchema(), params)
+        return [device_document(one) for one in self._agent.list_devices()]
 
     def guest_inputs(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """List the inputs of each guest's settings, for a check of another configuration."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from oslo_config import cfg
 from prometheus_client import ProcessCollector
 
-from compute_agent.agent.configured_host import ControllerFactory, configured_host
+from compute_agent.agent.configured_host import ControllerFactory, configured_host, open_stores
 from compute_agent.agent.guest_settings import GuestConfigurator
 from compute_agent.agent.host_access import GUESTS_FOLDER, STATE_FILE, HostDriver, open_host_driver
 from compute_agent.agent.maintenance import MaintenanceMode, causes_kept
@@ -25,6 +25,7 @@ from compute_agent.agent.manual_throttling import ManualThrottling
 from compute_agent.agent.reload import ConfigReloader, ConfigurationLoader
 from compute_agent.controllers.cpu_class import count_refusals
 from compute_agent.controllers.isolation import count_isolation
+from compute_agent.drivers.factory import lock_path
 from compute_agent.events.event import EventRecorder
 from compute_agent.host.cpus import read_online
 from compute_agent.inventory import provider_tree
@@ -32,6 +33,7 @@ from compute_agent.loops.allocations import ClaimWatch, HistoryWatch
 from compute_agent.loops.arrivals import GuestEvents, PreStartHook
 from compute_agent.loops.audit import ConsumerLocations
 from compute_agent.loops.base import AgentLoop, ConfigurationInForce
+from compute_agent.loops.devices import DeviceSource
 from compute_agent.loops.events import EventLog, OomEvents
 from compute_agent.loops.fleet import FleetGuests, FleetLoop
 from compute_agent.loops.host_attributes import AgentHeartbeats, PositionReporter
@@ -90,6 +92,7 @@ class AssembledAgent:
     fleet: FleetLoop
     verifier: PromiseVerifier
     noise: NoiseSource
+    devices: DeviceSource
     monitoring: CacheMonitoring
     watermarks: WatermarkLoop
     interference: InterferenceLoop
@@ -135,7 +138,8 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             root.use_hypervisor(lambda: flavors.host_name)
 
         # The worker and its controllers, and the configuration by which they are made
-        factory = ControllerFactory(driver, state, metrics, recorder)
+        stores = open_stores(state, folder, lock_path(options))
+        factory = ControllerFactory(driver, stores, metrics, recorder)
         conf = host.with_controllers(
             PlacementClient.from_conf(options),
             factory.build_controllers(options, host.resctrl, host.host_state),
@@ -170,6 +174,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         )
         verifier = PromiseVerifier(in_force, pipeline, driver)
         noise = NoiseSource(in_force, pipeline, driver, metrics.registry)
+        devices = DeviceSource(Path(options.host.root), pipeline, metrics.registry)
         promises = PromiseWatch(conf, verifier.verify_all, recorder, metrics.registry, changed.wake)
         reports = ReportLoop(
             HostReporter(conf.client, saved.owned, state.keep_owned, saved.history.generations),
@@ -275,6 +280,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         fleet,
         verifier,
         noise,
+        devices,
         monitoring,
         watermarks,
         interference,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +33,7 @@ from compute_agent.conf.policy import DEFAULT_POLICY, FOLLOW
 from compute_agent.conf.qos import cpu_pool_sections
 from compute_agent.controllers.base import KernelController
 from compute_agent.controllers.blockio import BlockIoController
+from compute_agent.controllers.core_cookies import CookieNoteStore, CoreCookieController
 from compute_agent.controllers.cpu import CpuController, CpusetController
 from compute_agent.controllers.cpu_class import (
     NO_CPU_CLASSES,
@@ -44,6 +46,7 @@ from compute_agent.controllers.cpu_class_plan import ClassBinding
 from compute_agent.controllers.emulator import STAYING_EMULATORS, EmulatorController, EmulatorSettings
 from compute_agent.controllers.isolation import NO_ISOLATION, IsolationController, IsolationSettings
 from compute_agent.controllers.memory import MemoryController, MemoryLimitController
+from compute_agent.controllers.realtime import RealtimeController
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.drivers.base import GuestDriver
 from compute_agent.events.event import EventRecorder
@@ -56,6 +59,7 @@ from compute_agent.inventory.cpu_pools import Positions, lay_out_pools
 from compute_agent.inventory.cpu_sets import resolve_cpu_sets
 from compute_agent.inventory.derive import BESIDE, SHAPES, derive_provider_tree
 from compute_agent.inventory.device_providers import foreign_attributes, offer_devices, with_devices
+from compute_agent.inventory.device_sets import parse_device_sets, with_device_sets
 from compute_agent.inventory.device_spec import parse_device_specs
 from compute_agent.inventory.provider_files import with_additions
 from compute_agent.inventory.provider_tree import ProviderTree
@@ -64,6 +68,7 @@ from compute_agent.inventory.traits import with_isolation
 from compute_agent.isolation.emulator import EmulatorCpus
 from compute_agent.isolation.facts import MaskReader
 from compute_agent.isolation.originals import ORIGINALS_FILE, OriginalsFile, OriginalStore
+from compute_agent.isolation.ownership import MaskOwnership
 from compute_agent.isolation.surroundings import boot_warnings, read_boot_isolation
 from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.model.cpuset import CPU_POOL, CpuPool, CpuSet, CpuSets
@@ -78,6 +83,9 @@ from compute_agent.report.client import PlacementClient
 from compute_agent.report.root_provider import NovaRoot, RootOwner, owner_of
 from compute_agent.resctrl.mount import ResctrlHandle
 from compute_agent.resctrl.share_spec import ShareSpec
+from compute_agent.schedules.cookie_notes import NOTES_FILE, CookieNotesFile
+from compute_agent.schedules.kernel_cookies import KernelCookies
+from compute_agent.schedules.realtime import KernelSchedules, read_throttle
 from compute_agent.throttling.settings import ThrottlingSettings, read_settings
 from compute_agent.throttling.watermarks.metrics import MetricRegistry
 
@@ -232,18 +240,20 @@ def add_devices(
     """Add the providers of PCI devices that the option selects.
 
     :returns: the tree, and sentences on devices that need the operator's attention.
-    :raises ConfigError: the option is wrong.
+    :raises ConfigError: an option is wrong.
     """
     specs = parse_device_specs(conf.pci.device_spec)
+    sets = parse_device_sets(conf.pci.device_set)
     describes = beside and conf.pci.nodes == "attributes"
     if not (specs or describes):
         return tree, ()
     devices = read_pci_devices(Path(conf.host.root))
     offer = offer_devices(specs, devices)
     added, warnings = with_devices(tree, offer.providers, topology)
+    added, unplaced = with_device_sets(added, sets)
     if describes:
         added = replace(added, device_attributes=foreign_attributes(devices, topology))
-    return added, (*offer.warnings, *warnings)
+    return added, (*offer.warnings, *warnings, *unplaced)
 
 
 def build_host_state(
@@ -313,6 +323,7 @@ def build_host_state(
         former.setdefault(node.uuid, node)
     policy = policy_of(conf, whose.beside)
     may_move = policy != FOLLOW
+    boot = read_boot_isolation(Path(conf.host.root))
     if not may_move and (conf.policy.rebalance or conf.guests.unplaced == "refuse"):
         LOG.warning(
             "[policy] rebalance = true and [guests] unplaced = refuse have no effect beside nova-compute,"
@@ -332,6 +343,10 @@ def build_host_state(
         classification=parse_policy(conf, follows=not may_move),
         powered=cpu_sets.dedicated & parkable_cpus(conf, whose.beside),
         wakes=not whose.beside,
+        set_apart=boot.unbalanced | boot.tickless,
+        alone_classes=frozenset(
+            name for name, one in classes.classes.items() if one.isolation is IsolationLevel.ALONE
+        ),
         rebalance_gain=conf.policy.rebalance_gain if may_move and conf.policy.rebalance else None,
     )
 
@@ -341,14 +356,14 @@ def build_controllers(
     driver: GuestDriver,
     resctrl: HostResctrl,
     host_state: HostState,
-    store: FormerStore,
+    stores: ControllerStores,
     metrics: AgentMetrics,
     recorder: EventRecorder | None = None,
 ) -> tuple[KernelController, ...]:
     """The controllers in the order in which they act. ``resctrl`` is the mount of this host.
 
     Where another program pins guests, as nova-compute does by default, no controller pins them, and memory
-    is bound for guests with a memory type only. ``store`` keeps former contents of kernel files.
+    is bound for guests with a memory type only.
 
     :raises ConfigError:
     """
@@ -386,13 +401,11 @@ def build_controllers(
     )
     # A mount that is off may be read, and not changed.
     control = None if resctrl.off else resctrl.control
-    originals = OriginalsFile(Path(conf.state_path) / ORIGINALS_FILE)
     return make_controllers(
         driver,
         control,
         settings,
-        store,
-        originals,
+        stores,
         Path(conf.host.root),
         # A counter that exists from the start: Prometheus sees no increase from nothing to one.
         lambda name: metrics.drift.labels(name).inc,
@@ -422,12 +435,33 @@ class ControllerSettings:
     cache_shares: Mapping[str, ShareSpec] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class ControllerStores:
+    """The stores of controllers: former contents of files, originals of masks, notes of cookies.
+
+    :ivar ownership: the right to change masks, which a reload must not lose.
+    """
+
+    former: FormerStore
+    originals: OriginalStore
+    cookies: CookieNoteStore
+    ownership: MaskOwnership = field(default_factory=MaskOwnership)
+
+
+def open_stores(former: FormerStore, folder: Path, locks: Path | None = None) -> ControllerStores:
+    """The stores in a state folder. Their files are read when a controller needs them first.
+
+    :param locks: the folder of locks of all agents of the host; None: nothing is locked.
+    """
+    originals, notes = OriginalsFile(folder / ORIGINALS_FILE), CookieNotesFile(folder / NOTES_FILE)
+    return ControllerStores(former, originals, notes, MaskOwnership(locks))
+
+
 def make_controllers(
     driver: GuestDriver,
     control: ResctrlHandle | None,
     settings: ControllerSettings,
-    store: FormerStore,
-    originals: OriginalStore,
+    stores: ControllerStores,
     root: Path,
     drift_counter: Callable[[str], Callable[[], object]] = lambda name: lambda: None,
     recorder: EventRecorder | None = None,
@@ -436,7 +470,6 @@ def make_controllers(
 
     :param control: the mount of resctrl that the controllers may change; None if there is none.
     :param root: the folder that /sys and /proc are below.
-    :param originals: keeps the originals of masks.
     :param drift_counter: makes a controller's counter of files that other programs changed; takes the
         controller's name.
     """
@@ -456,15 +489,34 @@ def make_controllers(
         ),
         BlockIoController(driver, settings.blockio_classes, lambda: read_block_devices(root)),
         CpuClassController(
-            driver, settings.cpu_classes, store, files, drift_counter(CpuClassController.name)
+            driver, settings.cpu_classes, stores.former, files, drift_counter(CpuClassController.name)
         ),
         # Parked CPUs are online again, so that masks can name them.
         IsolationController(
             driver,
             settings.isolation,
-            originals,
+            stores.originals,
             MaskReader(root),
             drift_counter(IsolationController.name),
+            stores.ownership,
+        ),
+        RealtimeController(
+            driver,
+            {
+                name: share.realtime_priority
+                for name, share in settings.cpu_shares.items()
+                if share.realtime_priority is not None
+            },
+            KernelSchedules(),
+            partial(read_throttle, root),
+            drift_counter(RealtimeController.name),
+        ),
+        CoreCookieController(
+            driver,
+            {name: share.core_scheduling for name, share in settings.cpu_shares.items()},
+            stores.cookies,
+            KernelCookies(),
+            drift_counter(CoreCookieController.name),
         ),
         MemoryController(driver, settings.memory_types, settings.pins),
         *caches,
@@ -476,7 +528,7 @@ class ControllerFactory:
     """Makes the controllers of one agent, at its start and with each configuration."""
 
     driver: GuestDriver
-    store: FormerStore
+    stores: ControllerStores
     metrics: AgentMetrics
     recorder: EventRecorder
 
@@ -488,7 +540,7 @@ class ControllerFactory:
         :raises ConfigError:
         """
         return build_controllers(
-            conf, self.driver, resctrl, host_state, self.store, self.metrics, self.recorder
+            conf, self.driver, resctrl, host_state, self.stores, self.metrics, self.recorder
         )
 
 
@@ -505,7 +557,16 @@ class ConfiguredHost:
         self, client: PlacementClient, controllers: tuple[KernelController, ...]
     ) -> ReloadedConfiguration:
         """The configuration that loops take."""
-        return ReloadedConfiguration(self.options, client, self.settings, controllers, self.resctrl.control)
+        dedicated = self.host_state.cpu_sets.dedicated
+        domains = self.host_state.topology.l3_domains
+        return ReloadedConfiguration(
+            self.options,
+            client,
+            self.settings,
+            controllers,
+            self.resctrl.control,
+            {domain.id: domain.cpus - dedicated for domain in domains},
+        )
 
 
 def configured_host(

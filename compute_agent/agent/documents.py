@@ -22,6 +22,7 @@ from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.host.cpus import read_online
 from compute_agent.inventory.provider_tree import FIELDS
 from compute_agent.isolation.shell import IsolationStatus, stuck_sentences
+from compute_agent.loops.devices import DeviceUse
 from compute_agent.loops.events import EventLog, OomEvents
 from compute_agent.loops.monitoring import CacheMonitoring
 from compute_agent.loops.noise import CpuHolder
@@ -97,6 +98,25 @@ def holder_document(holder: CpuHolder) -> dict[str, Any]:
         "cpus": cpuset.format(holder.cpus),
         "level": holder.level.value,
         "threads": sorted(holder.threads),
+    }
+
+
+def device_document(use: DeviceUse) -> dict[str, Any]:
+    """A PCI device with its holders."""
+    device = use.device
+    return {
+        "address": use.address,
+        "resource_class": use.resource_class,
+        "total": use.total,
+        "held": use.held_amount,
+        "numa_node": use.node,
+        "path": use.path,
+        "driver": "" if device is None else device.driver,
+        "link": "" if device is None else str(device.link),
+        "model": "" if device is None else device.model,
+        "mdev_types": [] if device is None else [f"{one.name}: {one.available}" for one in device.mdev_types],
+        "guests": dict(use.holders),
+        "text": use.in_words,
     }
 
 
@@ -356,7 +376,7 @@ def _in_force(
 
 
 def _kept_away(status: WatermarkStatus, watermark: WatermarkSection, domain: str) -> Iterator[str]:
-    """Whether it is this watermark for which new guests are kept away.
+    """Whether this watermark is the one for which new guests are kept away.
 
     The cause is a watermark in breach or, if there is none, one within its cool-down. Before the first round
     it could be any.

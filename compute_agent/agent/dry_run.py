@@ -20,6 +20,7 @@ from compute_agent.agent.configured_host import (
     build_controllers,
     build_host_state,
     configured_host,
+    open_stores,
 )
 from compute_agent.agent.host_access import GUESTS_FOLDER, STATE_FILE, open_resctrl
 from compute_agent.agent.parameters import SetSchema, load
@@ -234,7 +235,8 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
     try:
         if driver.outage_reason:
             raise DriverError(driver.outage_reason)
-        controllers = build_controllers(conf, driver, resctrl, host_state, _KeptValues(saved), AgentMetrics())
+        stores = open_stores(_KeptValues(saved), folder)
+        controllers = build_controllers(conf, driver, resctrl, host_state, stores, AgentMetrics())
         recorders = [RecordingController(each) for each in controllers]
         pipeline = GuestPipeline(
             host_state,

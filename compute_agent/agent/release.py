@@ -20,7 +20,7 @@ from typing import Final
 
 from oslo_config import cfg
 
-from compute_agent.agent.configured_host import ControllerSettings, make_controllers, policy_of
+from compute_agent.agent.configured_host import ControllerSettings, make_controllers, open_stores, policy_of
 from compute_agent.agent.host_access import (
     GUESTS_FOLDER,
     STATE_FILE,
@@ -34,7 +34,6 @@ from compute_agent.drivers.base import GuestDriver, RunningGuests
 from compute_agent.files import remove_durably, write_durably
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory import provider_tree
-from compute_agent.isolation.originals import ORIGINALS_FILE, OriginalsFile
 from compute_agent.locks import LockedError
 from compute_agent.loops.allocations import allocations_by_consumer
 from compute_agent.model.guest import Guest
@@ -132,7 +131,8 @@ def refuse_if_released(folder: Path) -> None:
     """
     if os.path.lexists(folder / MARK_FILE):
         raise ReleasedError(
-            f"this host was released, or is being ({folder / MARK_FILE}): compute-agent release finishes it,"
+            f"this host is released, or a release is unfinished ({folder / MARK_FILE}): compute-agent"
+            " release finishes it,"
             " compute-agent release --undo lets an agent work here again"
         )
 
@@ -235,10 +235,7 @@ class HostRelease:
         return rows
 
     def _keep_guests_away(self) -> list[ReleaseRow]:
-        """Keep new guests away if there is anything to give back. Returns a row if that fails.
-
-        The release goes on after a failure: a host may be left when its Placement is gone for good.
-        """
+        """Keep new guests away if there is anything to give back. Returns a row if that fails."""
         changes = any(
             item.cannot_be_released or (item.give_back is not None and item.kind != SCHEDULING)
             for item in self._release_items()
@@ -254,6 +251,7 @@ class HostRelease:
             if said is None or not said.off:
                 self._state.keep_maintenance(HostMaintenance(True, RELEASE_REASON, time.time()))
             reporter.switch_scheduling(self._root_uuid, {DisableCause.MAINTENANCE: True})
+        # The release goes on after a failure: a host may be left when its Placement is gone for good.
         except (PlacementError, OSError) as error:
             LOG.error("The provider %s cannot be changed to keep new guests away: %s", self._root_uuid, error)
             return [ReleaseRow(SCHEDULING, self._root_uuid, MAY_COME, f"{FAILED}: {error}")]
@@ -367,8 +365,8 @@ def blocked_providers(
 ) -> dict[str, str]:
     """The providers that cannot be deleted, and why.
 
-    They are the providers of other programs, providers on which other programs have inventories, and all
-    providers above these.
+    These are the providers of other programs, the providers with inventories of other programs, and all
+    providers above.
     """
     reasons: dict[str, str] = {}
     for uuid in children_first(reported):
@@ -421,8 +419,8 @@ def releasing_controllers(
 
     ``control`` is also one that limits nothing any more. ``given``: pins are not the agent's, and stay.
     """
-    originals = OriginalsFile(state.path.with_name(ORIGINALS_FILE))
-    return make_controllers(driver, control, ControllerSettings(pins=not given), state, originals, root)
+    stores = open_stores(state, state.path.parent)
+    return make_controllers(driver, control, ControllerSettings(pins=not given), stores, root)
 
 
 def _bound_call(function: Callable[..., object], *arguments: object) -> Callable[[], object]:

@@ -29,7 +29,7 @@ from compute_agent.events.event import EventKind, EventOutcome, EventRecorder
 from compute_agent.fleet.kept import KEPT
 from compute_agent.host.cpus import read_online
 from compute_agent.host.kernel_files import read_optional
-from compute_agent.host.pci_devices import pci_addresses
+from compute_agent.host.pci_devices import PciDevice, pci_addresses, read_pci_devices
 from compute_agent.host.reader import read_topology
 from compute_agent.host.uevents import PciEvents
 from compute_agent.inventory.provider_files import files_in
@@ -66,10 +66,10 @@ class HostSignature:
         return self.online - powered != other.online - powered or self.rest != other.rest
 
 
-def host_signature(conf: cfg.ConfigOpts, pci_events: int = 0) -> HostSignature:
+def host_signature(conf: cfg.ConfigOpts, devices: tuple[PciDevice, ...] = ()) -> HostSignature:
     """The signature of this host now.
 
-    :param pci_events: the number of events about PCI devices so far.
+    :param devices: its PCI devices, if it offers any.
     """
     system = Path(conf.host.root) / "sys/devices/system"
     pools = sorted(system.glob(_HUGE_PAGES)) if conf.compute.huge_pages else ()
@@ -79,16 +79,38 @@ def host_signature(conf: cfg.ConfigOpts, pci_events: int = 0) -> HostSignature:
             *((path, _file_stamp(path)) for path in (*written.files_of(conf), *_other_files(conf))),
             read_optional(f"{system}/node/online"),
             *(read_optional(str(pool)) for pool in pools),
-            # Devices come and go with hotplug, and virtual functions with sriov_numvfs. Events tell drivers
-            # that change, and a device that was replaced between two looks.
-            (pci_events, pci_addresses(Path(conf.host.root))) if _uses_devices(conf) else (),
+            devices,
             host_access.resctrl_signature(conf),
         ),
     )
 
 
-def _uses_devices(conf: cfg.ConfigOpts) -> bool:
-    return bool(conf.pci.device_spec) or conf.pci.nodes != "none"
+class DeviceSurvey:
+    """The PCI devices of the host, read again only after an event or with other addresses. For one thread.
+
+    Devices come and go with hotplug, and virtual functions with sriov_numvfs. An event tells of a device that
+    was replaced between two looks.
+    """
+
+    def __init__(self) -> None:
+        self._events = PciEvents()
+        self._seen: tuple[object, ...] = ()
+        self._devices: tuple[PciDevice, ...] = ()
+
+    def read_devices(self, conf: cfg.ConfigOpts) -> tuple[PciDevice, ...]:
+        """The facts about the devices that do not change with their guests; none if no option needs them."""
+        if not conf.pci.device_spec and conf.pci.nodes == "none":
+            return ()
+        root = Path(conf.host.root)
+        seen = (root, self._events.count_events(), pci_addresses(root))
+        if seen != self._seen:
+            self._seen = seen
+            self._devices = tuple(device.lasting_facts for device in read_pci_devices(root))
+        return self._devices
+
+    def close(self) -> None:
+        """Close the socket of events."""
+        self._events.close()
 
 
 def _other_files(conf: cfg.ConfigOpts) -> tuple[Path, ...]:
@@ -157,7 +179,7 @@ class ConfigReloader:
         self._pipeline = pipeline
         self._refused = Gauge(
             "compute_agent_configuration_refused",
-            "Whether the configuration as it is now was refused (1), so that an older one is in force.",
+            "Whether the present configuration was refused (1), so that an older one is in force.",
             registry=metrics.registry,
         )
         self._lock = threading.Lock()
@@ -170,7 +192,7 @@ class ConfigReloader:
         self._config_warnings = self._warnings_of(host)
         for warning in self._config_warnings:  # the driver's have been told
             LOG.warning("%s", warning)
-        self._pci_events = PciEvents()
+        self._devices = DeviceSurvey()
         self._signature = self._read_signature(host.options)
         self._recorder = recorder
         # Kept as values: the files that they came from are other ones by the time of the next reload.
@@ -192,10 +214,10 @@ class ConfigReloader:
 
     def close(self) -> None:
         """Close the socket of events. For after the last look."""
-        self._pci_events.close()
+        self._devices.close()
 
     def _read_signature(self, options: cfg.ConfigOpts) -> HostSignature:
-        return host_signature(options, self._pci_events.count_events())
+        return host_signature(options, self._devices.read_devices(options))
 
     def reload(self) -> None:
         """Read configuration and host again. A refused configuration changes nothing and is reported."""

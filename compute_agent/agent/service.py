@@ -1,12 +1,14 @@
-"""The agent: starts and stops its parts, and answers for them as a whole."""
+"""The agent: starts and stops its parts, serves signals in the main thread, and answers for all parts."""
 
 from __future__ import annotations
 
 import logging
 import os
+import queue
 import signal
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from oslo_config import cfg
 
@@ -23,7 +25,6 @@ from compute_agent.agent.documents import (
 )
 from compute_agent.agent.host_access import GUESTS_FOLDER, make_state_folder
 from compute_agent.agent.listeners import AgentListeners
-from compute_agent.agent.main_loop import MainLoop, ReceivedSignals
 from compute_agent.agent.protocol import RequestError
 from compute_agent.agent.release import refuse_if_released
 from compute_agent.agent.reload import ConfigurationLoader
@@ -35,6 +36,7 @@ from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.drivers.processes import records
 from compute_agent.files import remove_leftovers
 from compute_agent.loops.audit import AuditOutcome, HostAuditor
+from compute_agent.loops.devices import DeviceUse
 from compute_agent.loops.noise import CpuHolder
 from compute_agent.noise.osnoise import ORIGINAL_FILE, OsNoiseTracer, TracerError
 from compute_agent.pipeline.events import ReconcileGuests
@@ -46,6 +48,31 @@ from compute_agent.report.plan import Ownership
 from compute_agent.throttling.watermarks.rehearsal import rehearse_usage
 
 LOG = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 1.0
+"""How often configuration files and hardware are looked at for changes."""
+
+PRUNE_SECONDS: Final = 600.0
+"""How often logs of ended guests are looked for that have been kept long enough."""
+
+
+class ReceivedSignals:
+    """Signals that wait for the main thread. For any thread, and for handlers of signals."""
+
+    def __init__(self) -> None:
+        # SimpleQueue.put() may interrupt itself: a handler runs between any two steps of the main thread.
+        self._queue: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def put(self, number: int) -> None:
+        """Make the main thread act as if it had received this signal."""
+        self._queue.put(number)
+
+    def get(self, timeout: float) -> int | None:
+        """The next signal, waited for ``timeout`` seconds at most; None without one."""
+        try:
+            return self._queue.get(timeout=max(0.0, timeout))
+        except queue.Empty:
+            return None
 
 
 class HostAgent:
@@ -158,10 +185,34 @@ class HostAgent:
 
     # For the main thread
 
-    @property
-    def main_loop(self) -> MainLoop:
-        """The main thread's work for this agent."""
-        return MainLoop(self, self._signals)
+    def catch_signals(self) -> None:
+        """Have signals wait for serve_signals(). For the main thread, before the agent starts."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            # Only queued: the handler runs between two steps of the main thread, which may hold a lock.
+            signal.signal(number, lambda number, frame: self._signals.put(number))
+
+    def serve_signals(self) -> None:
+        """Work until SIGTERM or SIGINT, then stop the agent; SIGHUP reloads. Call it after the start."""
+        due = time.monotonic() + self.reconcile_interval
+        prune_due = time.monotonic()
+        try:
+            while True:
+                received = self._signals.get(min(due - time.monotonic(), LOOK_SECONDS))
+                if received == signal.SIGHUP:
+                    self.reload()
+                elif received is not None:
+                    return
+                else:
+                    self.reload_changes()
+                    self.shorten_guest_logs()
+                    if time.monotonic() >= due:
+                        self.reconcile()
+                        due = time.monotonic() + self.reconcile_interval
+                if time.monotonic() >= prune_due:
+                    self.prune_guest_logs()
+                    prune_due = time.monotonic() + PRUNE_SECONDS
+        finally:
+            self.stop()
 
     def reload_changes(self) -> None:
         """Look whether configuration or hardware changed since the last time, and apply that."""
@@ -172,7 +223,7 @@ class HostAgent:
         self._parts.reloader.reload()
 
     def reconcile(self) -> None:
-        """Have the worker look whether all guests are as they should be."""
+        """Have the worker check all guests."""
         self.pipeline.submit(ReconcileGuests())
 
     @property
@@ -272,6 +323,10 @@ class HostAgent:
     def list_holders(self) -> list[CpuHolder]:
         """The guests with dedicated CPUs."""
         return self._parts.noise.list_holders()
+
+    def list_devices(self) -> list[DeviceUse]:
+        """The PCI devices that the host offers, with their holders."""
+        return self._parts.devices.list_uses()
 
     def verify_promises(self) -> list[PromiseVerdict]:
         """The promises to all guests, compared with the kernel."""

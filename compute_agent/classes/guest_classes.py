@@ -25,7 +25,7 @@ from compute_agent.model.guest_settings import (
     class_section,
 )
 from compute_agent.model.messages import ConfigError
-from compute_agent.model.resource import BEST_EFFORT_WEIGHT, DEFAULT_SHARES, CpuShare, MemoryShare
+from compute_agent.model.resource import BEST_EFFORT_WEIGHT, DEFAULT_SHARES, CoreScope, CpuShare, MemoryShare
 from compute_agent.resctrl.share_spec import (
     BadShareError,
     ShareSpec,
@@ -155,7 +155,8 @@ def _cpu_class(conf: cfg.ConfigOpts, name: str, cpu_class: str | None) -> str:
 
 def _cpu_share(options: cfg.ConfigOpts.GroupAttr, default: CpuShare) -> CpuShare:
     given = {one.name: options[one.name] for one in fields(CpuShare) if options[one.name] is not None}
-    return replace(default, **given)
+    found = replace(default, **given)
+    return replace(found, core_scheduling=CoreScope(found.core_scheduling))
 
 
 def _check_weights(classes: Mapping[str, QosClass]) -> None:

@@ -149,12 +149,13 @@ class TopologyShow(ShowOne):
             return document_columns(topology.to_dict())
         sets, guests = self._cpu_sets(conf, topology), self._guests()
         conditions = self._cpu_conditions(conf, topology, parsed_args.noise)
+        devices = self._device_lines()
         if file is not None:
-            file.write_text(draw_host(topology, sets, guests, conditions))
+            file.write_text(draw_host(topology, sets, guests, conditions, devices))
         if form == "svg":
-            return ("svg",), (draw_host(topology, sets, guests, conditions),)
+            return ("svg",), (draw_host(topology, sets, guests, conditions, devices),)
         if form == "tree":
-            lines = host.tree_lines(topology, sets, guests, conditions)
+            lines = host.tree_lines(topology, sets, guests, conditions, devices)
             return ("tree",), ("".join(f"{line}\n" for line in lines),)
         return document_columns(topology.to_dict())
 
@@ -173,6 +174,17 @@ class TopologyShow(ShowOne):
         # Shared with the host's work is what each CPU is without a level.
         levels = {cpu: level for cpu, level in holders.levels.items() if level != IsolationLevel.SHARED}
         return CpuConditions(levels, noise)
+
+    def _device_lines(self) -> dict[int | None, list[str]]:
+        """Lines on the PCI devices that the host offers, by NUMA node; none without a daemon."""
+        found: dict[int | None, list[str]] = {}
+        try:
+            rows = self.ask_daemon("device.list")
+        except (DaemonUnreachableError, RequestError):
+            return found
+        for row in rows:
+            found.setdefault(row["numa_node"], []).append(row["text"])
+        return found
 
     def _cpu_sets(self, conf: cfg.ConfigOpts, topology: HostTopology) -> CpuSets:
         """The CPU sets; empty ones, with a message, if the configuration contradicts itself."""

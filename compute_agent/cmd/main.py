@@ -23,6 +23,7 @@ WORDS: Final = (
         "capacity",
         "config",
         "cpu",
+        "device",
         "event",
         "fleet",
         "guest",
@@ -45,7 +46,7 @@ WORDS: Final = (
 def commands_of(word: str) -> Commands:
     """The commands that begin with a word.
 
-    Only their module is imported, as most need a part of the agent.
+    Only the module of this command is imported, because most modules need a part of the agent.
     """
     match word:
         case "allocations":
@@ -62,6 +63,8 @@ def commands_of(word: str) -> Commands:
             from compute_agent.cmd import config, host
 
             return _begin_with(word, {**config.COMMANDS, **host.COMMANDS})
+        case "device":
+            from compute_agent.cmd.device import COMMANDS
         case "event":
             from compute_agent.cmd.event import COMMANDS
         case "fleet":

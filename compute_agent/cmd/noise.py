@@ -13,8 +13,10 @@ from compute_agent.agent.parked_cpus import known_topology
 from compute_agent.agent.protocol import RequestError
 from compute_agent.cmd.base import AgentLister, Commands, LinesColumn
 from compute_agent.host.reader import read_topology
+from compute_agent.host.reader_place import find_counter_cpus
 from compute_agent.inventory import options
 from compute_agent.inventory.cpu_sets import resolve_cpu_sets
+from compute_agent.isolation.surroundings import read_boot_isolation
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.noise.counters import NoiseReader
@@ -29,6 +31,7 @@ _COLUMNS: Final = (
     *("longest_us", "causes"),
 )
 _DEFAULT_SECONDS: Final = 5
+_COUNTING: Final = "the kernel reads counters of resctrl here, for all CPUs of the cache"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +119,10 @@ class CpuNoiseList(AgentLister):
         if not holders.guests:
             self.say_why_empty("Nothing to measure: no guest holds dedicated CPUs.")
             return _COLUMNS, []
-        cpus = frozenset(holders.guests)
-        found = measure_noise(Path(conf.host.root), cpus, holders.threads, parsed_args.seconds)
-        return _COLUMNS, [_passive_row(cpu, noise, holders) for cpu, noise in found.items()]
+        cpus, root = frozenset(holders.guests), Path(conf.host.root)
+        found = measure_noise(root, cpus, holders.threads, parsed_args.seconds)
+        counting = _counter_cpus(root)
+        return _COLUMNS, [_passive_row(cpu, noise, holders, cpu in counting) for cpu, noise in found.items()]
 
     def _trace_free(self, conf: cfg.ConfigOpts, holders: CpuHolders, seconds: int) -> Any:
         root = Path(conf.host.root)
@@ -137,8 +141,18 @@ class CpuNoiseList(AgentLister):
             yield _traced_row(cpu, noise)
 
 
-def _passive_row(cpu: int, noise: CpuNoise, holders: CpuHolders) -> tuple[Any, ...]:
+def _counter_cpus(root: Path) -> CpuSet:
+    """The CPUs on which the kernel reads counters of resctrl; none without a mount that has them."""
+    if not (root / "sys/fs/resctrl/mon_data").is_dir():
+        return frozenset()
+    caches = [cache.cpus for cache in read_topology(root).l3_domains]
+    return find_counter_cpus(caches, read_boot_isolation(root).tickless)
+
+
+def _passive_row(cpu: int, noise: CpuNoise, holders: CpuHolders, is_counting: bool) -> tuple[Any, ...]:
     causes = [f"{cause}: {rate:.1f}" for cause, rate in noise.causes.items()]
+    if is_counting:
+        causes.append(_COUNTING)
     return (
         *(cpu, holders.guests.get(cpu, ""), holders.levels.get(cpu, ""), "counters"),
         *map(

@@ -60,12 +60,12 @@ class RunCommand(AgentLister):
             logs.set_up(own)
             with _by_fleet(own):
                 agent = HostAgent(self.load_conf)
-                agent.main_loop.catch_signals()
+                agent.catch_signals()
                 agent.start()
         except REASONS_NOT_TO_START as error:
             LOG.error("The agent does not start: %s", error)
             return 1
-        agent.main_loop.serve_signals()
+        agent.serve_signals()
         return 0
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:

@@ -90,7 +90,7 @@ GUESTS_OPTS: Final = [
         default=10.0,
         min=0.0,
         help="Seconds that a guest has to end after the agent asked it to. After this time the agent kills"
-        " it.",
+        " the guest.",
     ),
     cfg.FloatOpt(
         "reconcile_interval",

@@ -16,6 +16,13 @@ OPTS: Final = [
         " node, so that one query can ask for the device with CPUs and memory of that node. The agent"
         " leaves devices that nova-compute reports to Nova.",
     ),
+    cfg.MultiStrOpt(
+        "device_set",
+        default=[],
+        help="Devices that guests may only have together, such as a partition of an NVSwitch: a JSON object"
+        " with a name and addresses. A provider with the trait CUSTOM_<name> is above exactly these. Sets of"
+        " several names may contain one another; sets that overlap otherwise are left out, with a warning.",
+    ),
     cfg.StrOpt(
         "nodes",
         default="none",

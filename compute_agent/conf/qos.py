@@ -18,6 +18,7 @@ from compute_agent.conf.interference import INTERFERENCE
 from compute_agent.conf.written import files_of, read, value_error
 from compute_agent.model.cpuset import CPU_POOL
 from compute_agent.model.guest_settings import BEST_EFFORT
+from compute_agent.model.resource import CoreScope
 
 GROUP = "qos"
 WATERMARK: Final = "watermark:"
@@ -65,7 +66,7 @@ OPTS: Final = [
         "evict_grace",
         default=60.0,
         min=0.0,
-        help="Seconds that an evicted guest has to shut down. After this time the agent kills it.",
+        help="Seconds that an evicted guest has to shut down. After this time the agent kills the guest.",
     ),
     cfg.StrOpt(
         "evict_command",
@@ -92,7 +93,9 @@ WATERMARK_OPTS: Final = [
     cfg.StrOpt(
         "throttle_down",
         help="Usage above which the agent throttles guests: a percentage of the host's capacity, such as"
-        " 80%, or a number in the unit of the metric. K, M, G and T are powers of 1024.",
+        " 80%, or a number in the unit of the metric. K, M, G and T are powers of 1024. Periods of the week"
+        " may follow with amounts of their own: 85%, 22:00-06:00 95%, sat-sun 95%. Times are local ones of"
+        " the host. The last period with the present time counts.",
     ),
     cfg.StrOpt(
         "throttle_up", help="Usage below which throttled guests are restored, in the format of throttle_down."
@@ -175,9 +178,9 @@ QOS_CLASS_OPTS: Final = [
         "memory_high",
         min=1,
         max=1000,
-        help="Percent of a guest's MEMORY_MB. If the guest uses more, the kernel slows it down and reclaims"
-        " its memory (memory.high, and <soft_limit> of a domain). A domain also needs memory for QEMU"
-        " itself. Default: no limit.",
+        help="Soft limit of a guest's memory, in percent of its MEMORY_MB. If the guest uses more, the kernel"
+        " slows it down and reclaims its memory (memory.high, and <soft_limit> of a domain). A domain also"
+        " needs memory for QEMU itself. Default: no limit.",
     ),
     cfg.IntOpt(
         "memory_low",
@@ -212,7 +215,7 @@ QOS_CLASS_OPTS: Final = [
         "cpu_burst",
         min=0,
         max=100,
-        help="Percent of its quota that a guest with a quota may save up while it uses less, and use later"
+        help="Percent of a guest's quota that the guest may save up while it uses less, and use later"
         " (cpu.max.burst, Linux 5.14). Default: 0.",
     ),
     cfg.IntOpt(
@@ -221,6 +224,25 @@ QOS_CLASS_OPTS: Final = [
         max=1000,
         help="Maximum CPU time of a guest, in percent of the reclaimed CPUs that it holds"
         " (CUSTOM_RECLAIMED_VCPU), also while other CPUs are idle. Default: no limit.",
+    ),
+    cfg.IntOpt(
+        "realtime_priority",
+        min=1,
+        max=49,
+        help="Realtime priority of the guest CPUs that have dedicated CPUs (SCHED_FIFO; SCHED_RR for process"
+        " guests). Guests with realtime threads of another program, as by Nova's hw:cpu_realtime, keep these."
+        " Threads of interrupts have 50. Default: the usual schedule.",
+    ),
+    cfg.StrOpt(
+        "core_scheduling",
+        choices=[
+            (CoreScope.NONE.value, "all guests and processes"),
+            (CoreScope.GUEST.value, "none but the guest itself"),
+            (CoreScope.CLASS.value, "guests of the class"),
+        ],
+        help="Guests that may run on the other hardware thread of a core while a guest of the class runs"
+        " there (PR_SCHED_CORE, Linux 5.14). Other guests than none take CAP_SYS_PTRACE. Default: none, which"
+        " is no limit.",
     ),
     cfg.StrOpt(
         "cpu_class",

@@ -77,7 +77,7 @@ class ReleaseItem:
 
     @property
     def cannot_be_released(self) -> bool:
-        """Whether it was ordered to be given back, and cannot be."""
+        """Whether the agent was told to remove the item, and cannot."""
         return self.give_back is None and self.reason.startswith(FAILED)
 
 
@@ -108,7 +108,7 @@ class KernelController(Protocol):
 
     name: str
     acts_early: bool
-    """Whether it may act on the process of a guest before the guest's start is over."""
+    """Whether the controller may act on the process of a guest before the guest's start is over."""
 
     awaits: bool = False
     """Whether sync() also gets the guests that are about to start, which have no process and no place yet."""

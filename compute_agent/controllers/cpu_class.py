@@ -326,8 +326,8 @@ class CpuClassController(KernelController):
     def _former_values(self) -> FormerValues:
         """The saved values of this boot; a reboot reset every file.
 
-        CPUs that may be parked and are offline count as parked by the agent. So they come online again even
-        if the state file was lost.
+        CPUs that may be parked and are offline count as parked by the agent. So parked CPUs come online again
+        even if the state file was lost.
         """
         boot = kernel_files.read_boot_id(self._files.root)
         former = self._store.former_values

@@ -28,6 +28,8 @@ from compute_agent.isolation.control_groups import CONTROL_GROUPS
 from compute_agent.isolation.decision import HeldCpus, IsolationDemand
 from compute_agent.isolation.facts import MaskReader
 from compute_agent.isolation.originals import OriginalStore
+from compute_agent.isolation.own_threads import OwnThreads
+from compute_agent.isolation.ownership import MaskOwnership
 from compute_agent.isolation.shell import HostIsolator, IsolationStatus, stuck_sentences
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
@@ -68,11 +70,13 @@ class IsolationController(KernelController):
         store: OriginalStore,
         reader: MaskReader,
         count_drift: Callable[[], object] = lambda: None,
+        ownership: MaskOwnership | None = None,
     ) -> None:
         """``count_drift`` is called for each mask that another program has changed."""
         self._driver = driver
         self._settings = settings
-        self._isolator = HostIsolator(reader, store, count_drift)
+        self._isolator = HostIsolator(reader, store, count_drift, ownership)
+        self._own_threads = OwnThreads()
         self._demand = IsolationDemand()
         self.refused: Mapping[str, Sequence[str]] = {}
 
@@ -86,7 +90,7 @@ class IsolationController(KernelController):
         return self._isolator.status
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Bring all masks into line.
+        """Correct all masks that differ.
 
         :raises OSError: originals cannot be kept; nothing is written then.
         """
@@ -102,6 +106,9 @@ class IsolationController(KernelController):
 
     def _bring_about(self, demand: IsolationDemand) -> None:
         status = self._isolator.bring_about(demand)
+        if self._isolator.acts_here:
+            # After control groups, which mostly do it.
+            self._own_threads.keep_off(status.quiet)
         self.refused = {
             guest.uuid: sentences
             for guest in demand.guests
@@ -198,7 +205,6 @@ class IsolationController(KernelController):
             level is IsolationLevel.ALONE and bool(held),
             group,
             assignment.vcpu_cpus,
-            assignment.emulator_cpus,
         )
 
 
@@ -226,6 +232,11 @@ def count_isolation(registry: CollectorRegistry, controllers: ControllersInForce
         "Dedicated CPUs in cpuset partitions, as their guests ask for with the level `alone`.",
         registry=registry,
     ).set_function(lambda: len(isolation_status(controllers.controllers).alone))
+    Gauge(
+        "compute_agent_refusing_balancers",
+        "Instances of irqbalance that do not keep off quiet CPUs; `compute-agent status` says why.",
+        registry=registry,
+    ).set_function(lambda: len(isolation_status(controllers.controllers).balancers))
     Gauge(
         "compute_agent_stuck_masks",
         "Interrupts and other work of the kernel that stay on quiet CPUs; `compute-agent status` says which.",

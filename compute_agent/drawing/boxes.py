@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final
 
 from compute_agent.host.topology import CpuCore, HostTopology, NumaNode
@@ -42,23 +43,41 @@ _KINDS: Final = {"performance": "P", "efficiency": "E", "low-power": "LP"}
 
 @dataclass(slots=True)
 class CpuBox:
-    """A box with a line of text for each thing that it stands for. Things with the same CPUs share a box."""
+    """A box with a line of text for each thing that it stands for. Things with the same CPUs share a box.
+
+    :ivar devices: a line for each PCI device that is nearest to these CPUs.
+    """
 
     kind: int
     lines: list[str]
     cpus: frozenset[int]
     children: list[CpuBox] = field(default_factory=list)
+    devices: list[str] = field(default_factory=list)
+
+    @property
+    def all_lines(self) -> list[str]:
+        """All lines of the box."""
+        return [*self.lines, *self.devices]
 
 
-def nest_boxes(topology: HostTopology) -> tuple[CpuBox, list[str]]:
+DeviceLines = Mapping[int | None, Sequence[str]]
+"""Lines on PCI devices by their NUMA node; None for those without one."""
+
+NO_DEVICES: Final[DeviceLines] = MappingProxyType({})
+
+
+def nest_boxes(topology: HostTopology, devices: DeviceLines = NO_DEVICES) -> tuple[CpuBox, list[str]]:
     """The box of the host, and a line for each thing that crosses others and so has no box."""
+    boxed = {node.id for node in topology.numa_nodes if node.cpus}
+    others = [line for node, lines in devices.items() if node not in boxed for line in lines]
+    host = CpuBox(HOST, [_host_line(topology)], topology.usable, devices=others)
     # The largest first, so that each box finds the boxes around it.
-    host = CpuBox(HOST, [_host_line(topology)], topology.usable)
     crossing = []
-    for box in sorted(_list_boxes(topology), key=lambda box: (-len(box.cpus), box.kind)):
+    for box in sorted(_list_boxes(topology, devices), key=lambda box: (-len(box.cpus), box.kind)):
         around = _innermost_box(host, box.cpus)
         if around is not host and around.cpus == box.cpus and box.kind != CORE:
             around.lines += box.lines
+            around.devices += box.devices
         elif all(sibling.cpus.isdisjoint(box.cpus) for sibling in around.children):
             around.children.append(box)
         else:
@@ -82,7 +101,7 @@ def format_size(kib: int) -> str:
     return f"{amount:.3g} {unit}" if amount < 1000 else f"{amount:.0f} {unit}"
 
 
-def _list_boxes(topology: HostTopology) -> Iterator[CpuBox]:
+def _list_boxes(topology: HostTopology, devices: DeviceLines) -> Iterator[CpuBox]:
     for package in topology.packages:
         yield CpuBox(PACKAGE, [f"Package {package.id}"], package.cpus)
     for die in topology.dies:
@@ -90,7 +109,7 @@ def _list_boxes(topology: HostTopology) -> Iterator[CpuBox]:
             yield CpuBox(DIE, [f"Die {die.id}"], die.cpus)
     for node in topology.numa_nodes:
         if node.cpus:
-            yield CpuBox(NUMA, [_node_line(node)], node.cpus)
+            yield CpuBox(NUMA, [_node_line(node)], node.cpus, devices=list(devices.get(node.id, ())))
     for cache in topology.l3_domains:
         size_text = "" if cache.size_kib is None else f", {format_size(cache.size_kib)}"
         yield CpuBox(L3, [f"L3 {cache.id}{size_text}"], cache.cpus)

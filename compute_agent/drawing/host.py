@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from compute_agent.drawing import boxes
-from compute_agent.drawing.boxes import CORE, CpuBox, CpuRole, cpus_by_role
+from compute_agent.drawing.boxes import CORE, NO_DEVICES, CpuBox, CpuRole, DeviceLines, cpus_by_role
 from compute_agent.drawing.svg import escape_text, svg_document, text
 from compute_agent.host.topology import HostTopology
 from compute_agent.model import cpuset
@@ -97,6 +97,7 @@ def draw_host(
     sets: CpuSets,
     guests: Mapping[str, frozenset[int]] | None = None,
     conditions: CpuConditions = NO_CONDITIONS,
+    devices: DeviceLines = NO_DEVICES,
 ) -> str:
     """An SVG document of the host.
 
@@ -105,6 +106,7 @@ def draw_host(
     noise.
 
     :param guests: the CPUs by name of a guest.
+    :param devices: lines on PCI devices by NUMA node.
     """
     guests = guests or {}
     colours = {name: _guest_colour(index) for index, name in enumerate(guests)}
@@ -112,7 +114,7 @@ def draw_host(
     scene = _DrawingScene(
         topology, {cpu: role for role, cpus in by_role.items() for cpu in cpus}, guests, colours, conditions
     )
-    host, notes = boxes.nest_boxes(topology)
+    host, notes = boxes.nest_boxes(topology, devices)
     notes = [*_offline_notes(topology), *notes, *_condition_lines(topology.usable, conditions)]
     placed = _place_box(host)
     body = [*_draw_box(placed, 0, 0, scene)]
@@ -140,8 +142,8 @@ def _place_box(box: CpuBox) -> _PlacedBox:
         width = max(columns * _CELL_WIDTH, *(len(line) * _CHARACTER + 4 for line in box.lines), 0)
         return _PlacedBox(box, width, heading + -(-cells // columns) * _CELL_HEIGHT, [])
     children = [_place_box(child) for child in box.children]
-    heading = len(box.lines) * _LINE + _GAP
-    least = max(len(line) for line in box.lines) * _CHARACTER + 2 * _GAP
+    heading = len(box.all_lines) * _LINE + _GAP
+    least = max(map(len, box.all_lines)) * _CHARACTER + 2 * _GAP
     options = [_arrange_rows(children, columns, heading) for columns in range(1, len(children) + 1)]
     placed, width, height = min(options, key=_shape_error, default=([], 0.0, float(heading)))
     return _PlacedBox(box, max(width, least), height, placed)
@@ -171,7 +173,7 @@ def _shape_error(option: tuple[object, float, float]) -> float:
 def _draw_box(placed: _PlacedBox, x: float, y: float, scene: _DrawingScene) -> list[str]:
     box = placed.box
     parts = [_draw_rectangle(x, y, placed.width, placed.height, _FILL[box.kind], radius=3)]
-    parts += [text(x + _GAP, y + (n + 0.8) * _LINE, line) for n, line in enumerate(box.lines)]
+    parts += [text(x + _GAP, y + (n + 0.8) * _LINE, line) for n, line in enumerate(box.all_lines)]
     if box.kind == CORE:
         heading = _LINE if box.lines else 0
         for index, cpu in enumerate(sorted(box.cpus)):
@@ -274,13 +276,15 @@ def tree_lines(
     sets: CpuSets,
     guests: Guests | None,
     conditions: CpuConditions = NO_CONDITIONS,
+    devices: DeviceLines = NO_DEVICES,
 ) -> Iterator[str]:
     """The lines of the tree.
 
     :param guests: the CPUs of each guest by its name; None where they are unknown. Then no CPU counts as
         free.
+    :param devices: lines on PCI devices by NUMA node.
     """
-    host, crossing = boxes.nest_boxes(topology)
+    host, crossing = boxes.nest_boxes(topology, devices)
     host.lines += _thread_rule(topology)
     yield from _box_line(host, "", "", topology, sets, guests)
     yield from _offline_notes(topology)
@@ -312,6 +316,7 @@ def _box_line(
     inner = [child for child in box.children if child.kind != CORE]
     cores = frozenset(cpu for child in box.children if child.kind == CORE for cpu in child.cpus)
     below = rest + ("│  " if inner else "   ")
+    yield from (f"{below}{'PCI device':{_WIDTH}}  {line}" for line in box.devices)
     for role, cpus in cpus_by_role(cores, sets).items():
         yield f"{below}{_role_line(role, cpus, topology, guests)}".rstrip()
         if role in (CpuRole.DEDICATED, CpuRole.BOTH):

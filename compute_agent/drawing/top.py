@@ -26,7 +26,7 @@ class ShownUse:
 
 @dataclass(frozen=True, slots=True)
 class AgentSnapshot:
-    """The answers of the agent at a time, as the documents of the command line.
+    """The answers of the agent at one time, as the documents of the command line.
 
     :ivar time: the time as text.
     :ivar trouble: failed requests with their reasons; empty without failures.

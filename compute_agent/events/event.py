@@ -154,7 +154,7 @@ class EventRecorder:
     """Logs decisions, and hands them on as events. Several threads may use it."""
 
     def __init__(self, keep: Callable[[AgentEvent], None] = lambda event: None) -> None:
-        """Make a recorder. ``keep`` must neither wait nor raise. Without it, decisions are only logged."""
+        """Make a recorder. ``keep`` must neither wait nor raise; without it, decisions are only logged."""
         self._keep = keep
 
     def record_done(

@@ -82,7 +82,8 @@ class FleetSettings:
 def with_kept(conf: cfg.ConfigOpts) -> cfg.ConfigOpts:
     """The configuration of a host's own files above the adopted revision.
 
-    :raises ConfigError: the kept revision cannot be used. Without it the host would behave differently.
+    :raises ConfigError: the kept revision cannot be used. Without that revision the host would behave
+        differently.
     :raises cfg.Error: a value is wrong.
     """
     fleet = FleetSettings.from_options(conf)

@@ -137,11 +137,10 @@ def _check_key(path: Path) -> None:
 def _read_within(deadline: float, source: str, read: Callable[[], bytes]) -> bytes:
     """The result of a read that may hang without a timeout, at names, connections or network folders.
 
-    A read that hangs is left behind. The source is not read again before it has returned.
-
     :raises TimeoutError: the read took too long, or an earlier one still hangs.
     """
     before = _waiting.get(source)
+    # A read that hangs is left behind. The source is not read again before it has returned.
     if before is not None and not before.done():
         raise TimeoutError("the last read still hangs")
     for each in [each for each, look in _waiting.items() if look.done()]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -40,7 +40,8 @@ def read(path: str, max_bytes: int | None = None) -> bytes:
 def read_piece(path: str) -> bytes:
     """The content of a file that the kernel generates as a whole, so that one read(2) has all of it.
 
-    All files of a cgroup are such, except for the lists of its processes and threads.
+    All files of a cgroup are such, except for the lists of its processes and threads. So are masks of
+    interrupts, and the files ``stat`` and ``status`` of a process.
 
     :raises OSError: the file cannot be read.
     """
@@ -118,8 +119,15 @@ class SysFiles:
 
     def text(self, path: str) -> str | None:
         """The content of a file without blanks at its ends; None if it cannot be read."""
+        return self._read_stripped(path, read)
+
+    def piece_text(self, path: str) -> str | None:
+        """The same of a file for which read_piece() is enough."""
+        return self._read_stripped(path, read_piece)
+
+    def _read_stripped(self, path: str, read_file: Callable[[str], bytes]) -> str | None:
         try:
-            content = read_text(f"{self.root}/{path}")
+            content = read_file(f"{self.root}/{path}").decode(errors="replace")
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -178,7 +186,7 @@ class SysFiles:
     def list_names(self, folder: str) -> list[str]:
         """The sorted names in a folder; none without the folder."""
         try:
-            return sorted(entry.name for entry in (self.root / folder).iterdir())
+            return sorted(os.listdir(f"{self.root}/{folder}"))
         except OSError as error:
             LOG.debug("Cannot list %s: %s", self.root / folder, error)
             return []
@@ -186,7 +194,7 @@ class SysFiles:
     def list_folders(self, folder: str) -> list[str]:
         """The sorted names of folders in a folder, without links; none without the folder."""
         try:
-            with os.scandir(self.root / folder) as entries:
+            with os.scandir(f"{self.root}/{folder}") as entries:
                 return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
         except OSError as error:
             LOG.debug("Cannot list %s: %s", self.root / folder, error)

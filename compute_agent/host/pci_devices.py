@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from compute_agent.host.kernel_files import SysFiles
+from compute_agent.model.messages import printable_text
 
 LOG = logging.getLogger(__name__)
 
@@ -25,6 +26,9 @@ _ROOT_COMPLEX: Final = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", re.ASCII)
 _IDENTITY: Final = re.compile(r"(?:0x)?([0-9a-fA-F]{1,8})", re.ASCII)
 _SPEED: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) GT/s", re.ASCII)
 _BRIDGE_CLASS: Final = 0x06
+_NVME_FILES: Final = ("model", "serial")
+_MAX_TYPES: Final = 100
+"""Maximum number of mdev types of a device; the largest GPUs have about 40."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,20 @@ class PciLink:
     max_width: int | None = None
 
     @property
+    def share(self) -> float | None:
+        """The present part of the bandwidth that the device supports, from 0 to 1; None if unknown."""
+        if not (self.speed and self.width and self.max_speed and self.max_width):
+            return None
+        return min(1.0, self.speed * self.width / (self.max_speed * self.max_width))
+
+    def __str__(self) -> str:
+        """Speed and lanes, such as ``16 GT/s x8 of 32 GT/s x16``; empty where the kernel shows none."""
+        if self.share is None:
+            return ""
+        now, most = f"{self.speed:g} GT/s x{self.width}", f"{self.max_speed:g} GT/s x{self.max_width}"
+        return now if now == most else f"{now} of {most}"
+
+    @property
     def is_degraded(self) -> bool:
         """Whether the link has fewer lanes than the device supports.
 
@@ -44,6 +62,18 @@ class PciLink:
         """
         # A width of 0 is a link that is down or a virtual function, which has no link of its own.
         return bool(self.width and self.max_width and self.width < self.max_width)
+
+
+@dataclass(frozen=True, slots=True)
+class MdevType:
+    """A type of mediated devices (Documentation/driver-api/vfio-mediated-device.rst).
+
+    :ivar available: the number of devices of the type that can still be made.
+    """
+
+    id: str
+    name: str
+    available: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +91,10 @@ class PciDevice:
     :ivar root_complex: such as ``pci0000:80``; empty if the path does not show the root complex.
     :ivar iommu_group: None where the IOMMU is off. Such a device cannot be given to a guest.
     :ivar interfaces: the names of its network interfaces.
+    :ivar mdev_types: the types of mediated devices that it can make.
+    :ivar vgpu_type: the number of the vGPU type of a virtual function by NVIDIA's driver, 0 without one yet;
+        None: the driver has no such file.
+    :ivar model: the model and serial number of an NVMe controller.
     """
 
     address: str
@@ -77,6 +111,14 @@ class PciDevice:
     driver: str = ""
     link: PciLink = PciLink()
     interfaces: tuple[str, ...] = ()
+    mdev_types: tuple[MdevType, ...] = ()
+    vgpu_type: int | None = None
+    model: str = ""
+
+    @property
+    def lasting_facts(self) -> PciDevice:
+        """The device without the facts that change as guests get it and give it back."""
+        return replace(self, driver="", link=PciLink(), mdev_types=())
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -108,6 +150,11 @@ def read_pci_devices(root: Path) -> tuple[PciDevice, ...]:
     addresses = [name for name in files.list_names(PCI_DEVICES) if PCI_ADDRESS.fullmatch(name)]
     found = [device for address in addresses if (device := _read_device(files, address)) is not None]
     return _with_nodes_of_bridges(found)
+
+
+def read_pci_device(root: Path, address: str) -> PciDevice | None:
+    """Read one device, without the node of its bridges; None if it is gone."""
+    return _read_device(SysFiles(root), address)
 
 
 def pci_addresses(root: Path) -> tuple[str, ...]:
@@ -150,7 +197,24 @@ def _read_device(files: SysFiles, address: str) -> PciDevice | None:
             files.read_number(f"{folder}/max_link_width"),
         ),
         interfaces=tuple(files.list_names(f"{folder}/net")),
+        mdev_types=tuple(_read_mdev_types(files, f"{folder}/mdev_supported_types")),
+        vgpu_type=files.read_number(f"{folder}/nvidia/current_vgpu_type"),
+        model=_read_model(files, f"{folder}/nvme"),
     )
+
+
+def _read_mdev_types(files: SysFiles, folder: str) -> Iterable[MdevType]:
+    for name in files.list_names(folder)[:_MAX_TYPES]:
+        text = printable_text(files.text(f"{folder}/{name}/name") or "")
+        available = files.read_number(f"{folder}/{name}/available_instances") or 0
+        yield MdevType(printable_text(name), text, max(0, available))
+
+
+def _read_model(files: SysFiles, folder: str) -> str:
+    """Model and serial number of the NVMe controller of a device; empty without one."""
+    controllers = files.list_names(folder)[:1]
+    parts = (files.text(f"{folder}/{name}/{each}") or "" for name in controllers for each in _NVME_FILES)
+    return printable_text(" ".join(" ".join(parts).split()))
 
 
 def _read_node(files: SysFiles, folder: str) -> int | None:

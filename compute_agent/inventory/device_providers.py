@@ -89,7 +89,7 @@ def offer_devices(specs: Sequence[DeviceSpec], devices: Iterable[PciDevice]) -> 
         providers.append(
             OfferedDevice(address, spec.class_of(first), spec.traits, len(group), card.numa_node, card.path)
         )
-    selected = [device for group in members.values() for device, _ in group]
+    selected = [pair for group in members.values() for pair in group]
     return DeviceOffer(tuple(providers), (*conflicts, *_device_warnings(selected)))
 
 
@@ -117,14 +117,27 @@ def _find_conflict(address: str, group: Sequence[tuple[PciDevice, DeviceSpec]]) 
     return ""
 
 
-def _device_warnings(selected: Sequence[PciDevice]) -> Iterable[str]:
-    without_iommu = [device.address for device in selected if device.iommu_group is None]
-    if without_iommu:
+def _device_warnings(selected: Sequence[tuple[PciDevice, DeviceSpec]]) -> Iterable[str]:
+    devices = [device for device, _ in selected]
+    if without_iommu := [device.address for device in devices if device.iommu_group is None]:
         yield (
             f"{OPTION}: {named_few(without_iommu, _SHOWN)} cannot be given to domains, since the IOMMU is"
             " off: boot with intel_iommu=on or amd_iommu=on, and enable VT-d or AMD-Vi in the firmware"
         )
-    if narrow := [device for device in selected if device.link.is_degraded]:
+    # vfio-pci, and the variant drivers: mlx5_vfio_pci, nvidia-vgpu-vfio ...
+    unbound = [device for device, spec in selected if not spec.managed and "vfio" not in device.driver]
+    if unbound:
+        drivers = [f"{device.address} ({device.driver or 'no driver'})" for device in unbound]
+        yield (
+            f"{OPTION}: with managed = no libvirt binds no driver, and these devices have none of VFIO:"
+            f" {named_few(drivers, _SHOWN)}. Bind vfio-pci or the driver's variant, such as by driverctl"
+        )
+    if idle := [device.address for device in devices if device.vgpu_type == 0]:
+        yield (
+            f"{OPTION}: {named_few(idle, _SHOWN)} have no vGPU type, so no domain can use them: write the"
+            " number of a type into nvidia/current_vgpu_type of the device"
+        )
+    if narrow := [device for device in devices if device.link.is_degraded]:
         lanes = ", ".join(
             f"{device.address} x{device.link.width} of x{device.link.max_width}" for device in narrow[:_SHOWN]
         )
@@ -198,8 +211,8 @@ def _with_devices_of(
 
 
 def _junction_traits(junction: Path, outermost: bool) -> frozenset[str]:
-    is_root = len(junction) == 1
-    return frozenset(({PCIE_ROOT} if outermost else set()) | (set() if is_root else {PCIE_SWITCH}))
+    has = {PCIE_ROOT: outermost, PCIE_SWITCH: len(junction) > 1}
+    return frozenset(trait for trait, holds in has.items() if holds)
 
 
 def _junction_provider(

@@ -99,6 +99,7 @@ class DeviceSpec:
     :ivar interface: the network interface of the only device that the entry selects; empty for any.
     :ivar resource_class: empty for a class that names vendor and product.
     :ivar neutrons: whether the devices belong to Neutron, so that they are in no inventory of devices.
+    :ivar managed: whether libvirt binds the driver of VFIO. Otherwise it has to be bound before.
     """
 
     vendor_id: str = _ANY
@@ -108,6 +109,7 @@ class DeviceSpec:
     resource_class: str = ""
     traits: frozenset[str] = frozenset()
     neutrons: bool = False
+    managed: bool = True
 
     def matches_device(self, device: PciDevice, physical: Mapping[str, PciDevice]) -> bool:
         """Whether the entry selects a device.
@@ -185,6 +187,7 @@ def _parse_entry(entry: Mapping[str, Any]) -> DeviceSpec:
         traits=_parse_traits(_parse_text(entry, "traits"))
         | {trait for key, trait in _TRAIT_TAGS.items() if _parse_flag(entry, key)},
         neutrons=bool(entry.get("physical_network")) or _parse_flag(entry, "remote_managed"),
+        managed="managed" not in entry or _parse_flag(entry, "managed"),
     )
 
 

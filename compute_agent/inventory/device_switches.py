@@ -1,8 +1,9 @@
 """Switches and root complexes that several cards share. Pure functions.
 
-Two devices below one PCIe switch exchange data without the root complex. Their *junction* is the last part of
-their paths that both have. A junction counts if devices of at least two cards are below it, and it is the
-last one of some device. Functions of one card share the port of the card, which connects it to nothing else.
+Two devices below one PCIe switch exchange data without the root complex. The *junction* of two devices is the
+last part of their paths that both have. A junction counts if devices of at least two cards are below it, and
+it is the last one of some device. Functions of one card share the port of the card, which connects it to
+nothing else.
 
 An example: a GPU has the path ``pci0000:80/80:01.0/81:00.0/82:00.0``, a NIC
 ``pci0000:80/80:01.0/81:00.0/82:01.0``, and another NIC ``pci0000:80/80:02.0``. The junction of the first two

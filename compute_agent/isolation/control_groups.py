@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import logging
 import os
 import re
@@ -35,6 +36,9 @@ _MACHINES: Final = "machine.slice"
 
 _GUEST_PREFIXES: Final = ("machine-", "guest-")
 """Names of the groups of domains and of process guests, also of those that the agent does not know."""
+
+MAX_GROUPS: Final = 4000
+"""Groups of the host that are listed. A user with a delegated group may make any number below it."""
 
 _UNIT: Final = re.compile(r"[^/]+\.(?:slice|scope|service)")
 _OWN_GROUP: Final = re.compile(r"(?P<domain>/.+)/libvirt/[^/]+")
@@ -70,12 +74,19 @@ class GroupReader:
         :param guests: the groups of guests.
         """
         if self.has_cpusets:
-            yield from self._list_foreign("", guests)
+            found = tuple(itertools.islice(self._list_foreign("", guests), MAX_GROUPS + 1))
+            if len(found) > MAX_GROUPS:
+                LOG.warning(
+                    "More than %d control groups are beside groups of guests; processes in the others may"
+                    " use quiet CPUs",
+                    MAX_GROUPS,
+                )
+            yield from found[:MAX_GROUPS]
 
     def _list_foreign(self, parent: str, guests: Collection[str]) -> Iterator[str]:
         for name in self._files.list_folders(f"{CONTROL_GROUPS}/{parent}"):
             group = f"{parent}/{name}" if parent else name
-            if name.startswith(_GUEST_PREFIXES) or group in guests:
+            if group in guests or self._is_guests(group):
                 continue
             if self.holds_guests(group, guests):
                 yield from self._list_foreign(group, guests)
@@ -88,10 +99,19 @@ class GroupReader:
             group == _MACHINES
             or any(guest == group or guest.startswith(f"{group}/") for guest in guests)
             or any(
-                name.startswith(_GUEST_PREFIXES)
+                self._is_guests(f"{group}/{name}")
                 for name in self._files.list_folders(f"{CONTROL_GROUPS}/{group}")
             )
         )
+
+    def _is_guests(self, group: str) -> bool:
+        """Whether a group is that of a guest by its name, which the agent or libvirt gave."""
+        if not group.rpartition("/")[2].startswith(_GUEST_PREFIXES):
+            return False
+        # A user with a delegated group may give any name below it, to stay on quiet CPUs.
+        with contextlib.suppress(OSError):
+            return os.lstat(f"{self.root}/{CONTROL_GROUPS}/{group}").st_uid in (0, os.geteuid())
+        return False
 
     def find_group(self, pid: int) -> str:
         """The group of a guest by its main process: for a domain that with all of its threads.
@@ -176,7 +196,7 @@ class GroupReader:
         return shutil.which("systemctl") if is_own else None
 
     def _is_populated(self, group: str) -> bool:
-        return "populated 1" in (self._files.text(f"{CONTROL_GROUPS}/{group}/cgroup.events") or "")
+        return "populated 1" in (self._files.piece_text(f"{CONTROL_GROUPS}/{group}/cgroup.events") or "")
 
 
 def _await_text(file: str, text: str) -> bool:

@@ -1,10 +1,10 @@
 """The wanted masks, as a pure function of facts, demand and originals.
 
-A mask keeps its original as long as that touches no quiet CPU. Otherwise it has the part of the original on
-the best sinks. An interrupt without such a part gets one sink, that with the fewest interrupts since boot.
-Sinks, best first: CPUs outside the dedicated set, then dedicated CPUs that no guest holds; of each, those of
-the device's NUMA node first. CPUs that guests hold are never sinks. The interrupts of a guest's own
-passthrough device go to the CPUs of that guest. Processes of the host keep off in the same way:
+A mask keeps its original as long as that touches no quiet CPU. Otherwise the mask has the part of the
+original on the best sinks. An interrupt without such a part gets one sink, that with the fewest interrupts
+since boot. Sinks, best first: CPUs outside the dedicated set, then dedicated CPUs that no guest holds; of
+each, those of the device's NUMA node first. CPUs that guests hold are never sinks. The interrupts of a
+guest's own passthrough device go to the CPUs of that guest. Processes of the host keep off in the same way:
 ``cpuset.cpus`` of their control groups are masks, too.
 """
 
@@ -40,7 +40,6 @@ class HeldCpus:
     :ivar group: the guest's control group, below the root of all control groups; empty: the group of its main
         process.
     :ivar vcpu_cpus: the host CPUs of each guest CPU.
-    :ivar other_cpus: the CPUs of the guest's other threads.
     """
 
     uuid: str
@@ -50,7 +49,6 @@ class HeldCpus:
     alone: bool = False
     group: str = ""
     vcpu_cpus: tuple[CpuSet, ...] = ()
-    other_cpus: CpuSet = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +209,7 @@ class _MaskPlanner:
         return frozenset() if self._facts.possible and cpus >= self._facts.possible else cpus
 
     def _list_loose(self) -> Iterator[StuckMask]:
-        """Processes that no mask keeps off."""
+        """Processes that no mask keeps off quiet CPUs."""
         number = self._facts.loose_processes
         if self._quiet and number != 0:
             names, reason = ("all", NO_GROUPS) if number is None else (str(number), LOOSE)

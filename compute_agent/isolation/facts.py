@@ -54,6 +54,20 @@ _PASSTHROUGH: Final = re.compile(r"vfio-[a-z]+\S*\(([0-9a-f:.]+)\)", re.ASCII)
 
 """The threads of the kernel, all of which are children of kthreadd."""
 
+_INTERRUPT_FILES: Final = frozenset(
+    {
+        *("affinity_hint", "effective_affinity", "effective_affinity_list", "node", "smp_affinity"),
+        *("smp_affinity_list", "spurious"),
+    }
+)
+"""The files in the folder of an interrupt."""
+
+_VFIO_FILE: Final = re.compile(r"/dev/vfio/(?:([0-9]+)|devices/(vfio[0-9]+))", re.ASCII)
+"""The file of a passthrough device: of a group, or of the device itself (Linux 6.6)."""
+
+_MAX_FILES: Final = 8192
+"""Open files of a process that are looked at: a process may have a million."""
+
 _STAT: Final = re.compile(
     r"[0-9]+ \((?P<name>.*)\) \S(?: -?[0-9]+){5} (?P<flags>[0-9]+)(?: -?[0-9]+){12} (?P<start>[0-9]+) ",
     re.DOTALL | re.ASCII,
@@ -379,7 +393,9 @@ class MaskReader:
     def _read_interrupts(self, known: Collection[str]) -> Iterator[KernelMask]:
         for number in self._files.list_numbers(INTERRUPTS, ""):
             path = f"{INTERRUPTS}/{number}/smp_affinity_list"
-            actions = printable_text(", ".join(self._files.list_folders(f"{INTERRUPTS}/{number}")))
+            # The folders of actions are beside these files. A look at each entry would cost more.
+            names = self._files.list_names(f"{INTERRUPTS}/{number}")
+            actions = printable_text(", ".join(name for name in names if name not in _INTERRUPT_FILES))
             # An interrupt without an action never fires, and takes the default when it gets one.
             if actions or path in known:
                 yield from self._read_mask(path, MaskKind.INTERRUPT, actions)
@@ -399,14 +415,14 @@ class MaskReader:
 
     def _thread_names(self, thread: str) -> str:
         """Name and start of a kernel thread that can move; empty for others."""
-        match = _STAT.match(self._files.text(f"proc/{thread}/stat") or "")
+        match = _STAT.match(self._files.piece_text(f"proc/{thread}/stat") or "")
         if match is None or int(match["flags"]) & _NO_AFFINITY or match["name"].startswith(_FOLLOWING):
             return ""
         return printable_text(f"{match['name']}{_SINCE}{match['start']}")
 
     def _mask_text(self, path: str) -> str | None:
         """The part of a file that is the mask."""
-        text = self._files.text(path)
+        text = self._files.piece_text(path)
         if text is None or not path.endswith("/status"):
             return text
         match = _ALLOWED.search(text)
@@ -458,10 +474,10 @@ class MaskReader:
         found: dict[str, str] = {}
         for uuid, pid in processes.items():
             folder = f"proc/{pid}/fd"
-            for name in self._files.list_names(folder):
+            for name in self._files.list_names(folder)[:_MAX_FILES]:
                 target = self._files.read_link(f"{folder}/{name}") or ""
-                match = re.fullmatch(r"/dev/vfio/(?:([0-9]+)|devices/(vfio[0-9]+))", target, re.ASCII)
-                if match is None:
+                match = _VFIO_FILE.fullmatch(target)
+                if match is None or not self._is_device(f"{folder}/{name}", target):
                     continue
                 if match[1]:
                     devices = self._files.list_names(f"sys/kernel/iommu_groups/{match[1]}/devices")
@@ -471,3 +487,14 @@ class MaskReader:
                     ]
                 found |= dict.fromkeys(devices, uuid)
         return found
+
+    def _is_device(self, opened: str, path: str) -> bool:
+        """Whether an open file is a device of the host.
+
+        A process may have another file of that name, in a mount namespace of its own.
+        """
+        try:
+            has, wanted = (os.stat(f"{self.root}/{each}") for each in (opened, path.lstrip("/")))
+        except OSError:
+            return False
+        return stat.S_ISCHR(has.st_mode) and has.st_rdev == wanted.st_rdev

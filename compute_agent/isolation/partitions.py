@@ -247,14 +247,14 @@ class PartitionFiles:
 
     @property
     def may_make(self) -> bool:
-        """Whether this process may make such partitions, which takes CAP_SYS_ADMIN."""
+        """Whether this process may make such partitions; this takes CAP_SYS_ADMIN."""
         match = re.search(
             r"^CapEff:\s*([0-9a-f]+)$", self._files.text("proc/self/status") or "", re.MULTILINE
         )
         return match is not None and bool(int(match[1], 16) >> 21 & 1)
 
     def list_targets(
-        self, uuid: str, group: str, cpus: CpuSet, vcpu_cpus: tuple[CpuSet, ...], other_cpus: CpuSet
+        self, uuid: str, group: str, cpus: CpuSet, vcpu_cpus: tuple[CpuSet, ...]
     ) -> tuple[list[PartitionTarget], str]:
         """The groups of a guest that are to be partitions, and what it cannot have, in words.
 
@@ -266,7 +266,8 @@ class PartitionFiles:
         names = self._files.list_names(f"{CONTROL_GROUPS}/{group}/libvirt")
         found = {int(match["number"]): name for name in names if (match := _VCPU.fullmatch(name))}
         if not found:
-            wanted = frozenset[int]().union(other_cpus, *vcpu_cpus)
+            # The group of a process has the CPUs of its guest CPUs, whatever those of an emulator are.
+            wanted = frozenset[int]().union(*vcpu_cpus)
             if not wanted <= cpus:
                 others = cpuset.named_cpus(wanted - cpus)
                 return [], f"alone: other threads of it are in the same control group, on {others}"
@@ -295,15 +296,15 @@ class PartitionFiles:
         )
 
     def _is_there(self, group: str) -> bool:
-        return os.path.isdir(self.root / CONTROL_GROUPS / group)
+        return os.path.isdir(f"{self.root}/{CONTROL_GROUPS}/{group}")
 
     def _read_state(self, group: str) -> GroupState:
         folder = f"{CONTROL_GROUPS}/{group}"
         return GroupState(
-            self._files.text(f"{folder}/{GROUP_CPUS}"),
-            self._files.text(f"{folder}/{_EXCLUSIVE}"),
+            self._files.piece_text(f"{folder}/{GROUP_CPUS}"),
+            self._files.piece_text(f"{folder}/{_EXCLUSIVE}"),
             self._files.cpu_list(f"{folder}/{_EFFECTIVE}") or frozenset(),
-            self._files.text(f"{folder}/{_PARTITION}"),
+            self._files.piece_text(f"{folder}/{_PARTITION}"),
         )
 
     def write_text(self, path: str, text: str) -> None:
@@ -316,8 +317,7 @@ class PartitionFiles:
 
 def groups_above(group: str) -> list[str]:
     """The groups above one, without the root, the outermost first."""
-    parts = group.split("/")[:-1]
-    return ["/".join(parts[: number + 1]) for number in range(len(parts))]
+    return [group[:place] for place, letter in enumerate(group) if letter == "/"]
 
 
 def _path(group: str, file: str) -> str:

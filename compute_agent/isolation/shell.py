@@ -12,6 +12,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final
 
 from compute_agent.isolation.control_groups import CONTROL_GROUPS
@@ -34,6 +35,7 @@ from compute_agent.isolation.irqbalance import (
     tell_failures,
 )
 from compute_agent.isolation.originals import OriginalMasks, OriginalStore
+from compute_agent.isolation.ownership import MaskOwnership
 from compute_agent.isolation.partitions import (
     PARTITION_PATH,
     PartitionPlan,
@@ -79,9 +81,14 @@ class HostIsolator:
     """
 
     def __init__(
-        self, reader: MaskReader, store: OriginalStore, count_drift: Callable[[], object] = lambda: None
+        self,
+        reader: MaskReader,
+        store: OriginalStore,
+        count_drift: Callable[[], object] = lambda: None,
+        ownership: MaskOwnership | None = None,
     ) -> None:
         """``count_drift`` is called for each mask that another program has changed."""
+        self._ownership = MaskOwnership() if ownership is None else ownership
         self._reader = reader
         self._partitions = reader.partitions
         self._balancers = reader.balancers
@@ -91,7 +98,16 @@ class HostIsolator:
         self._refused: dict[str, tuple[str, str]] = {}
         #: CPUs that were written, and what the kernel made of them, by path.
         self._stored: dict[str, tuple[CpuSet, CpuSet]] = {}
+        #: The inputs of the last decision, and its plan.
+        self._decided: (
+            tuple[tuple[IsolationFacts, IsolationDemand, OriginalMasks, KernelAnswers], MaskPlan] | None
+        ) = None
         self.status = IsolationStatus()
+
+    @property
+    def acts_here(self) -> bool:
+        """Whether the masks are those of this machine, and not of a captured tree."""
+        return self._reader.root == Path("/")
 
     @property
     def kept_originals(self) -> OriginalMasks:
@@ -104,32 +120,48 @@ class HostIsolator:
         is_empty = not (found.masks or found.groups or found.bans)
         return found if is_empty or found.boot == self._reader.boot_id else OriginalMasks()
 
+    @property
+    def _has_originals(self) -> bool:
+        """Whether anything is left to give back."""
+        kept = self.kept_originals
+        return bool(kept.masks or kept.groups or kept.bans)
+
     def bring_about(self, demand: IsolationDemand) -> IsolationStatus:
         """Set the masks as a demand says; the status lists masks that remain.
 
         :raises OSError: originals cannot be kept; nothing is written then.
         """
+        if (demand.quiet_cpus or self._has_originals) and (objection := self._ownership.find_objection()):
+            quiet = [guest.uuid for guest in demand.guests if guest.quiet]
+            self._show_status(IsolationStatus(refused=dict.fromkeys(quiet, (objection,))))
+            return self.status
         # Before masks, which irqbalance would move back.
         balancers = self._set_bans(demand.quiet_cpus)
         targets, refused = self._list_targets(demand)
-        had = self.kept_originals.groups
-        former = [each for each in targets if each.path in had]
-        if had and self._decide_partitions(former, self.kept_originals).writes:
+        kept = self.kept_originals
+        former = [each for each in targets if each.path in kept.groups]
+        plan, has_returned = self._decide_partitions(former, kept), False
+        if plan.writes:
             self._keep_originals(demand)
-        plan, has_returned = self._set_partitions(former)
+        if plan.writes or plan.originals != kept.groups:
+            plan, has_returned = self._set_partitions(former)
         if has_returned:
             self._reader.renew_threads()
         stuck, changed = self._set_masks(demand, plan.valid)
-        plan, has_changed = self._set_partitions(targets)
-        if has_changed:
-            self._reader.renew_threads()
-            stuck, changed = self._set_masks(demand, plan.valid)
+        # Each look reads all groups, so that a round without changes has one.
+        if has_returned or former != targets:
+            plan, has_changed = self._set_partitions(targets)
+            if has_changed:
+                self._reader.renew_threads()
+                stuck, changed = self._set_masks(demand, plan.valid)
         refused = {
             uuid: (*refused.get(uuid, ()), *plan.refused.get(uuid, ())) for uuid in (*refused, *plan.refused)
         }
         changed += len(plan.originals)
         changed += sum(bool(ban.written) for ban in self.kept_originals.bans.values())
         self._show_status(IsolationStatus(demand.quiet_cpus, stuck, changed, plan.valid, refused, balancers))
+        if not (demand.quiet_cpus or self._has_originals):
+            self._ownership.give_up()
         return self.status
 
     def _set_bans(self, quiet: CpuSet) -> tuple[str, ...]:
@@ -204,7 +236,7 @@ class HostIsolator:
         for guest in demand.guests:
             if guest.alone and guest.cpus:
                 found, reason = self._partitions.list_targets(
-                    guest.uuid, self._group_of(guest), guest.cpus, guest.vcpu_cpus, guest.other_cpus
+                    guest.uuid, self._group_of(guest), guest.cpus, guest.vcpu_cpus
                 )
                 targets += found
                 if reason:
@@ -292,7 +324,11 @@ class HostIsolator:
         }
         refused = {path: reason for path, (_, reason) in self._refused.items()}
         self._stored = {path: pair for path, pair in self._stored.items() if path in facts.masks}
-        return facts, decide_masks(facts, demand, originals, KernelAnswers(refused, full, self._stored))
+        inputs = facts, demand, originals, KernelAnswers(refused, full, dict(self._stored))
+        # A comparison costs a fifth of a decision, and most rounds have the inputs of the round before.
+        if self._decided is None or self._decided[0] != inputs:
+            self._decided = inputs, decide_masks(*inputs)
+        return facts, self._decided[1]
 
     def _write_masks(
         self, writes: Iterable[MaskWrite], facts: IsolationFacts, full: CpuSet

@@ -119,7 +119,7 @@ def _read_profile(root: Path) -> str:
 
 
 def _process_names(root: Path) -> set[str]:
-    """The names of these programs that run on the host."""
+    """The names of the programs above that run on the host."""
     files = SysFiles(root)
     names = (files.text(f"proc/{number}/comm") for number in files.list_numbers("proc", ""))
     return {name for name in names if name in (_TUNED, _BALANCER)}

@@ -267,26 +267,21 @@ class GuestEvents:
                 return GuestStarted(guest, allocation, as_of, since, started, owner)
 
     def _held_something(self, uuid: str) -> bool:
-        """Tell whether a consumer had an allocation here at the last read.
-
-        An empty allocation now may come from an older copy of Placement's database.
-        """
+        """Tell whether a consumer had an allocation here at the last read."""
         if uuid in self._pipeline.unclaimed_holdings:
             return True
+        # An empty allocation now may come from an older copy of Placement's database.
         return any(view.guest.uuid == uuid and view.allocation for view in self._pipeline.guest_views())
 
     def _is_news(self, uuid: str, allocation: Allocation) -> bool:
-        """Tell whether the own allocation of a guest that ran before the agent is all that it may use.
-
-        The answer is no for a guest that had another allocation before: that allocation may have moved to a
-        migration, which only a reading of all allocations finds.
-        """
+        """Tell whether the own allocation of a guest that ran before the agent is all that it may use."""
+        # The allocation of a guest that had another one before may have moved to its migration, which only a
+        # read of all allocations finds.
         return bool(allocation) and all(view.guest.uuid != uuid for view in self._pipeline.guest_views())
 
 
 def _is_for_reports(event: Event) -> bool:
-    """Tell whether an early report should follow: the allocation is unknown, or it is not empty.
-
-    The report reads the generations that belong to the allocation; an older copy of the database has others.
-    """
+    """Tell whether an early report should follow: the allocation is unknown, or it is not empty."""
+    # The report reads the generations that belong to the allocation; an older copy of the database has
+    # others.
     return isinstance(event, GuestStarted) and event.as_of > 0 and event.allocation != {}

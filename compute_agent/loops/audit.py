@@ -350,13 +350,11 @@ class HostAuditor:
     def _carry_out(
         self, consumer: str, decide: Callable[[ConsumerRecord], Decision], asked_for: bool, dry_run: bool
     ) -> str:
-        """Carry a decision out, and return the outcome in words.
-
-        After a concurrent change the record is read again and decided about again.
-        """
+        """Carry a decision out, and return the outcome in words."""
         if not asked_for and not dry_run:
             return ""
         reason = ""
+        # After a concurrent change the record is read again and decided about again.
         for _ in range(MAX_ATTEMPTS):
             wanted = decide(self._read_record(consumer))
             if isinstance(wanted, str):

@@ -6,14 +6,15 @@ all return at the same moment, in each interval.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from oslo_config import cfg
 
 from compute_agent.controllers.base import KernelController
 from compute_agent.inventory.provider_tree import ProviderTree
+from compute_agent.model.cpuset import CpuSet
 from compute_agent.report.client import PlacementClient
 from compute_agent.resctrl.mount import ResctrlHandle
 from compute_agent.throttling.settings import ThrottlingSettings
@@ -24,7 +25,8 @@ class ReloadedConfiguration:
     """A checked configuration with the objects that were made from it on this host.
 
     ``options`` are the options of the files, ``client`` calls Placement, ``settings`` are for throttling.
-    ``control`` is the mount of resctrl, if there is one.
+    ``control`` is the mount of resctrl, if there is one. ``reader_cpus`` are the CPUs from which its counters
+    are read, by L3 cache id.
     """
 
     options: cfg.ConfigOpts
@@ -32,6 +34,7 @@ class ReloadedConfiguration:
     settings: ThrottlingSettings
     controllers: tuple[KernelController, ...] = ()
     control: ResctrlHandle | None = None
+    reader_cpus: Mapping[int, CpuSet] = field(default_factory=dict)
 
 
 class AgentLoop(Protocol):

@@ -91,7 +91,7 @@ class _CollectorRunner:
 
     @property
     def is_running(self) -> bool:
-        """Whether its thread has begun and not ended."""
+        """Whether the thread of the runner has begun and not ended."""
         return self._thread.is_alive()
 
     @property

@@ -17,6 +17,7 @@ from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.groups import read_groups
 from compute_agent.resctrl.layout import cache_mask
 from compute_agent.resctrl.schemata import BadSchemataError
+from compute_agent.throttling.watermarks.schedule import local_moment
 from compute_agent.throttling.watermarks.sections import WatermarkAction, WatermarkSection
 
 LOG = logging.getLogger(__name__)
@@ -43,7 +44,8 @@ class PositionReporter:
             for view in self._views()
             if view.assignment is not None
         ]
-        watermarks = {one.name: acting_at(one) for one in conf.settings.rules.watermarks}
+        rules = conf.settings.rules.at_moment(local_moment())
+        watermarks = {one.name: acting_at(one) for one in rules.watermarks}
         return tree.with_attributes(guest_attributes(guests, watermarks))
 
 

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from compute_agent.controllers.base import KernelController, find_controller
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.drivers.base import GuestThreads
+from compute_agent.host.reader_place import CacheReaderPlace
 from compute_agent.loops.base import ConfigurationInForce, ReloadedConfiguration
 from compute_agent.model.guest import Guest
 from compute_agent.monitoring.loop import MonitoringCollector, MonitoringSettings, MonitorLoop, Targets
@@ -141,11 +142,16 @@ class CacheMonitoring:
         """Use another configuration and its mount."""
         control = conf.control
         usable = control is not None and control.writable and control.platform.monitoring is not None
-        measured = _monitor_key(control) if control is not None and usable else None
+        measured = (*_monitor_key(control), conf.reader_cpus) if control is not None and usable else None
         if measured != self._measured:
             # A new monitor starts its totals at zero: a reload with other changes keeps the old one.
             self.loop.monitor_with(
-                CacheMonitor(control.files, control.platform, control.options.prefix)
+                CacheMonitor(
+                    control.files,
+                    control.platform,
+                    control.options.prefix,
+                    CacheReaderPlace(conf.reader_cpus),
+                )
                 if control is not None and usable
                 else None
             )

@@ -27,6 +27,9 @@ MAX_CPUS: Final = 1024
 MAX_GUESTS: Final = 500
 """Guests with series of their own, the first ones by uuid; each has two."""
 
+MAX_THREADS: Final = 512
+"""Threads of a guest that are read, the lowest ones: a process guest may have any number."""
+
 _NANOSECONDS: Final = 1_000_000_000
 
 
@@ -65,7 +68,7 @@ class NoiseSource(Collector):
             guest = view.guest
             level = isolation_level(self._in_force.controllers, guest.settings)
             try:
-                threads = self._driver.vcpu_threads(guest)
+                threads = frozenset(sorted(self._driver.vcpu_threads(guest))[:MAX_THREADS])
             except (GuestGoneError, DriverError, OSError):
                 threads = frozenset()
             found.append(CpuHolder(guest.uuid, guest.name, view.assignment.held_cpus, level, threads))

@@ -272,13 +272,11 @@ class ReportLoop:
         return how(host_state.tree, self._locate(), host_state.zone_cpus)
 
     def _report_host(self) -> ReportOutcome:
-        """Report the host.
-
-        A tree that moves held inventory needs a reshape. The agent reshapes at its start or by command; until
-        then the reported tree stays.
-        """
+        """Report the host."""
         tree = self._pipeline.host_state.tree
         if tree != self._derived:
+            # A tree that moves held inventory needs a reshape. The agent reshapes at its start or by command;
+            # until then the reported tree stays.
             at_start = self._derived is None and tree == self._tree_at_start
             try:
                 planned = self._plan_reshape(
@@ -402,8 +400,6 @@ class ReportLoop:
     def _grant_switches(self) -> None:
         """Set or remove the trait that keeps new guests away.
 
-        If nova-compute owns the root, nova-compute decides: it removes a trait that it did not set.
-
         :raises PlacementError:
         """
         # Read once: switch_scheduling() replaces the mapping, and what is granted must be what was sent.
@@ -411,6 +407,7 @@ class ReportLoop:
         beside = self._pipeline.host_state.tree.beside
         if beside and any(causes.values()) and causes != self._granted:
             LOG.warning("New guests cannot be kept away by the agent: %s", DISABLE_SERVICE)
+        # If nova-compute owns the root, nova-compute decides: it removes a trait that it did not set.
         if causes and not beside:
             self._reporter.switch_scheduling(self._pipeline.host_state.tree.root.uuid, causes)
         if self.root_traits is not None:

@@ -159,7 +159,7 @@ class RootWatch:
         return found
 
     def _root_name(self) -> str:
-        """Find the name of nova-compute's root, whether it exists or not.
+        """Return the name of nova-compute's root provider, which need not exist yet.
 
         :raises RootMissingError: the hypervisor has to tell it first.
         """

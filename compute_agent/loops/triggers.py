@@ -25,6 +25,7 @@ from compute_agent.throttling.settings import ThrottlingSettings
 from compute_agent.throttling.state_file import ThrottlingFile
 from compute_agent.throttling.triggers import InterferenceTrigger, WatermarkTrigger
 from compute_agent.throttling.watermarks.breaches import Streaks
+from compute_agent.throttling.watermarks.schedule import WeekMoment, local_moment
 from compute_agent.throttling.watermarks.sections import WatermarkRules
 from compute_agent.throttling.watermarks.state import WatermarkState
 from compute_agent.usage.rounds import CacheReader
@@ -81,11 +82,14 @@ class WatermarkLoop:
         root: str = "/",
         cache: CacheReader | None = None,
         cache_allotments: CacheAllotments | None = None,
+        moment: Callable[[], WeekMoment] = local_moment,
     ) -> None:
         """Prepare the loop, and give the limits of a former agent to the arbiter.
 
-        ``root`` is the folder that /proc is below.
+        :param root: the folder that /proc is below.
+        :param moment: tells the present minute of the week.
         """
+        self._moment = moment
         self._settings = settings
         self._pipeline = pipeline
         self._executor = executor
@@ -145,7 +149,8 @@ class WatermarkLoop:
     @property
     def status(self) -> WatermarkStatus:
         """The present state, for commands and for other loops."""
-        return WatermarkStatus(self._settings.rules, self._trigger.state, *self._latest)
+        rules = self._settings.rules.at_moment(self._moment())
+        return WatermarkStatus(rules, self._trigger.state, *self._latest)
 
     # The loop
 
@@ -175,7 +180,7 @@ class WatermarkLoop:
             return
         settings, trigger = self._settings, self._trigger
         # In the round, not at the reload: a round uses one configuration from its beginning to its end.
-        trigger.use_rules(settings.rules)
+        trigger.use_rules(settings.rules.at_moment(self._moment()))
         # Once, and not before guests are known: limits of unknown guests would be forgotten.
         if not self._resumed:
             trigger.resume_actions()

@@ -290,10 +290,8 @@ class MemoryReader:
 def _with_swapped(
     used: Mapping[int, float], swapped: float, guests: Sequence[tuple[GuestUse, float]]
 ) -> dict[int, float]:
-    """Add swapped memory to the use of each node, except that of guests on reclaimed memory.
-
-    Swap of no guest is spread evenly: its former node is unknown.
-    """
+    """Add swapped memory to the use of each node, except that of guests on reclaimed memory."""
+    # Swap of no guest is spread evenly: its former node is unknown.
     of_none = max(0.0, swapped - sum(mib for _, mib in guests)) / max(1, len(used))
     return {
         node: mib

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
@@ -188,6 +189,17 @@ class MemoryShare:
     oom_score_adj: int = 100
 
 
+class CoreScope(enum.StrEnum):
+    """The guests that may run on one core at the same time as a guest of a class (core scheduling)."""
+
+    NONE = "none"
+    """All guests and processes."""
+    GUEST = "guest"
+    """None but the guest itself."""
+    CLASS = "class"
+    """Guests of its class."""
+
+
 BEST_EFFORT_WEIGHT: Final = 1
 """The weight of each CPU of a guest that gives way to all others, a hundredth of the usual weight."""
 
@@ -200,12 +212,16 @@ class CpuShare:
     :ivar cpu_idle: guests run only where no other group wants to.
     :ivar cpu_burst: percent of a guest's quota that the guest may save up and use later.
     :ivar reclaimed_cap: percent of its reclaimed CPUs that a guest gets at most; None is not a limit.
+    :ivar realtime_priority: realtime priority of guest CPUs on dedicated CPUs; None: the usual schedule.
+    :ivar core_scheduling: which others may use the cores of a guest while it runs there.
     """
 
     cpu_weight: int | None = None
     cpu_idle: bool = False
     cpu_burst: int | None = None
     reclaimed_cap: int | None = None
+    realtime_priority: int | None = None
+    core_scheduling: CoreScope = CoreScope.NONE
 
 
 DEFAULT_SHARES: Final[Mapping[str, MemoryShare]] = {

@@ -321,8 +321,8 @@ def due_at(
 ) -> float:
     """The time of the next reading. All times are monotonic seconds.
 
-    Readings are one interval apart while they are requested. Otherwise they are made for samples and for the
-    upkeep of groups.
+    Readings are one interval apart while they are requested. Otherwise readings are made for samples and for
+    the upkeep of groups.
 
     :param last: time of the last reading.
     :param wanted_until: end of the last request.

@@ -29,6 +29,7 @@ from compute_agent.resctrl.monitoring import (
     CounterFiles,
     CounterSample,
     MonitoredGroup,
+    ReaderPlace,
     choose_monitored,
     make_monitoring_group,
     monitoring_changes,
@@ -48,11 +49,17 @@ SYNC_SECONDS: Final = 10.0
 class CacheMonitor:
     """Measures the targets of one mount. Only one thread may use it; any may read ``newest``."""
 
-    def __init__(self, files: ResctrlFilesystem, platform: ResctrlPlatform, prefix: str) -> None:
+    def __init__(
+        self,
+        files: ResctrlFilesystem,
+        platform: ResctrlPlatform,
+        prefix: str,
+        place: ReaderPlace | None = None,
+    ) -> None:
         """Make a monitor. ``prefix`` begins the names of the agent's groups."""
         self._files = files
         self._groups = MonitoringGroups(files, platform, prefix)
-        self._counters = CounterFiles(files)
+        self._counters = CounterFiles(files, place=place)
         self._caches: tuple[str, ...] = ()
         self._meters: dict[tuple[str, str], TargetMeter] = {}
         self._host_meters: dict[str, TargetMeter] = {}
@@ -83,17 +90,17 @@ class CacheMonitor:
         # Comparing groups takes a read of each; most rounds have the targets of the round before.
         if self._synced != tuple(targets) or time >= self.sync_due:
             self._sync(targets, time)
-        samples: dict[str, CounterSample | None] = {}
+        samples = self._read_counters((*self._groups.control_groups, *self._paths.values()), time)
         host = [
             counted
             for group in self._groups.control_groups
-            if (counted := self._read(self._host_meters[group], group, time, samples)) is not None
+            if (counted := _add_sample(self._host_meters[group], group, samples)) is not None
         ]
         uses: dict[tuple[str, str], TargetUse] = {}
         for target in targets:
             key = target.key
             group, meter = self._paths.get(key), self._meters[key]
-            counted = None if group is None else self._read(meter, group, time, samples)
+            counted = None if group is None else _add_sample(meter, group, samples)
             uses[key] = TargetUse(
                 target, meter.begun, meter.moved_bytes(), () if counted is None else (counted,)
             )
@@ -133,32 +140,29 @@ class CacheMonitor:
         self._synced = tuple(targets)
         self.sync_due = time + SYNC_SECONDS
 
-    def _read(
-        self, meter: TargetMeter, group: str, time: float, samples: dict[str, CounterSample | None]
-    ) -> GroupCounters | None:
-        """Read a group for a meter, once a round even if several meters use it."""
-        if group not in samples:
-            samples[group] = self._read_counters(group, time)
-        sample = samples[group]
-        return None if sample is None else meter.add_sample(group, sample)
+    def _read_counters(self, groups: Iterable[str], time: float) -> dict[str, CounterSample]:
+        """The counters of groups, without those that cannot be read.
 
-    def _read_counters(self, group: str, time: float) -> CounterSample | None:
-        """The counters of a group; None where they cannot be read.
-
-        If the group is missing, the next round compares the groups.
+        If a group is missing, the next round compares the groups.
         """
-        try:
-            sample = self._counters.read_sample(group, time)
-        except ResctrlError as error:
-            if error.errno in (errno.ENOENT, errno.ENODEV):
+        samples = {}
+        for group, found in self._counters.read_samples(groups, time).items():
+            if not isinstance(found, ResctrlError):
+                samples[group] = found
+                self._failing.discard(group)
+            elif found.errno in (errno.ENOENT, errno.ENODEV):
                 self._synced = None
             elif group not in self._failing:
                 # Once until it works again: a broken group would fill the log each second.
-                LOG.warning("The counters of a group cannot be read: %s", error)
+                LOG.warning("The counters of a group cannot be read: %s", found)
                 self._failing.add(group)
-            return None
-        self._failing.discard(group)
-        return sample
+        return samples
+
+
+def _add_sample(meter: TargetMeter, group: str, samples: Mapping[str, CounterSample]) -> GroupCounters | None:
+    """Add the sample of a group to a meter; several meters may use it."""
+    sample = samples.get(group)
+    return None if sample is None else meter.add_sample(group, sample)
 
 
 def _guests_of(

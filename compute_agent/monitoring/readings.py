@@ -61,7 +61,7 @@ class MonitorTarget:
 
     @property
     def is_class(self) -> bool:
-        """Whether this is a class as a whole."""
+        """Whether the target is a class as a whole."""
         return not self.guest
 
     @property

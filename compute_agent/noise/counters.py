@@ -101,11 +101,12 @@ def parse_interrupts(text: str, cpus: CpuSet) -> dict[int, dict[str, int]]:
         label, colon, words = line.partition(":")
         parts = words.split(None, count)
         # Lines of the whole host, such as ERR, have one number.
-        if not colon or len(parts) < count or not all(part.isdigit() for part in parts[:count]):
+        if not colon or len(parts) < count or not "".join(parts[:count]).isdigit():
             continue
         cause = ""
         for cpu, column in columns.items():
-            if amount := int(parts[column]):
+            # Most counters of a large host are 0, and never change.
+            if parts[column] != "0" and (amount := int(parts[column])):
                 cause = cause or _name_cause(label.strip(), parts[count] if len(parts) > count else "")
                 found[cpu][cause] = found[cpu].get(cause, 0) + amount
     return found

@@ -92,7 +92,7 @@ class GuestExpected:
 
 @dataclass(frozen=True, slots=True)
 class GuestAppeared:
-    """The process of an expected guest is there. The answer comes when it is in its cache group."""
+    """The process of an expected guest is there. The answer comes when the guest is in its cache group."""
 
     guest: Guest
 

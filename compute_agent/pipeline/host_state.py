@@ -12,7 +12,7 @@ from compute_agent.inventory.attributes import NUMA_NODE
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.model.cpuset import CpuPool, CpuSet, CpuSets
 from compute_agent.model.guest import Allocation, Guest
-from compute_agent.model.guest_settings import MemoryType
+from compute_agent.model.guest_settings import GuestSettings, IsolationLevel, MemoryType
 from compute_agent.model.messages import full_name
 from compute_agent.model.resource import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCPU
 from compute_agent.policy import STATIC_PLUS, STATIC_POOLS, leave_in_place, place_nowhere
@@ -38,6 +38,8 @@ class HostState:
     :ivar classification: the rules for settings of guests.
     :ivar powered: the dedicated CPUs that a power manager takes offline and brings online.
     :ivar wakes: whether the agent is that power manager.
+    :ivar set_apart: CPUs of the boot options ``isolcpus`` and ``nohz_full``.
+    :ivar alone_classes: the classes of guests with the level of isolation ``alone``.
     """
 
     topology: HostTopology
@@ -54,6 +56,8 @@ class HostState:
     classification: ClassificationPolicy = NO_CLASSIFICATION
     powered: CpuSet = frozenset()
     wakes: bool = False
+    set_apart: CpuSet = frozenset()
+    alone_classes: frozenset[str] = frozenset()
 
     @property
     def reachable_cpus(self) -> CpuSet:
@@ -129,7 +133,7 @@ class HostState:
             for held in [holdings.get(guest, frozenset())]
             for cpu in held
         }
-        return CpuSupply(self.topology, self.cpu_sets, holdings, lent, busy, self.woken_cpus)
+        return CpuSupply(self.topology, self.cpu_sets, holdings, lent, busy, self.woken_cpus, self.set_apart)
 
     @property
     def pools_only(self) -> bool:
@@ -192,9 +196,17 @@ def request_for(host_state: HostState, guest: Guest, allocation: Allocation) -> 
         constraints=guest.constraints,
         mems=memory_nodes(host_state, guest, allocation),
         dedicated_vcpus=guest.dedicated_vcpus,
+        alone=is_alone(host_state, settings),
         near=device_nodes(host_state, guest, allocation),
         near_only=guest.identity.extra_specs.get(PCI_AFFINITY, "") == "required",
     )
+
+
+def is_alone(host_state: HostState, settings: GuestSettings) -> bool:
+    """Whether the level of a guest, its own or that of its class, is ``alone``."""
+    if settings.isolation:
+        return settings.isolation is IsolationLevel.ALONE
+    return settings.qos_class in host_state.alone_classes
 
 
 PCI_AFFINITY: Final = "hw:pci_numa_affinity_policy"

@@ -298,11 +298,9 @@ class GuestPlacer:
         self._cache.assign_cpus(entry, decision)
 
     def _confine_guest(self, entry: CachedGuest, reason: str) -> None:
-        """Confine a guest without a place to CPUs that no guest holds.
-
-        A guest with an allocation of dedicated CPUs keeps those that it has.
-        """
+        """Confine a guest without a place to CPUs that no guest holds."""
         supply, request = self._supply_and_request(entry)
+        # A guest with an allocation of dedicated CPUs keeps those that it has.
         current = entry.assignment if request.pcpu else None
         place = keep_dedicated(supply, request, current) if current is not None else None
         # A guest that was never placed may be pinned by another program, and a reshape at the start of the

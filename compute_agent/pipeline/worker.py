@@ -564,11 +564,9 @@ class GuestPipeline:
             self.update_gauges()
 
     def _finish_event(self) -> None:
-        """The end of every event: adapt all guests, write pending changes to the kernel, save the state.
-
-        The kernel comes first. After a crash in between, the assignments are read back from it.
-        """
+        """The end of every event: adapt all guests, write pending changes to the kernel, save the state."""
         self._placer.sync()
+        # The kernel comes first. After a crash in between, the assignments are read back from it.
         self._enforcer.apply(self.host_state)
         # Before the save: writing the file is no part of the time until a guest is pinned.
         self._applied = time.monotonic()

@@ -172,6 +172,8 @@ class GuestRequest:
     mems: CpuSet = frozenset()
     dedicated_vcpus: CpuSet = frozenset()
     """The numbers of the guest CPUs that should be dedicated, if the order names them."""
+    alone: bool = False
+    """Whether its level of isolation is ``alone``, for which the kernel may have CPUs set apart at boot."""
     near: CpuSet = frozenset()
     near_only: bool = False
 
@@ -210,6 +212,10 @@ class PlacementRefusal:
     leave: bool = False
 
 
+_UNSUITED: Final = 1000.0
+"""Above the load of all siblings of any core."""
+
+
 @dataclass(frozen=True, slots=True)
 class CpuSupply:
     """The CPUs of the host, with their purposes and their holders.
@@ -226,6 +232,22 @@ class CpuSupply:
     """The part of the time in which a dedicated CPU is busy, where it was measured."""
     woken: CpuSet = frozenset()
     """Parked CPUs that the policy may give, as the agent then brings them online. Nova wakes its own."""
+
+    set_apart: CpuSet = frozenset()
+    """CPUs of boot options (``isolcpus``, ``nohz_full``), which are for guests that are alone."""
+
+    def core_order(self, request: GuestRequest) -> Callable[[int], float] | None:
+        """The order among equal cores by one of their CPUs, the lowest first; None without a preference.
+
+        Cores that suit the level of isolation come first, then those with idle siblings.
+        """
+        if not (self.busy or self.set_apart):
+            return None
+        return lambda cpu: self.is_unsuited(request, cpu) * _UNSUITED + self.sibling_load(request, cpu)
+
+    def is_unsuited(self, request: GuestRequest, cpu: int) -> bool:
+        """Whether a CPU is set apart for a guest that is not alone, or not set apart for one that is."""
+        return bool(self.set_apart) and (cpu in self.set_apart) != request.alone
 
     def sibling_load(self, request: GuestRequest, cpu: int) -> float:
         """The load that others put on the siblings of a CPU; 0 where nothing was measured."""
@@ -398,14 +420,12 @@ def _was_allocated_shared(request: GuestRequest) -> bool:
 def _what_may_be_its_own(
     supply: CpuSupply, request: GuestRequest, current: CpuAssignment
 ) -> Iterator[tuple[int, ...]]:
-    """Two choices of a guest's dedicated CPUs: with the siblings of its emulator CPU, and without them.
-
-    The kernel does not show whether the allocation includes these siblings.
-    """
+    """Two choices of a guest's dedicated CPUs: with the siblings of its emulator CPU, and without them."""
     yield current.dedicated
     used = _used_cpus(supply, request, current.dedicated, current.withheld)
     if request.thread_policy is ThreadPolicy.ISOLATE and request.has_emulator_cpu and used:
         beside = supply.topology.threads_of(used[-1]) - {used[-1]}
+        # The kernel does not show whether the allocation includes these siblings.
         yield tuple(cpu for cpu in current.dedicated if cpu not in beside)
 
 
@@ -439,13 +459,11 @@ def _own_positions(assignment: CpuAssignment, own: CpuSet) -> CpuSet:
 def _is_isolated(
     supply: CpuSupply, request: GuestRequest, dedicated: tuple[int, ...], withheld: CpuSet = frozenset()
 ) -> bool:
-    """Whether each guest CPU has a whole core, where thread policy isolate asks for it.
-
-    An emulator CPU may share its core with others.
-    """
+    """Whether each guest CPU has a whole core, where thread policy isolate asks for it."""
     if request.thread_policy is not ThreadPolicy.ISOLATE or not dedicated:
         return True
     used = _used_cpus(supply, request, dedicated, withheld)
+    # An emulator CPU may share its core with others.
     alone = used[:-1] if request.has_emulator_cpu else used
     return len(used) >= request.used_pcpu and all(
         supply.topology.threads_of(cpu) <= frozenset(dedicated) for cpu in alone
@@ -453,10 +471,7 @@ def _is_isolated(
 
 
 def _amounts_match(supply: CpuSupply, request: GuestRequest, dedicated: CpuSet) -> bool:
-    """Whether the number of CPUs in each zone equals the allocation.
-
-    Offline CPUs count where some are missing, since zones have only usable CPUs.
-    """
+    """Whether the number of CPUs in each zone equals the allocation."""
     remaining = dedicated
     missing: list[CpuSet] = []
     for demand in request.demands:
@@ -464,6 +479,7 @@ def _amounts_match(supply: CpuSupply, request: GuestRequest, dedicated: CpuSet) 
         if len(inside) > demand.pcpu and not demand.around:
             return False
         inside = frozenset(sorted(inside)[: demand.pcpu])
+        # Offline CPUs count where some are missing, since zones have only usable CPUs.
         missing += [demand.around] * (demand.pcpu - len(inside))
         remaining -= inside
     for cpu in sorted(remaining & supply.topology.usable):  # the options have moved these to another pool
@@ -527,13 +543,11 @@ def shared_emulator_cpus(supply: CpuSupply, request: GuestRequest, held: CpuSet,
 def _used_cpus(
     supply: CpuSupply, request: GuestRequest, dedicated: tuple[int, ...], withheld: CpuSet
 ) -> tuple[int, ...]:
-    """The CPUs for threads: all CPUs, or with thread policy isolate the first of each core.
-
-    ``withheld`` CPUs stay empty, also where the topology no longer shows them as siblings.
-    """
+    """The CPUs for threads: all CPUs, or with thread policy isolate the first of each core."""
     if request.thread_policy is not ThreadPolicy.ISOLATE:
         return dedicated
     used: list[int] = []
+    # ``withheld`` CPUs stay empty, also where the topology no longer shows them as siblings.
     covered = set(withheld)
     for cpu in dedicated:
         if cpu not in covered:

@@ -86,7 +86,7 @@ def choose_cpus(
 ) -> tuple[int, ...]:
     """The CPUs of the best choice, by core, preferably of the first pieces. There must be a choice.
 
-    :param beside: the load of a CPU's siblings. Among equal cores, those with the least load come first.
+    :param beside: the order of cores by one of their CPUs. Among equal cores, the lowest come first.
     """
     if want.policy is ThreadPolicy.SPREAD:
         return tuple(_one_by_one(pieces, beside))[: want.cpus]
@@ -150,11 +150,7 @@ def _with_one_more(amounts: Amounts, plan: CorePlan | None) -> CorePlan | None:
 def _fewest_cores(
     amounts: Amounts, count: int, min_cores: int = 0, only_whole: bool = False
 ) -> CorePlan | None:
-    """The plan of least cost with at least ``min_cores`` cores.
-
-    At most one core is used in part, since two could be replaced by a fuller and an emptier one. With
-    ``only_whole`` no core is.
-    """
+    """The plan of least cost with at least ``min_cores`` cores."""
     best: CorePlan | None = None
 
     def min_cores_from(index: int, missing: int, passed_over: int) -> int:
@@ -190,6 +186,7 @@ def _fewest_cores(
                 )
         elif not missing:
             offer_plan(CoreCost(used, -mended), filled, None)
+        # One core used in part is enough: two could be replaced by a fuller and an emptier one.
         elif not only_whole:
             taken = dict(filled)
             for kind, available in amounts:

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
 from compute_agent.host.topology import HostTopology
@@ -109,12 +108,14 @@ def place_in_order(supply: CpuSupply, request: GuestRequest) -> CpuAssignment | 
 def _choose_lowest(
     supply: CpuSupply, request: GuestRequest, demand: ProviderDemand, free: CpuSet
 ) -> tuple[int, ...] | PlacementRefusal:
+    order = supply.core_order(request)
     if request.thread_policy is ThreadPolicy.PREFER:
-        return tuple(sorted(free)[: demand.pcpu])
+        # The load of siblings does not count here.
+        return tuple(sorted(free, key=lambda cpu: (supply.is_unsuited(request, cpu), cpu))[: demand.pcpu])
     cores, want = free_cores(supply.topology, free), core_demand(request, demand)
     if choice_cost(cores, want) is None:
         return explain_refusal(supply, request, demand, free)
-    return choose_cpus(cores, want, partial(supply.sibling_load, request) if supply.busy else None)
+    return choose_cpus(cores, want, order)
 
 
 LOCAL_DISTANCE: Final = 10
@@ -135,14 +136,14 @@ def _choose_best(
     topology = supply.topology
     want = core_demand(request, demand)
     available = free_cores(topology, free)
-    beside = partial(supply.sibling_load, request) if supply.busy else None
+    beside = supply.core_order(request)
 
     def rank_candidate(candidate: Candidate) -> tuple[float, ...]:
         group, found = candidate
         ranked = _rank_group(topology, group, found, want.cpus)
         if beside is None:
             return ranked
-        # The load of siblings counts after the cores: an idle sibling is not worth another cache.
+        # After the cores: neither an idle sibling nor a CPU that is set apart is worth another cache.
         return *ranked[:6], sum(map(beside, choose_cpus(group, want, beside))), *ranked[6:]
 
     # The next kind of group is worse by the first criterion, so it is asked for only without one of this
@@ -166,7 +167,7 @@ def _rank_group(topology: HostTopology, group: Group, found: CoreCost, count: in
     - the number of packages
     - the distance between the nodes
     - the cost of the choice of cores, which has two parts
-    - the load of siblings, where it was measured
+    - whether the CPUs suit the level of isolation, and the load of siblings where it was measured
     - whether a wholly free piece is broken
     - free CPUs left in the used pieces: the tightest fit leaves the largest holes elsewhere
     """

@@ -22,7 +22,8 @@ _ALLOWED: Final = re.compile(r"^Cpus_allowed_list:\s*(\S*)$", re.MULTILINE)
 _NAME: Final = re.compile(r"^Name:\s*(.*)$", re.MULTILINE)
 
 MAX_TASKS: Final = 1000
-"""Threads of the host on CPUs of guests that are listed: a host without isolation has all of them there."""
+"""Maximum number of listed threads of the host on CPUs of guests: without isolation, all threads of the host
+may run there."""
 
 _NODE: Final = re.compile(r"N([0-9]{1,6})=([0-9]{1,20})", re.ASCII)
 _COUNTED: Final = ("anon", "shmem")

@@ -31,7 +31,7 @@ class PromiseKind(enum.StrEnum):
     ALONE = "alone"
     """Processes of the host keep off its dedicated CPUs."""
     DEVICES = "devices"
-    """It has the PCI devices that it holds, and no others of those that the host offers."""
+    """The guest has the PCI devices that it holds, and no other devices that the host offers."""
 
 
 class PromiseState(enum.StrEnum):

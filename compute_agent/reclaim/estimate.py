@@ -173,7 +173,7 @@ STALE_SECONDS: Final = 900.0
 
 # The first hour is the guest's start, which often says little about its later use.
 KNOWN_HOURS: Final = 2
-"""Hours of history after which a guest counts by its use. Before that, all of its CPUs count."""
+"""Hours of history after which a guest counts by its use. Before that, all CPUs of the guest count."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,9 +65,8 @@ class StolenReserve:
 
     @property
     def counted_part(self) -> float:
-        """The part that at most one reading exceeds."""
+        """The second largest stolen part of the readings, so that one noisy minute does not count."""
         parts = sorted(part for _, part in self.readings)
-        # The second largest one, so that a single noisy minute does not count.
         return 0.0 if not parts else parts[max(0, len(parts) - 2)]
 
     @property

@@ -142,13 +142,12 @@ def _is_known_to_be(guest: MovedGuest, claim: MigrationClaim) -> bool:
 
 
 def _match_consumers(options: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """The consumer of each guest that can have one, its first option if possible.
-
-    A maximum matching by augmenting paths: a guest without a free option makes another one change its own.
-    """
+    """The consumer of each guest that can have one, its first option if possible."""
     taken: dict[str, str] = {}
 
     def find_consumer(guest: str, seen: set[str]) -> bool:
+        # A maximum matching by augmenting paths: a guest without a free option makes another one change its
+        # own.
         for consumer in options[guest]:
             if consumer not in seen:
                 seen.add(consumer)
@@ -393,12 +392,10 @@ def needed_amounts(guest: AuditedGuest, holds: Mapping[str, int] | None = None) 
 
 
 def _amount_differences(guest: AuditedGuest, holds: Mapping[str, int]) -> str:
-    """The difference between a guest's allocations and its needs, in words.
-
-    Dedicated CPUs that it holds for empty siblings are not a difference.
-    """
+    """The difference between a guest's allocations and its needs, in words."""
     wanted = {"PCPU": 0, "VCPU": 0} | needed_amounts(guest, holds)
     if holds.get("PCPU", 0) == len(guest.location.own) > wanted["PCPU"] and guest.location.pinned_vcpus:
+        # Dedicated CPUs that it holds for empty siblings are not a difference.
         wanted["PCPU"] = len(guest.location.own)
     return ", ".join(
         f"holds {holds.get(name, 0)} {name}, uses {amount}"

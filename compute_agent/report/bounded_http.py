@@ -33,7 +33,7 @@ MAX_CONTAINERS: Final = 2**19
 """Upper limit of objects and lists in an answer; an ordinary one has 32 bytes and more for each.
 
 An empty container has two bytes as text, and takes a hundred times as much when it is parsed: 16 MiB of empty
-containers take 1.2 GB. With this limit the worst case is 300 MB.
+containers take 1.2 GB. With this limit parsing takes 300 MB in the worst case.
 """
 
 REQUEST_TIMEOUTS: Final = 3

@@ -139,12 +139,10 @@ def _provider_homes(derived: ProviderTree) -> dict[str, dict[str, CpuSet]]:
 
 
 def _leaf_cpus(derived: ProviderTree) -> tuple[CpuSet, ...]:
-    """CPUs of the innermost zones without pools, then CPUs of pools, in the order of the tree.
-
-    Providers of devices have no CPUs, so a zone with devices alone below it is an innermost one.
-    """
+    """CPUs of the innermost zones without pools, then CPUs of pools, in the order of the tree."""
     pools = [node for node in derived.nodes if node.pool]
     pooled = frozenset[int]().union(*(node.cpus for node in pools))
+    # Providers of devices have no CPUs, so a zone with devices alone below it is an innermost one.
     parents = {node.parent for node in derived.nodes if not (node.pool or node.device)}
     rests = [node.cpus - pooled for node in derived.nodes if node.uuid not in parents and not node.pool]
     return tuple(cpus for cpus in (*rests, *(node.cpus for node in pools)) if cpus)

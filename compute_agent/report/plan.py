@@ -320,10 +320,8 @@ def plan_actions(
 def _plan_steps(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership, known: KnownNames
 ) -> Iterator[Action]:
-    """Names, providers, deletions, shrinking inventories, growing ones, traits, attributes.
-
-    The order matters after each action: capacity that moves is never offered twice on the way.
-    """
+    """Names, providers, deletions, shrinking inventories, growing ones, traits, attributes."""
+    # The order matters after each action: capacity that moves is never offered twice on the way.
     classes = {name for node in derived.ours for name in node.inventories}
     yield from map(CreateResourceClass, sorted(classes - known.classes))
     traits = {name for node in derived.ours for name in node.traits}

@@ -157,12 +157,10 @@ def _all_wanted(
 
 
 def _certainty_rank(location: CpuLocation | None) -> int:
-    """Rank of a consumer in the order of moves: guests on their own CPUs, other guests, no guest.
-
-    A guest on its own CPUs has only one right place; an allocation without a guest fits in any.
-    """
+    """Rank of a consumer in the order of moves: guests on their own CPUs, other guests, no guest."""
     if location is None:
         return 2
+    # A guest on its own CPUs has only one right place; an allocation without a guest fits in any.
     return 0 if location.own else 1
 
 

@@ -58,7 +58,7 @@ class RootOwner:
 
     :ivar beside: whether nova-compute is the owner.
     :ivar novas: nova-compute's root; None without one so far.
-    :ivar known: whether the owner is certain. Before that, allocations of this host cannot be recognised.
+    :ivar known: whether the owner is certain. Until then, allocations of this host cannot be recognised.
     """
 
     beside: bool = False

@@ -18,7 +18,7 @@ import re
 import resource
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from compute_agent.resctrl.filesystem import ResctrlError, ResctrlFilesystem
 from compute_agent.resctrl.groups import ResctrlGroups, group_path
@@ -102,7 +102,8 @@ def parse_counter(text: str) -> CounterValue | None:
 def counter_increase(before: CounterValue | None, now: CounterValue | None) -> int | None:
     """Bytes between two readings of a bandwidth counter; None where either has no number.
 
-    A counter that went down has wrapped around or was reset to 0. After a reset its value is the increase.
+    A counter that went down has wrapped around or was reset to 0. After a reset the value of the counter is
+    the increase.
     """
     if not isinstance(before, int) or not isinstance(now, int):
         return None
@@ -237,10 +238,39 @@ _COUNTER_BYTES: Final = 64
 
 
 class _OpenCounters(NamedTuple):
-    """The counters of a group. A place is an open descriptor, or a path above the limit of open files."""
+    """The counters of a group, by L3 cache: keys, and for each a place.
 
-    keys: tuple[CounterKey, ...] = ()
-    places: tuple[int | str, ...] = ()
+    A place is an open descriptor, or a path above the limit of open files.
+    """
+
+    caches: Mapping[int, tuple[tuple[CounterKey, ...], tuple[int | str, ...]]]
+
+    @property
+    def all_places(self) -> list[int | str]:
+        """The places of all caches."""
+        return [place for _, places in self.caches.values() for place in places]
+
+
+class ReaderPlace(Protocol):
+    """Moves the calling thread before it reads: a read from outside of a cache interrupts a CPU inside."""
+
+    def move_near(self, cache: int) -> None:
+        """Have the thread run on CPUs of an L3 cache, if it may."""
+        ...
+
+    def return_home(self) -> None:
+        """Have the thread run where it ran before."""
+        ...
+
+
+class _AnyPlace:
+    """Reads from the present CPU."""
+
+    def move_near(self, cache: int) -> None:
+        """Stay."""
+
+    def return_home(self) -> None:
+        """Stay."""
 
 
 def descriptors_to_keep() -> int:
@@ -257,10 +287,13 @@ class CounterFiles:
     The files stay open, so that a reading is one system call.
     """
 
-    def __init__(self, files: ResctrlFilesystem, keep: int | None = None) -> None:
+    def __init__(
+        self, files: ResctrlFilesystem, keep: int | None = None, place: ReaderPlace | None = None
+    ) -> None:
         """Keep at most ``keep`` files open; the others are opened for each reading."""
         self._files = files
         self._spare = descriptors_to_keep() if keep is None else keep
+        self._place = _AnyPlace() if place is None else place
         self._groups: dict[str, _OpenCounters] = {}
 
     def read_sample(self, group: str, time: float) -> CounterSample:
@@ -268,30 +301,48 @@ class CounterFiles:
 
         :raises ResctrlError: the group is gone, or a cache that it had.
         """
-        counters = self._groups.get(group)
+        found = self.read_samples([group], time)[group]
+        if isinstance(found, ResctrlError):
+            raise found
+        return found
+
+    def read_samples(self, groups: Iterable[str], time: float) -> Mapping[str, CounterSample | ResctrlError]:
+        """The counters of groups, cache after cache; in place of those that cannot be read the error."""
+        found: dict[str, CounterSample | ResctrlError] = {}
+        opened: dict[str, _OpenCounters] = {}
+        for group in dict.fromkeys(groups):
+            try:
+                opened[group] = self._groups.get(group) or self._open_group(group)
+            except OSError as error:
+                found[group] = self._note_failure(group, error)
+        texts: dict[str, dict[CounterKey, bytes]] = {group: {} for group in opened}
         try:
-            if counters is None:
-                counters = self._open_group(group)
-            texts = [
-                # The kernel makes the text again for each read at offset 0.
-                os.pread(where, _COUNTER_BYTES, 0) if isinstance(where, int) else _read_path(where)
-                for where in counters.places
-            ]
-        except OSError as error:
-            # A group that is made again has other files behind the same names.
-            self.forget_group(group)
-            if isinstance(error, ResctrlError):
-                raise
-            raise ResctrlError(error.errno or errno.EIO, str(self._files.root / group)) from error
-        # int() takes bytes with a newline, so most samples need no text.
-        try:
-            return CounterSample(time, dict(zip(counters.keys, map(int, texts), strict=True)))
-        except ValueError:  # a text instead of a number: rare, and four times slower to read
-            return CounterSample(time, _parse_counters(counters.keys, texts))
+            for cache in sorted({cache for counters in opened.values() for cache in counters.caches}):
+                self._place.move_near(cache)
+                for group in [group for group in texts if cache in opened[group].caches]:
+                    keys, places = opened[group].caches[cache]
+                    try:
+                        texts[group].update(zip(keys, map(_read_place, places), strict=True))
+                    except OSError as error:
+                        found[group] = self._note_failure(group, error)
+                        del texts[group]
+        finally:
+            self._place.return_home()
+        found.update({group: _make_sample(time, values) for group, values in texts.items()})
+        return found
+
+    def _note_failure(self, group: str, error: OSError) -> ResctrlError:
+        # A group that is made again has other files behind the same names.
+        self.forget_group(group)
+        if isinstance(error, ResctrlError):
+            return error
+        found = ResctrlError(error.errno or errno.EIO, str(self._files.root / group))
+        found.__cause__ = error
+        return found
 
     def forget_group(self, group: str) -> None:
         """Close the files of a group. The next reading looks for them again."""
-        for where in self._groups.pop(group, _OpenCounters()).places:
+        for where in self._groups.pop(group, _OpenCounters({})).all_places:
             if isinstance(where, int):
                 os.close(where)
                 self._spare += 1
@@ -302,7 +353,7 @@ class CounterFiles:
             self.forget_group(group)
 
     def close(self) -> None:
-        """Close all files. A later reading opens its own again."""
+        """Close all files. A later reading opens the files again."""
         self.keep_groups(())
 
     def _open_group(self, group: str) -> _OpenCounters:
@@ -323,18 +374,33 @@ class CounterFiles:
                         found[int(match[1]), event] = path
         finally:
             # Also after an error, so that forget_group closes what is open.
-            self._groups[group] = _OpenCounters(tuple(found), tuple(found.values()))
+            caches = {cache for cache, _ in found}
+            self._groups[group] = _OpenCounters({cache: _of_cache(found, cache) for cache in caches})
         # A group without counters is possible, a missing one is an error.
         if not found and not (self._files.root / group).is_dir():
             raise ResctrlError(errno.ENOENT, str(self._files.root / folder))
         return self._groups[group]
 
 
-def _parse_counters(keys: Iterable[CounterKey], texts: Iterable[bytes]) -> dict[CounterKey, CounterValue]:
-    parsed = (
-        (key, parse_counter(text.decode(errors="replace"))) for key, text in zip(keys, texts, strict=True)
-    )
-    return {key: value for key, value in parsed if value is not None}
+def _of_cache(
+    found: Mapping[CounterKey, int | str], cache: int
+) -> tuple[tuple[CounterKey, ...], tuple[int | str, ...]]:
+    keys = tuple(key for key in found if key[0] == cache)
+    return keys, tuple(found[key] for key in keys)
+
+
+def _make_sample(time: float, texts: Mapping[CounterKey, bytes]) -> CounterSample:
+    # int() takes bytes with a newline, so most samples need no text.
+    try:
+        return CounterSample(time, {key: int(text) for key, text in texts.items()})
+    except ValueError:  # a text instead of a number: rare, and four times slower to read
+        parsed = {key: parse_counter(text.decode(errors="replace")) for key, text in texts.items()}
+        return CounterSample(time, {key: value for key, value in parsed.items() if value is not None})
+
+
+def _read_place(where: int | str) -> bytes:
+    # The kernel makes the text again for each read at offset 0.
+    return os.pread(where, _COUNTER_BYTES, 0) if isinstance(where, int) else _read_path(where)
 
 
 def _read_path(path: str) -> bytes:

@@ -206,14 +206,12 @@ class _StepPlanner:
 def _held_masks(
     host: ResctrlLayout, present: ResctrlGroups, wanted: GroupResolution, cache: int
 ) -> dict[str, WayMask]:
-    """The exclusive ways of groups at the beginning.
-
-    Ways that the default group can also fill are not exclusive, unless the group keeps them.
-    """
+    """The exclusive ways of groups at the beginning."""
     default = cache_mask(host.platform, present.default_group.schemata, cache)
     held = {name: group.exclusive[cache] for name, group in wanted.groups.items() if cache in group.exclusive}
     # Backwards, so that the first move of an owner, which has the mask in force, is the last one assigned.
     for move in reversed(wanted.moves.get(cache, ())):
+        # Ways that the default group can also fill are not exclusive, unless the group keeps them.
         held[move.owner] = NO_WAYS if move.before & default else move.before
     return held
 

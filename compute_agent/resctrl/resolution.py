@@ -439,7 +439,7 @@ def _own_group(
 
 
 def _group_capacity(host: ResctrlLayout, present: ResctrlGroups) -> int:
-    """Maximum number of groups, with foreign ones, by the numbers of CLOSIDs and RMIDs."""
+    """Maximum number of groups, including foreign ones, that the CLOSIDs and RMIDs allow."""
     max_groups, monitoring = host.platform.max_groups, host.platform.monitoring
     if monitoring is None:
         return max_groups
@@ -526,11 +526,7 @@ def _exclusive_ways(
 def _held_masks(
     host: ResctrlLayout, present: ResctrlGroups, cache: int, counts: Mapping[str, int]
 ) -> dict[str, WayMask]:
-    """The exclusive masks in force, the surest first.
-
-    A mask that the default group cannot fill is exclusive. A mask of the right size in the pool is kept, too,
-    since another program may have changed the default group meanwhile.
-    """
+    """The exclusive masks in force, the surest first."""
     default = cache_mask(host.platform, present.default_group.schemata, cache)
     sure, likely = {}, {}
     for group, count in sorted(counts.items()):
@@ -538,6 +534,8 @@ def _held_masks(
             mask = cache_mask(host.platform, present.groups[group].schemata, cache)
             if not mask & default:
                 sure[group] = mask
+            # A mask that the default group cannot fill is exclusive. A mask of the right size in the pool is
+            # kept, too, since another program may have changed the default group meanwhile.
             elif len(mask) == count and host.partitions[cache].pool.contains_mask(mask):
                 likely[group] = mask
     return sure | likely

@@ -17,7 +17,7 @@ from compute_agent.throttling.actions import GuestLimits
 LOG = logging.getLogger(__name__)
 
 ANSWER_SECONDS: Final = 10.0
-"""The worker may be in the middle of another guest, for which libvirtd lets it wait."""
+"""The worker may be busy with another guest, and wait for libvirtd."""
 
 
 class LimitArbiter:

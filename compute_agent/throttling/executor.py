@@ -1,8 +1,8 @@
 """The executor: carries out decisions of triggers, one round of one trigger at a time.
 
-A round reports the actions of sections in preview. Then it plans, saves and acts, and plans again without
-guests with a failed action. An action that limits a guest is saved durably before it happens. So the next
-agent knows all limits after a crash.
+A round reports the actions of sections in preview. Then the executor plans, saves and acts, and plans again
+without guests with a failed action. An action that limits a guest is saved durably before it happens. So the
+next agent knows all limits after a crash.
 """
 
 from __future__ import annotations

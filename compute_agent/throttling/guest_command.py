@@ -31,7 +31,7 @@ class CommandFailedError(Exception):
 
 
 GuestCommand = Callable[[str], None]
-"""Runs for a guest, named by its uuid, and returns when that is over.
+"""Runs the command for the guest with this uuid, and returns when the command has ended.
 
 :raises CommandFailedError:
 """
@@ -103,7 +103,7 @@ def _last_output(process: subprocess.Popen[bytes], deadline: float) -> str:
 def missing_program(command: str) -> str:
     """The reason (a clause) why a command cannot be run here.
 
-    Empty if it can be run, or if :func:`guest_command` refuses it.
+    Empty if the program can be run, or if :func:`guest_command` refuses it.
     """
     try:
         words = shlex.split(command)

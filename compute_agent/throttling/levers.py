@@ -14,7 +14,7 @@ from compute_agent.model import resource
 from compute_agent.usage.snapshot import GuestAllotment, GuestUsage, MetricSeries
 
 _TOLERANCE: Final = 1e-9
-"""Relative to a granule, so that 0.3 / 0.1 is 3 of them and not 2."""
+"""Relative to a granule, so that 0.3 / 0.1 is 3 granules and not 2."""
 
 _AT_LIMIT: Final = 0.9
 """A limit does not slow down a guest that uses less than this part of the limit."""

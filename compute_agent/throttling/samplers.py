@@ -33,11 +33,11 @@ from compute_agent.usage.subjects import CacheAllotments, SubjectFactory
 LOG = logging.getLogger(__name__)
 
 MAX_SECONDS: Final = 60.0
-"""Between two reads; a mean over a longer time would hide what happened in it."""
+"""The longest time between two readings: a mean over a longer time would hide what happened in between."""
 
 MAX_THREADS: Final = 256
-"""A guest with more threads is read by that many of them, those with the lowest ids: the same in each
-round."""
+"""The most threads of a guest that the agent reads: those with the lowest ids, so that they are the same in
+each round."""
 
 Waits = Mapping[int, int]
 """Nanoseconds that threads have waited for a CPU, by thread id."""

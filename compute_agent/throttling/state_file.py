@@ -147,16 +147,14 @@ class ThrottlingFile:
         self._remove_former()
 
     def _take_over(self, former_file: Path, former: FormerState) -> None:
-        """Take over the parts of a former release into this file.
-
-        The former parts are removed once this file is durable, not before: a crash in between leaves both,
-        and the next start takes over the same parts again.
-        """
+        """Take over the parts of a former release into this file."""
         watermarks, interference = former.former_watermarks, _former_file(former_file, self._clock()).load()
         if watermarks is None and interference is None:
             return
         self._state = merge_former(self._state, _former_watermarks(watermarks), interference)
         if watermarks is not None:
+            # The former parts are removed once this file is durable, not before: a crash in between leaves
+            # both, and the next start takes over the same parts again.
             self._leftovers.append(former.drop_former_watermarks)
         if interference is not None:
             # Last: its absence beside a part on watermarks means that nothing was limited.

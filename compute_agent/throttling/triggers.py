@@ -158,12 +158,10 @@ class WatermarkTrigger:
         return self._rules.with_preview(preview=False)
 
     def _settle_evictions(self, time: float) -> list[str]:
-        """Record the ended evictions; return the guests that have left.
-
-        The snapshot may still have these guests, so they count as being evicted in this round.
-        """
+        """Record the ended evictions; return the guests that have left."""
         # By the clock of snapshots, which simulations turn as well.
         self._backoff = {guest: until for guest, until in self._backoff.items() if until > time}
+        # The snapshot may still have these guests, so they count as being evicted in this round.
         gone = []
         for guest, error in self._executor.finished_evictions(self.state.evictions).items():
             if error is None:

@@ -4,8 +4,8 @@ Counters are those of the guest's group: ``cpu.stat``, ``*.pressure``, ``memory.
 (Documentation/admin-guide/cgroup-v2.rst). A guest without a group of its own has CPU time and memory only,
 which are those of its processes (proc(5)). A value that the kernel does not have is no series.
 
-The series of a guest have its uuid as their only label. ``compute_agent_guest_info`` has the rest, for joins:
-a guest that gets another class keeps its series.
+The series of a guest have its uuid as their only label. ``compute_agent_guest_info`` has all other
+labels, for joins: so a guest that gets another class keeps its series.
 """
 
 from __future__ import annotations

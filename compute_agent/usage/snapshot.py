@@ -44,7 +44,7 @@ class GuestUsage:
     """A guest with its use. ``name`` is for people.
 
     - ``rank`` is that of its class.
-    - ``protected``: it must not be acted on (dedicated CPUs, a high class).
+    - ``protected``: the agent must not limit or evict the guest (dedicated CPUs, a high class).
     - ``started`` is a time in seconds on any clock that all guests share.
     - ``usage`` is in the units of the metrics; a series that is missing is not known.
     """

@@ -42,7 +42,7 @@ def build_subject(
 
     A guest may use as many cores as it has CPUs, and as much I/O as its class of block I/O allows.
 
-    - ``dedicated``: it holds dedicated CPUs.
+    - ``dedicated``: the guest holds dedicated CPUs.
     - ``started`` is in seconds on a clock that all guests share.
     - ``cgroup`` is the folder of the guest's cgroup v2 group; without one, the agent measures the main
       process, or ``pids``.

@@ -12,8 +12,8 @@ Python itself walks through young objects, a few hundred at a time. The young ob
 for many claims has a scenario for each, with sets of all hosts. So young objects are not gathered for a
 second walk, which takes 0.1 s and more for ten times as many objects.
 
-Only :mod:`placement.api.middleware` uses it. This code is a separate module, because it changes settings of
-the whole process.
+Only :mod:`placement.api.middleware` uses this module. This code is a separate module, because it changes
+settings of the whole process.
 """
 
 import gc

@@ -1,8 +1,8 @@
 """The middleware ``auth_token`` of keystonemiddleware, with limits.
 
-The middleware asks the Identity service about tokens that are not in its cache. By itself it waits without a
-limit for a service that hangs, in each request. Here each question has a limit, and one request at a time
-tries again.
+The middleware asks the Identity service about tokens that are not in its cache. By itself keystonemiddleware
+waits without a limit for a service that hangs, in each request. Here each question has a limit, and one
+request at a time tries again.
 """
 
 import logging

@@ -1,8 +1,8 @@
 """The metrics for Prometheus at ``/metrics``: requests, searches, and those of the read model.
 
-:mod:`placement.api.middleware` imports it only if metrics are enabled, after
-    :mod:`placement.api.metrics_sharing` has
-set the folder that processes share: prometheus_client reads it when it is imported.
+:mod:`placement.api.middleware` imports this module only if metrics are enabled, after
+    :mod:`placement.api.metrics_sharing` has set the folder that processes share: prometheus_client reads it
+    when it is imported.
 """
 
 import logging

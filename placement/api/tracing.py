@@ -1,8 +1,8 @@
 """Spans of OpenTelemetry: of each request, within it of its handler, within that of calls of the database.
 
-:mod:`placement.api.middleware` imports it only if traces are enabled, as it needs the packages of
-OpenTelemetry. Nothing here waits for the collector: ended spans go into a bounded queue, which a thread of
-its own empties.
+:mod:`placement.api.middleware` imports this module only if traces are enabled, because the module needs the
+packages of OpenTelemetry. Nothing here waits for the collector: ended spans go into a bounded queue, which a
+thread of its own empties.
 
 A span has the method, path, route, status and ids of a request. A span has no query, body, header, or text of
 an error, which may contain SQL with its values.

@@ -12,7 +12,7 @@ REVISIONS: Final = ("b4ed3a175331", "611cd6dffd7b", "b5c396305c25", "422ece57136
 """The revisions of OpenStack Placement's own schema, from Stein (1.0.0) to 2026.1 (16.0.0)."""
 
 KEPT: Final = "stock_"
-"""Prefix of the names of its tables after the takeover."""
+"""Prefix of the names of the tables of OpenStack Placement after the takeover."""
 
 
 CARRIED: Final = "carried"
@@ -20,7 +20,7 @@ CARRIED: Final = "carried"
 
 
 class AdoptionStage(StrEnum):
-    """The progress of a takeover, or of the return.
+    """The progress of a takeover, or of the way back.
 
     MySQL cannot change tables in a transaction, so a takeover may stop half way.
     """

@@ -101,7 +101,7 @@ class StatementAnswer:
     def rows(self) -> Rows:
         """The rows; reading them sends everything that waits in the batch.
 
-        :raises sqlalchemy.exc.DBAPIError: one of its statements failed.
+        :raises sqlalchemy.exc.DBAPIError: a statement of the batch failed.
         """
         if self.received is None:
             self._batch.send()

@@ -66,7 +66,7 @@ class ChangeProbe:
     def _asked_for(self, question: str) -> DatabaseVersion:
         """Try another query, and return its answer.
 
-        If the server accepts it, it replaces the present query.
+        If the server accepts the query, it replaces the present one.
         """
         before, self._question = self._question, question
         try:

@@ -136,7 +136,7 @@ class WriteTransaction:
     ) -> None:
         """Note that these locked providers have changed; ``generation`` also raises their generations by one.
 
-        With ``usage_only`` only their usage has changed, which readers follow faster.
+        With ``usage_only`` only the usage of the providers has changed, which readers follow faster.
         """
         for provider_id in provider_ids:
             before = self._changed.get(provider_id, _NO_CHANGE)

@@ -42,7 +42,7 @@ WRITES: Final = "placement_writes"
 _RETURNED: Final = "placement.returned"
 # servers take longer to restart
 _TRUSTED_SECONDS: Final = 0.1
-"""Seconds after its use in which a connection is not tested."""
+"""Seconds after the last use of a connection in which it is not tested."""
 _GRACE: Final = 1.0
 """Seconds for a server to report that a statement took too long."""
 _KEEPALIVES: Final = 3
@@ -208,9 +208,6 @@ def _mysql_arguments(options: PoolOptions) -> dict[str, Any]:
 def _test_unused(engine: sa.Engine, trusted: float, timeout: float | None) -> None:
     """Test connections that have been unused for ``trusted`` seconds.
 
-    The last batch of a transaction carries its commit, and on a dead connection its outcome is unknown. A
-    test for each transaction would cost a round trip.
-
     :param timeout: seconds for the answer; None if connections have no such timeout.
     """
 
@@ -218,6 +215,8 @@ def _test_unused(engine: sa.Engine, trusted: float, timeout: float | None) -> No
     def _note_return(connection: Any, record: Any) -> None:
         record.info[_RETURNED] = time.monotonic()
 
+    # The last batch of a transaction carries its commit, and on a dead connection its outcome is unknown. A
+    # test for each transaction would cost a round trip.
     @sa.event.listens_for(engine, "checkout")
     def _test_connection(connection: Any, record: Any, proxy: object) -> None:
         # None: a new connection, to which the server has just answered
@@ -302,12 +301,10 @@ def _write_ahead(connection: sqlite3.Connection, timeout: float) -> None:
 
 
 def _make_private(path: str) -> None:
-    """Create the missing file of a database, readable for the owner and the group only.
-
-    SQLite gives its other files the same mode.
-    """
+    """Create the missing file of a database, readable for the owner and the group only."""
     if path == ":memory:" or path.startswith("file:"):
         return
     # it exists, or SQLite reports why it cannot be made
     with suppress(OSError):
+        # sQLite gives its other files the same mode
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o640))

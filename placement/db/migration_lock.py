@@ -4,8 +4,8 @@ PostgreSQL and SQLite have locks that end with their holder. MySQL's ``GET_LOCK`
 and so are the locks of its transactions. A row is copied to all nodes, and the cluster accepts one of two
 simultaneous writes. So the lock is a row with its owner, which increments the row's beat while it runs. A
 waiting process takes over the lock after :data:`LEASE` seconds without a new beat, so that no clocks are
-compared. On the same server it takes over at once if the owner's connection is gone. The table exists
-while the lock is held.
+compared. On the same server a migration takes over at once if the owner's connection is gone. The table
+exists while the lock is held.
 """
 
 import logging

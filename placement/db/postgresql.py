@@ -95,8 +95,9 @@ def connect(
 ) -> PostgresqlConnection:
     """Connect with this timeout; the other arguments are those of :func:`psycopg.connect`.
 
-    :param prepare_threshold: the value of psycopg. In a URL it is a text: ``none`` if a pooler (PgBouncer in
-        transaction mode) uses another connection each time, so that statements cannot be prepared.
+    :param prepare_threshold: the value of psycopg. In a URL the value is a text: ``none`` if a pooler
+        (PgBouncer in transaction mode) uses another connection each time, so that statements cannot be
+        prepared.
     :raises psycopg.OperationalError: no connection is possible; from a :class:`TimeoutError` if it took too
         long.
     """

@@ -88,7 +88,7 @@ class AuditProblem(StrEnum):
 
     @property
     def is_healable(self) -> bool:
-        """Whether it can be repaired without a decision of the operator."""
+        """Whether the problem can be repaired without a decision of the operator."""
         return self in (AuditProblem.NO_CONSUMER, AuditProblem.NO_ALLOCATIONS, AuditProblem.WRONG_ROOT)
 
 

@@ -2,8 +2,8 @@
 
 Modules
     - ``base`` has the parts of all other rules, such as "an administrator or a service".
-    - ``rest`` has the rules of the resources of OpenStack Placement, ``ext`` those of ``/ext/v1``. Each names
-      its rules in constants, and has their defaults in ``RULES``.
+    - ``rest`` has the rules of the resources of OpenStack Placement, ``ext`` those of ``/ext/v1``. Each
+      module names its rules in constants, and has their defaults in ``RULES``.
     - ``enforcer`` decides by these defaults and the operator's files.
 
 The order of calls

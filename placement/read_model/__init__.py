@@ -13,9 +13,9 @@ Nouns
 
     Each provider belongs to a *bucket*, and each bucket of the database has a *counter*. A write to a
     provider increments the counter of its bucket and *stamps* the provider with the new value. The *version*
-    of the database is the sum of the counters and their history. While it is the same, nothing has changed.
-    The *fingerprint* of a bucket is its number of providers and the sum of their stamps. An equal fingerprint
-    proves that the unchanged providers are the known ones.
+    of the database is the sum of the counters and their history. While the version is the same, nothing has
+    changed. The *fingerprint* of a bucket is its number of providers and the sum of their stamps. An equal
+    fingerprint proves that the unchanged providers are the known ones.
 
     No view has expired reservations and claims. The version of the database comes with the time of its clock.
     If anything has expired by then, the worker releases it before it answers.

@@ -383,10 +383,8 @@ def _distinct_parts(columns: _ReadColumns, times: Sequence[float]) -> dict[str, 
 
 
 def _check_trees(parents: Sequence[int], roots: Sequence[int]) -> None:
-    """Check that each parent is in the tree of its child, and that each provider without a parent is a root.
-
-    Parents and roots are numbered from one. Circles are found when trees are made.
-    """
+    """Check that each parent is in the tree of its child, and that a provider without one is a root."""
+    # numbered from one; circles are found when trees are made
     root_of = [0, *roots]
     # the root of no parent is 0, so that a root has to be its own
     for number, (parent, root) in enumerate(zip(parents, roots, strict=True), start=1):

@@ -1,7 +1,7 @@
 """Indexes of a snapshot, updated with each change.
 
-The indexes find providers by trait, aggregate and class. They also find trees by their free amount of a
-class; searches of crowded clouds begin there. Sums by class have the used amounts and capacities of whole
+The indexes find providers by trait, aggregate and class. The indexes also find trees by their free amount of
+a class; searches of crowded clouds begin there. Sums by class have the used amounts and capacities of whole
 trees.
 """
 
@@ -207,7 +207,7 @@ _AT_ONCE: Final = 1024
 
 
 class MergedIds(Sequence[int]):
-    """The union of several sequences in ascending order, in ascending order.
+    """The sorted union of several sorted sequences.
 
     The union is merged lazily, so a reader of the first ids does not pay for the others.
     """

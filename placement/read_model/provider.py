@@ -80,9 +80,9 @@ class Provider:
     aggregates: frozenset[str]
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     described_seq: int = 0
-    """The version of its description: it changes with everything but usage."""
+    """The version of the provider's description, which changes with everything but usage."""
     inventory_times: tuple[float, ...] = ()
-    """The time when each of its inventories was written, in their order; one time if all are equal."""
+    """The time when each inventory of the provider was written, in their order; one time if all are equal."""
 
     def offered_at(self, name: str) -> float:
         """Return the time of the last write of the inventory of a class."""

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 from placement.read_model.provider import Inventory, Provider
 
 Where = tuple[tuple[str, ...], bool]
-"""The key of a layout: the classes, and whether it has all providers."""
+"""The key of a layout: the classes, and whether the layout has all providers."""
 
 
 class TreeLayout(NamedTuple):
@@ -270,7 +270,7 @@ def _find_zones(
 class ProviderSet:
     """Providers that one candidate may combine, in a fixed order; equal only to itself.
 
-    The first ``own`` of them belong to a tree of the structure, the others share with it. ``uuids`` are in
+    The first ``own`` providers belong to a tree of the structure, the others share with it. ``uuids`` are in
     the form of answers.
     """
 

@@ -43,7 +43,7 @@ class InventorySchema(StrictSchema):
 
 
 _INTEGERS: Final = {"total": 1, "reserved": 0, "min_unit": 1, "max_unit": 1, "step_size": 1}
-"""The minimum of each, which is also its default."""
+"""The minimum of each field, which is also its default."""
 _PLAIN: Final = {*_INTEGERS, "allocation_ratio"}
 
 

@@ -40,7 +40,7 @@ The order of calls
     same functions.
 
 Imports The API, the schemas and the extras import it. The package imports the read model, and ``claims`` also
-    the store. Within it the order is that of the contract in ``pyproject.toml``: ``claims`` may use
+    the store. Within this package the order is that of the contract in ``pyproject.toml``: ``claims`` may use
     ``diagnosis``, and both may use candidates.
 
 A worked example

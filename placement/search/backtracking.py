@@ -13,8 +13,8 @@ The two loops here take back choices without a journal of changes. The loops run
 request, and a journal, as the planner has one, would add a call to every choice. Both loops are generators,
 so that candidates are found on demand.
 
-Only :mod:`placement.search.compiled_request` uses it, and tests compare it with brute force. This module
-knows providers and rules, but neither patterns nor caches.
+Only :mod:`placement.search.compiled_request` uses this module, and tests compare it with brute force. This
+module knows providers and rules, but neither patterns nor caches.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def complete_assignments(
 ) -> Iterator[Sequence[Provider] | None]:
     """Yield every way to serve the needs, each once: one of its options for each need.
 
-    With ``rng`` they come in random order, with ``kinds`` one of all equivalent ways before the others. None
-    means that the search rests.
+    With ``rng`` assignments come in random order, with ``kinds`` one of all equivalent ways before the
+    others. None means that the search rests.
 
     :param distinct_only: with ``kinds``, yield none of the others.
     :raises placement.search.budget.BudgetExhausted: the search has taken too long.

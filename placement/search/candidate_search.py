@@ -389,8 +389,8 @@ def find_candidates(
     :param max_candidates: an upper bound beside the limit of the request.
     :param randomize: choose the candidates within the limit at random: roots in random order, round-robin,
         and the candidates of each root in random order.
-    :param budget: the cost that the search may have. When it is spent (see :attr:`SearchBudget.ended`), the
-        candidates found so far are returned.
+    :param budget: the cost that the search may have. When the budget is spent (see
+        :attr:`SearchBudget.ended`), the candidates found so far are returned.
     :raises InvalidRequest: the budget was spent before any candidate was found.
     """
     budget = budget or SearchBudget()

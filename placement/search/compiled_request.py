@@ -6,8 +6,8 @@ Trees that are equal in these have candidates of the same patterns.
 
 Trees of several structures share results, too, where the structures are the same to the request.
 
-Only :mod:`placement.search.candidate_search` uses it, which goes from tree to tree. This module sees one tree
-at a time.
+Only :mod:`placement.search.candidate_search` uses this module, which goes from tree to tree. This module sees
+one tree at a time.
 """
 
 import random

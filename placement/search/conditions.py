@@ -8,7 +8,7 @@ everything that other modules ask about it:
   them which trees, and which providers, are the same to a request;
 - ``sets`` and ``pieces``: the parts that an explanation counts and a relaxation leaves out;
 - ``index``: the index of the snapshot where a search for roots begins;
-- ``words``: its words in sentences, queries and the console.
+- ``words``: the words for the condition in sentences, queries and the console.
 
 Every module that enumerates conditions asks :func:`group_conditions`, :func:`root_conditions` or
 :func:`condition_class`. A new condition is a field of :class:`~placement.search.request.RequestGroup` and a
@@ -65,13 +65,13 @@ class ConditionWords:
     meeting: str
     """Predicate of hosts that meet it."""
     lacking: str = ""
-    """Predicate of hosts that do not meet it; its verb is a plural."""
+    """Predicate of hosts that do not meet the condition, with a plural verb."""
     parameter: str = ""
-    """Parameter of a query that states it, without a suffix."""
+    """Parameter of a query that states the condition, without a suffix."""
     mark: str = ""
     """Prefix of the value of that parameter."""
     unknown: str = ""
-    """Remark about names that no provider has; empty where it would say nothing new."""
+    """Remark about names that no provider has; empty if the remark would say nothing new."""
 
     @staticmethod
     def render(
@@ -103,23 +103,24 @@ class IndexedNames:
 class ProviderCondition(ABC):
     """A condition on one provider; equal conditions are met by the same providers.
 
-    ``sets`` are its names. Each set is a piece that a request can state by itself; a provider meets the
-    condition if it meets every piece.
+    ``sets`` are the names of the condition. Each set is a piece that a request can state by itself; a
+    provider meets the condition if it meets every piece.
     """
 
     # class variables rather than methods: the registry reads them before there is any condition
     name: ClassVar[str]
     """The name of the condition in explanations."""
     field: ClassVar[str]
-    """Field of :class:`RequestGroup` (with ``of_roots``, of :class:`CandidatesRequest`) that states it."""
+    """Field of :class:`RequestGroup` (with ``of_roots``, of :class:`CandidatesRequest`) that states the
+    condition."""
     words: ClassVar[ConditionWords]
     of_roots: ClassVar[bool] = False
-    """Whether the root of the tree has to meet it, rather than providers of a group."""
+    """Whether the root of the tree has to meet the condition, rather than providers of a group."""
     reads: ClassVar[tuple[str, ...]] = ("id",)
     """Attributes of a provider that decide whether the condition is met.
 
-    Attributes of its root begin with ``root.``, those of all its ancestors with ``above.``. The default
-    differs between any two providers, so that it is right for every condition, and slow."""
+    Attributes of the root of a provider begin with ``root.``, those of all its ancestors with ``above.``. The
+    default differs between any two providers, so that it is right for every condition, and slow."""
     index: ClassVar[str | None] = None
     """Attribute of the snapshot that has the providers by these names; None if there is no such index.
 
@@ -336,7 +337,7 @@ class ForbiddenTraits(_TraitCondition):
 
 @register_condition
 @dataclass(frozen=True, slots=True)
-class Outside(ProviderCondition):
+class OutsideTraits(ProviderCondition):
     """Traits that neither the provider nor any of its ancestors has: a device outside of NUMA nodes."""
 
     name = "outside"

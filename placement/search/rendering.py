@@ -36,7 +36,7 @@ class SummaryShape(NamedTuple):
     """The parts of a provider summary that a microversion shows."""
 
     traits: bool
-    """Whether it has traits."""
+    """Whether the summary has traits."""
     nested: bool
     """Whether it has parent and root, and the answer the whole tree of each provider in a candidate."""
 

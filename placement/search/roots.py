@@ -141,7 +141,7 @@ _DRAWS: Final = 8
 class RootFilter:
     """The ids of roots, each once. ``telling`` leaves out roots that are in none of the sets of a condition.
 
-    Iteration is in ascending order; ``ids`` need not be.
+    Iteration is in ascending order; ``ids`` need not be in order.
     """
 
     ids: Sequence[int] = ()

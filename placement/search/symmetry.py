@@ -85,7 +85,7 @@ class AssignmentKinds:
     def _provider_signature(self, provider: Provider, serves: Sequence[int]) -> Hashable:
         """Return a key: two providers with equal keys can be swapped in any assignment.
 
-        They are leaves below the same parent, or have no relatives at all.
+        Equivalent providers are leaves below the same parent, or have no relatives at all.
         """
         rules = self._rules
         # its own id as the signature: it is like no other one

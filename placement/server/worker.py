@@ -278,7 +278,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         self._loop.modify(connection.fd, events)
 
     def _count_held(self, connection: ClientConnection) -> None:
-        """Update the number of held bytes by the difference: adding up all would be slow for each byte."""
+        """Update the number of held bytes by the difference: adding up all again would be slow."""
         held = connection.held_bytes
         self._held += held - connection.counted
         connection.counted = held

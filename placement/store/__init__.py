@@ -6,12 +6,11 @@ Nouns
     than the *claimants*. A *generation* is the version of a provider or consumer that a client knows; a
     request with an old one is refused. A *row* is the row of a locked consumer or provider.
 
-The steps of a claim
-    The functions of ``allocations`` lock the consumers, in the order of their uuids. Then they lock the
-    buckets of all providers of the claim, in ascending order. Under these locks they check generations,
-    delete the holdings of the claimants, read supplies, let ``claims`` decide, and write. Statements are
-    queued and sent together when an answer is read. The stamps of changed providers go out with the commit
-    (:mod:`placement.db.database`).
+The steps of a claim The functions of ``allocations`` lock the consumers, in the order of their uuids. Then
+    these functions lock the buckets of all providers of the claim, in ascending order. Under these locks they
+    check generations, delete the holdings of the claimants, read supplies, let ``claims`` decide, and write.
+    Statements are queued and sent together when an answer is read. The stamps of changed providers go out
+    with the commit (:mod:`placement.db.database`).
 
 Modules
     - ``allocations`` writes, releases and shows allocations; ``claims`` decides whether providers can give

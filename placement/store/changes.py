@@ -224,7 +224,7 @@ def _check_remembered(conn: sa.Connection, known: Mapping[int, int]) -> None:
     for bucket, count, first in conn.execute(query):
         # fewer than are kept: no record of this bucket was ever dropped
         if count >= KEPT and bucket in known and known[bucket] < first:
-            raise too_old("too many resource providers were deleted since")
+            raise too_old("too many resource providers were deleted since then")
 
 
 def _stamped_rows(conn: sa.Connection, known: Mapping[int, int], limit: int) -> list[_StampedRow]:

@@ -63,7 +63,7 @@ class ConsumerGroup:
 class GroupMember:
     """A member of a group, with the roots of the hosts of its allocations.
 
-    While its generation is the same, so are its allocations.
+    While the generation of the consumer is the same, its allocations are the same.
     """
 
     consumer: str

@@ -19,9 +19,9 @@ free 156 GiB are stranded, and so are the 3 TiB of disk. If the host is disabled
 disabled and not as stranded.
 
 Parts
-    - This module, ``options`` and ``revisions`` register the console with the service. ``assembly`` puts the
-      application together, from ``app`` (Flask: blueprints, filters, errors), ``admission`` (sessions of
-      requests) and ``signing_in`` (the form, and limits of attempts).
+    - This module, ``options`` and ``revisions`` register the console with the service. ``app`` puts the
+      application together (Flask: blueprints, filters, errors), with ``admission`` (sessions of requests)
+      and ``signing_in`` (the form, and limits of attempts).
     - One module per page has its route: ``hosts``, ``host_scheduling``, ``capacity``, ``candidates``,
       ``consumers``, ``names`` and ``settings``. Two pages need enough computation for modules of their own:
       ``fleet`` for the list of hosts, ``host`` for the page of one.
@@ -36,7 +36,7 @@ Order of calls
     each visitor the administrator.
 
 Imports
-    ``app`` imports the modules of pages, and ``assembly`` imports ``app``, ``admission`` and ``signing_in``.
+    ``app`` imports the modules of pages, and ``admission`` and ``signing_in`` where visitors sign in.
     Nothing else in the service imports any of them.
 
 What always holds
@@ -79,7 +79,7 @@ class ConsoleApplication:
         if not conf.console.enabled:
             return None
         # the packages of the console are loaded only where it is enabled
-        from placement_extras.console.assembly import mount_console
+        from placement_extras.console.app import mount_console
 
         return mount_console
 
@@ -88,6 +88,6 @@ APPLICATION: Final = ConsoleApplication()
 DISABLED_REASON: Final = "console.disabled_reason"
 """The attribute that says why a provider has the trait COMPUTE_STATUS_DISABLED."""
 DISABLED_BY: Final = "console.disabled_by"
-"""The attribute that names the visitor that gave it that trait."""
+"""The attribute that names the visitor that set the trait."""
 ATTRIBUTES_OF_TRAITS: Final = {DISABLED: (DISABLED_REASON, DISABLED_BY)}
 """The reason holds for one time that a provider is disabled, so these attributes go with the trait."""

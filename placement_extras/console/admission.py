@@ -115,13 +115,11 @@ class SessionAdmission:
             return None  # the row was not written by the console, or the secret is of another session
 
     def _remove_expired(self) -> None:
-        """Remove expired rows, at most once in some minutes.
-
-        Requests of signed-in visitors remove them, so rows also disappear if no visitor signs in.
-        """
+        """Remove expired rows, at most once in some minutes."""
         now = time.monotonic()
         if now < self._tidy_due:
             return
+        # by requests of signed-in visitors, so that rows also disappear if no visitor signs in
         self._tidy_due = now + _TIDY_SECONDS
         database = self._service.database
         try:

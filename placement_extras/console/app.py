@@ -1,4 +1,4 @@
-"""The Flask application of the console: blueprints, filters of templates, pages of errors."""
+"""The application of the console, beside the REST API: blueprints, filters of templates, pages of errors."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ from datetime import UTC, datetime
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final
+from threading import BoundedSemaphore
+from typing import TYPE_CHECKING, Any, Final
 
 from flask import Flask, Response, g, render_template, request
 from werkzeug.exceptions import HTTPException
 
+from placement.api.auth import KeystoneAuth, NoAuth
+from placement.api.call import provide_service
 from placement.api.errors import status_of
+from placement.api.service import PlacementService
 from placement.exceptions import RETRY_AFTER, ServiceError
 from placement.policies import rest
 from placement_extras.console import (
+    APPLICATION,
     candidates,
     capacity,
     consumers,
@@ -28,8 +33,13 @@ from placement_extras.console import (
     questions,
     settings,
 )
-from placement_extras.console.page_request import SEE_HOSTS, SESSION, ApiRefusal, PageRequest
+from placement_extras.console.page_request import HANDLERS, SEE_HOSTS, SESSION, ApiRefusal, PageRequest
 from placement_extras.planner.rules import CAPACITY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 _THIN_SPACE: Final = "\N{NARROW NO-BREAK SPACE}"
 _STEP: Final = 1024
@@ -227,3 +237,48 @@ def _unexpected_error(error: Exception) -> tuple[str, int]:
 
 def _error_page(status: HTTPStatus, detail: str) -> tuple[str, int]:
     return render_template("error.html", status=status, detail=detail), status.value
+
+
+_ADMIN: Final = "admin"
+
+
+def mount_console(service: PlacementService, handlers: WSGIApplication) -> WSGIApplication:
+    """Return the console of a service.
+
+    :param handlers: the REST API without authentication, because the console has its own authentication.
+    :raises ValueError: visitors have to sign in, and a package is missing.
+    """
+    is_open = service.conf.api.auth_strategy == "noauth2"
+    app = create_app(signs_in=not is_open)
+    pages = _with_handlers(provide_service(app, service), handlers)
+    if is_open:
+        return _OpenAdmission(NoAuth(pages))
+    APPLICATION.check_options(service.conf)
+    # only signing in needs cryptography, which check_options() has found
+    from placement_extras.console import signing_in
+    from placement_extras.console.admission import SessionAdmission, note_admitted
+
+    app.register_blueprint(signing_in.blueprint)
+    app.config[signing_in.IDENTITY] = keystone = KeystoneAuth(note_admitted(pages), service.conf)
+    threads = service.conf.threads if "threads" in service.conf else 1
+    app.config[signing_in.ROOM] = BoundedSemaphore(max(1, threads // 4))
+    return SessionAdmission(service, pages, keystone)
+
+
+def _with_handlers(app: WSGIApplication, handlers: WSGIApplication) -> WSGIApplication:
+    def serve_request(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        environ[HANDLERS] = handlers
+        return app(environ, start_response)
+
+    return serve_request
+
+
+class _OpenAdmission:
+    """Makes every visitor without a token the administrator, for development, like ``noauth2``."""
+
+    def __init__(self, app: WSGIApplication) -> None:
+        self._app = app
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        environ.setdefault("HTTP_X_AUTH_TOKEN", _ADMIN)
+        return self._app(environ, start_response)

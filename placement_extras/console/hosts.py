@@ -122,6 +122,7 @@ def show_provider(visit: PageRequest, uuid: str) -> str:
         host=shown,
         held=held,
         picture=host.draw_picture(shown.node, held) if held else None,
+        devices=host.device_rows(shown.node, held or ()) if may_see_attributes else [],
         positions=host.agent_positions(members, held) if is_whole and held is not None else None,
         more_holders=more_holders,
         holders_page=number,

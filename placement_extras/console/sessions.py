@@ -78,7 +78,7 @@ def delete_session(tx: WriteTransaction, key: str) -> None:
 def may_attempt(conn: sa.Connection, limits: Mapping[str, int], seconds: float) -> bool:
     """Return whether :func:`count_attempt` would accept another attempt now.
 
-    Call it first, so that a refused attempt costs no write.
+    Call this function first, so that a refused attempt costs no write.
     """
     return _free(conn, limits, seconds) is not None
 

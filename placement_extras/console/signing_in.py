@@ -25,8 +25,9 @@ blueprint = Blueprint("signing_in", __name__)
 IDENTITY: Final = "placement_extras.console.identity"
 """The key in the configuration of the application of the client that signs visitors in."""
 ROOM: Final = "placement_extras.console.room"
-"""The key there of the semaphore that a request holds while it waits for the Identity service. If that hangs,
-no more threads of a worker than the semaphore allows can hang with it, however many strangers ask."""
+"""The key there of the semaphore that a request holds while it waits for the Identity service. If the
+Identity service hangs, no more threads of a worker than the semaphore allows can hang with it, however many
+strangers ask."""
 
 _MAX_SECRET: Final = 4096
 # one address may be that of a proxy or of a whole office, so it may try more often than a name

@@ -13,7 +13,8 @@ from dataclasses import replace
 from itertools import chain, count
 from typing import Final
 
-from placement.read_model.trees import ZONE
+import os_traits
+
 from placement.search.request import CandidatesRequest, RequestGroup
 from placement_extras.flavors.guest import FlavorGuest
 from placement_extras.flavors.memory import PAGE_CLASSES
@@ -52,10 +53,10 @@ def within_node(request: CandidatesRequest, policies: Mapping[str, str]) -> Cand
     used = {each.suffix for each in groups}
     # groups of the flavor itself, such as CPUs with cache ways
     own = [each.suffix for each in groups if not _OF_NODES.isdisjoint(each.resources)]
-    together = [RequestGroup(_unused("_NODE", used), required=(frozenset((ZONE,)),))]
+    together = [RequestGroup(_unused_suffix("_NODE", used), required=(frozenset((os_traits.HW_NUMA_ROOT,)),))]
     # a class each: a cache has CPUs, and its node the memory
     together += [
-        RequestGroup(_unused(f"_{name}", used), {name: amount})
+        RequestGroup(_unused_suffix(f"_{name}", used), {name: amount})
         for name, amount in whole.resources.items()
         if name in _OF_NODES
     ]
@@ -81,13 +82,15 @@ def with_devices_apart(near: CandidatesRequest, policies: Mapping[str, str]) -> 
         return None
     (together,) = near.same_subtrees
     groups = [
-        replace(each, outside=frozenset((ZONE,))) if policies.get(each.suffix) == LEGACY else each
+        replace(each, outside=frozenset((os_traits.HW_NUMA_ROOT,)))
+        if policies.get(each.suffix) == LEGACY
+        else each
         for each in near.groups
     ]
     return replace(near, groups=tuple(groups), same_subtrees=(together - free,))
 
 
-def _unused(suffix: str, used: set[str]) -> str:
+def _unused_suffix(suffix: str, used: set[str]) -> str:
     """Return the suffix, or one like it that the flavor does not use itself; it is used from now on."""
     numbered = map(f"{suffix}_{{}}".format, count())
     found = next(each for each in chain((suffix,), numbered) if each not in used)

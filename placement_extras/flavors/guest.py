@@ -239,10 +239,8 @@ def by_node(given: Mapping[str, str], name: str, read_one: Callable[[str], int])
 
 
 def _in_present_words(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the properties by current name.
-
-    Former names come first, so that a current name overrides them.
-    """
+    """Yield the properties by current name."""
+    # former names come first, so that a current name overrides them
     for former, name in FORMERLY.items():
         if former in given:
             yield name, given[former]

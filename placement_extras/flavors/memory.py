@@ -68,15 +68,15 @@ def find_encryption(guest: FlavorGuest) -> MemoryEncryption | None:
         )
     texts = guest.image.texts
     if texts.get("hw_firmware_type") != "uefi":
-        raise refusal_error("encrypted memory needs hw_firmware_type=uefi of the image")
+        raise refusal_error("encrypted memory needs the image property hw_firmware_type=uefi")
     if "q35" not in texts.get("hw_machine_type", "q35"):
         raise refusal_error(
             "encrypted memory needs a machine of type q35, but the image has another hw_machine_type"
         )
     if found.is_stateless and not has_stateless_firmware(guest):
-        raise refusal_error(f"{model} needs hw_firmware_stateless=true of the image")
+        raise refusal_error(f"{model} needs the image property hw_firmware_stateless=true")
     if found.has_no_video and texts.get("hw_video_model") != "none":
-        raise refusal_error(f"{model} needs hw_video_model=none of the image")
+        raise refusal_error(f"{model} needs the image property hw_video_model=none")
     return found
 
 

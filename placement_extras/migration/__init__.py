@@ -1,8 +1,8 @@
 """Moves from OpenStack Placement and back.
 
-An *import* copies its database into an empty one of ours. An *adoption* renames its tables inside its
-database and fills ours beside them. An *abandonment* gives an adopted database back, with or without later
-writes.
+An *import* copies the database of OpenStack Placement into an empty one of ours. An *adoption* renames the
+tables of OpenStack Placement inside their database and fills ours beside them. An *abandonment* gives an
+adopted database back, with or without later writes.
 
 ``content`` reads both schemas into one shape, which is counted and compared. ``stock_database`` reads the
 tables of OpenStack Placement, ``stock_writer`` writes them. ``importer`` copies, ``relations`` renames

@@ -111,7 +111,7 @@ def abandon_adoption(
 
     :param owner: project and user of consumers without a record, the same as in the adoption.
     :raises Conflict: nothing was adopted, or the old tables refuse a row. ``AbandonWay.REFUSE`` also raises
-    it if a change would be lost. The database is then unchanged.
+        this error if a change would be lost. The database is then unchanged.
     :raises Unavailable: the database does not answer, or another program uses its tables.
     """
     with migration.exclusive_connection(url) as conn:

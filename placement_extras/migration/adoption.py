@@ -25,7 +25,8 @@ from placement_extras.migration.importer import ImportOutcome
 from placement_extras.migration.stock_database import StockContent, StockTables, open_source, read_stock
 
 ASIDE: Final = "adopted_"
-"""Prefix of our tables during an abandonment in steps. The prefix keeps workers from writing to them."""
+"""Prefix of our tables during an abandonment in steps. The prefix keeps workers from writing to these
+tables."""
 
 _REVISION_TABLE: Final = "alembic_version"
 
@@ -151,14 +152,12 @@ def _move_tables(
 def _source_snapshot(
     url: str, conn: sa.Connection, prefix: str, owner: ConsumerOwnership
 ) -> Iterator[StockContent]:
-    """The content to copy.
-
-    A connection to MySQL cannot write while a result is streamed from it. There a second connection reads
-    the tables, which are committed by then.
-    """
+    """The content to copy."""
     if relations.is_transactional(conn):
         yield read_stock(conn, owner, prefix)
     else:
+        # A connection to MySQL cannot write while a result is streamed from it. There a second connection
+        # reads the tables, which are committed by then.
         with open_source(url, owner, prefix) as source:
             yield source
 

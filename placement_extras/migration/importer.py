@@ -179,7 +179,7 @@ def shorten_list(lines: Sequence[str]) -> str:
 
 
 def check_target(conn: sa.Connection, source: StockContent) -> bool:
-    """Whether our database has the same content as the source. False means that it is empty.
+    """Whether our database has the same content as the source. False means that the database is empty.
 
     :raises Conflict: our database holds other content.
     """

@@ -311,16 +311,14 @@ def _changed_at(table: sa.Table) -> sa.ColumnElement[Any]:
 
 
 def _held_amounts(t: StockTables, class_ids: set[int]) -> sa.Select[Any]:
-    """Select amounts by consumer, provider and class.
-
-    No key of the source forbids two rows of one combination, so they are summed.
-    """
+    """Select amounts by consumer, provider and class."""
     a = t.allocations.c
     return (
         sa.select(
             a.consumer_id.label("consumer_uuid"),
             a.resource_provider_id.label("provider_id"),
             a.resource_class_id,
+            # no key of the source forbids two rows of one combination, so they are summed
             sa.func.sum(a.used).label("used"),
             sa.func.max(_changed_at(t.allocations)).label("updated_at"),
         )

@@ -175,7 +175,7 @@ class ConfirmClaim(command.ShowOne):
 class CreateReservation(command.ShowOne):
     """Hold resources for a project until a time, for claims to take from.
 
-    The query is the query string of GET /allocation_candidates. A flavor may replace it.
+    The query is the query string of GET /allocation_candidates. A flavor may replace the query.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

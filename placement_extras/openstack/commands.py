@@ -242,7 +242,7 @@ def _shortage_rows(flavor: Mapping[str, Any]) -> Iterable[TableRow]:
 def _drain_rows(answer: Mapping[str, Any]) -> Iterable[TableRow]:
     for each in answer["drain"]["unplaced"]:
         held = amounts_text(each["resources"])
-        why = "others need it" if each["placeable_alone"] else "there is none for it alone"
+        why = "others need it" if each["placeable_alone"] else "no host has room for it"
         yield each["host"], each["consumer_uuid"], each["consumer_type"], held, why
 
 

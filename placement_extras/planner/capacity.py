@@ -34,7 +34,8 @@ from placement_extras.planner.packing import (
 
 # each host of a larger group would need another packing of the whole group
 MAX_RETRIED: Final = 32
-"""Maximum number of hosts of a group for which it is packed again without each; larger groups get a bound."""
+"""Maximum number of hosts of a group for which the group is packed again without each host; larger groups get
+a bound."""
 
 
 @dataclass(eq=False, slots=True)
@@ -44,7 +45,7 @@ class CoupledHost:
     Slots are provider ids and classes.
 
     ``free`` has the free amounts of these slots. ``alone`` is the number of guests that fit if guests of
-    other hosts take nothing. ``offered`` are its shared slots.
+    other hosts take nothing. ``offered`` are the shared slots of the host.
     """
 
     tree: HostTree
@@ -58,7 +59,7 @@ class CoupledHost:
 class HostCoupling:
     """All coupled hosts, and the number of guests that fit on some of them.
 
-    :param sharing: the ids of providers that share.
+    :param sharing: the ids of sharing providers.
     """
 
     def __init__(self, finder: FootprintFinder, sharing: Collection[int], budget: SearchBudget) -> None:
@@ -71,7 +72,7 @@ class HostCoupling:
     def couple_host(self, tree: HostTree, shared: Sequence[Provider]) -> CoupledHost:
         """Return a host together with the providers that share with it.
 
-        :raises placement.search.budget.BudgetExhausted: it takes too long.
+        :raises placement.search.budget.BudgetExhausted: the work takes too long.
         """
         # slots in a tree are positions, which mean nothing at another host; coupled hosts need common names
         found, key = self._finder.footprints_at(tree, shared), key_slots(tree)
@@ -332,7 +333,7 @@ class CloudHosts:
 def count_flavor(cloud: CloudHosts, request: CandidatesRequest) -> FlavorCapacity:
     """Return how many guests of a flavor fit if no guests of other flavors come.
 
-    :raises placement.search.budget.BudgetExhausted: it takes too long.
+    :raises placement.search.budget.BudgetExhausted: the work takes too long.
     """
     return _FlavorCount(cloud, request).run()
 

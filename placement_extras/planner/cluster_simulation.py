@@ -59,7 +59,7 @@ def guests_of(
 
     Allocations of inventories that the snapshot does not have are left out.
 
-    :raises placement.search.budget.BudgetExhausted: it takes too long.
+    :raises placement.search.budget.BudgetExhausted: the work takes too long.
     """
     by_consumer: dict[tuple[str, str | None], dict[Slot, int]] = {}
     for each in chain.from_iterable(yielding_slices(held, budget)):
@@ -168,7 +168,7 @@ class ClusterSimulation:
     def each_host(self) -> Iterator[Host]:
         """Yield all hosts, and count the work of each against the budget.
 
-        :raises placement.search.budget.BudgetExhausted: it takes too long.
+        :raises placement.search.budget.BudgetExhausted: the work takes too long.
         """
         for number, host in enumerate(self.hosts):
             if number % _AT_ONCE == 0:
@@ -178,14 +178,14 @@ class ClusterSimulation:
     def serves_request(self, request: CandidatesRequest, host: Host) -> bool:
         """Return whether a request has any way at a host, regardless of free amounts.
 
-        :raises placement.search.budget.BudgetExhausted: it takes too long.
+        :raises placement.search.budget.BudgetExhausted: the work takes too long.
         """
         return bool(self._asking_of(request).finder.footprints_at(*host).ways)
 
     def ways_at(self, request: CandidatesRequest, host: Host) -> Sequence[Way]:
         """Return all ways of a request at a host, regardless of free amounts.
 
-        :raises placement.search.budget.BudgetExhausted: it takes too long.
+        :raises placement.search.budget.BudgetExhausted: the work takes too long.
         """
         return self._keyed_ways(self._asking_of(request).finder.footprints_at(*host), host[0])
 

@@ -49,7 +49,7 @@ def displace_guests(board: ClusterSimulation, guests: Sequence[HostedConsumer]) 
     within limits.
 
     :param board: all hosts except the hosts of the guests.
-    :raises placement.search.budget.BudgetExhausted: it takes too long.
+    :raises placement.search.budget.BudgetExhausted: the work takes too long.
     """
     for guest in guests:
         board.budget.spend(len(guest.held))

@@ -138,7 +138,7 @@ class GuestRelocator:
         """Return whether the guests of some hosts, by the uuids of their roots, have places on the others.
 
         :raises InvalidRequest: there are too many of them.
-        :raises placement.search.budget.BudgetExhausted: it takes too long.
+        :raises placement.search.budget.BudgetExhausted: the work takes too long.
         """
         # This view is left before the database is read: a view holds a turn, for which other requests wait.
         with self._model.fresh_view() as view:
@@ -157,7 +157,7 @@ class GuestRelocator:
     def room_for(self, request: CandidatesRequest, avoided: Collection[str]) -> MigrationPlan:
         """Return the fewest moves that make room for a guest, without moves from or to the avoided hosts.
 
-        :raises placement.search.budget.BudgetExhausted: it takes too long.
+        :raises placement.search.budget.BudgetExhausted: the work takes too long.
         """
         with self._model.fresh_view() as view:
             board = ClusterSimulation(view.snapshot, self._make_budget(view), _ids(view.snapshot, avoided))

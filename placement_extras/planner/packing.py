@@ -231,7 +231,10 @@ class FlavorFootprints:
 
 
 def key_slots(tree: HostTree) -> Callable[[Slot], Slot]:
-    """Return a function that maps slots of a tree to provider ids and classes, which coupled hosts share."""
+    """Return a function from a slot of a tree to the id of its provider and its resource class.
+
+    Coupled hosts have the same result for a provider that they share.
+    """
     names = list(tree.kind.shape.slots)
 
     def key_slot(slot: Slot) -> Slot:

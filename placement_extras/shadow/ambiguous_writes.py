@@ -149,7 +149,10 @@ class AmbiguousWrites:
             self._mark_doubtful(thing, written.names)
 
     def settle_write(self, copy: MirroredRequest, waiting: Iterable[int]) -> None:
-        """Record that both services accepted a write. Without rivals its items have a known content again."""
+        """Record that both services accepted a write.
+
+        Without rivals the items of the write have a known content again.
+        """
         written = self._written_keys(copy)
         # a POST adds to what was there, which stays unknown
         if written.whole and not self._rival_writes(copy, written, waiting):

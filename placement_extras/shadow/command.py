@@ -36,9 +36,9 @@ CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
         secret=True,
         help=(
             "SQLAlchemy URL of OpenStack Placement's database. The program copies it at the start into the"
-            " database of [placement_database] connection. Without this option that database must be a copy"
-            " already, "
-            "and clients must not write until they use this address. A URL with a password belongs in a file "
+            " database of [placement_database] connection. Without this option, copy the database before"
+            " the start, and let no client write from then on until all clients use the address of"
+            " placement-shadow. A URL with a password belongs in a file "
             "for --config-file, as stock_database in section [DEFAULT]."
         ),
     ),

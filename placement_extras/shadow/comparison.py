@@ -313,12 +313,10 @@ def _orphan_consumer(exchange: ShadowExchange, difference: AnswerDifference) -> 
 
 
 def _lowercase_class(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
-    """Whether a class is in small letters.
-
-    Our service reports such a class before other errors of the request.
-    """
+    """Whether a class is in small letters."""
     said = _sentence_of(exchange.ours)
     return (
+        # our service reports such a class before other errors of the request
         difference.what in ("status", "code", "words")
         and exchange.theirs.status in (400, 404, 409)
         and exchange.ours.status == 400
@@ -354,15 +352,13 @@ def _wrong_sums(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
 
 
 def _forbidding_without_resources(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
-    """Whether a group without resources only forbids traits or aggregates.
-
-    No provider meets such a group in OpenStack Placement.
-    """
+    """Whether a group without resources only forbids traits or aggregates."""
     url = urlsplit(exchange.request.path)
     if difference.what != "body" or url.path != "/allocation_candidates":
         return False
     if not isinstance(exchange.theirs.body, dict) or candidate_amounts(exchange.theirs.body):
         return False
+    # no provider meets such a group in OpenStack Placement
     query = parse_qsl(url.query)
     asking = {name.removeprefix("resources") for name, _ in query if name.startswith("resources")}
     said: dict[str, list[str]] = {}

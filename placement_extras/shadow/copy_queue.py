@@ -101,10 +101,8 @@ class ByteBacklog:
 
 
 def _empty_copy(copy: MirroredRequest) -> MirroredRequest:
-    """Return a copy without body and answer.
-
-    A lost write must be counted, because both sides differ afterwards.
-    """
+    """Return a copy without body and answer."""
+    # a lost write must be counted, because both sides differ afterwards
     request = ShadowRequest(copy.request.method, copy.request.path, (), b"")
     return replace(copy, request=request, received=None, missed=NO_ROOM)
 

@@ -32,7 +32,8 @@ These copies may take more memory than those in the answering process.
 _NICENESS: Final = 10  # clients go before the comparison
 _FINISH_SECONDS: Final = 10.0
 _ANSWER_SECONDS: Final = 10.0
-"""Maximum time of writes in flight at the moment of the copy. After this time another moment is tried."""
+"""Maximum time of writes in flight at the moment of the copy. After this time the program tries another
+moment."""
 _TICK_SECONDS: Final = 0.02
 
 

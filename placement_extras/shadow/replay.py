@@ -181,7 +181,7 @@ class ReplayVerdict(StrEnum):
     """The answer differs by a documented deviation."""
     DIFFERENT = "different"
     RACED = "raced"
-    """Other writes were in flight with it, in an unknown order."""
+    """Other writes were in flight at the same time, in an unknown order."""
     DOUBTFUL = "doubtful"
     """The answer differs, and concerns an item that several clients wrote at once before."""
     MISSED = "missed"
@@ -365,11 +365,7 @@ class RequestReplay:
         return ReplayOutcome(copy, ReplayVerdict.DIFFERENT, str(unknown), ours, seconds, parts)
 
     def _has_traits(self, copy: MirroredRequest) -> bool:
-        """Whether our service has the traits that a request sets.
-
-        If two such requests come at once, OpenStack Placement accepts the second one with its old generation,
-        because it changes nothing. Our service refuses it, and the content is the same on both sides.
-        """
+        """Whether our service has the traits that a request sets."""
         request = copy.request
         wanted = parse_body(request.body, JSON)
         if (
@@ -379,6 +375,9 @@ class RequestReplay:
         ):
             return False
         try:
+            # If two such requests come at once, OpenStack Placement accepts the second one with its old
+            # generation, because it changes nothing. Our service refuses it, and the content is the same on
+            # both sides.
             there, _ = self.ask(replace(copy, request=replace(request, method="GET", body=b"")))
         except UnansweredRequest:
             # Without an answer the traits are not known.

@@ -276,7 +276,7 @@ class ComparerStatus:
         ).set_function(self._left_out)
         Gauge(
             "placement_shadow_in_doubt",
-            "Consumers and parts of providers that several clients wrote at once and none since.",
+            "Consumers and parts of providers that several clients wrote at once, without a later write.",
             registry=registry,
         ).set_function(lambda: len(self.doubt))
 

@@ -98,6 +98,11 @@ FOREIGN: Final = {
     "remaining capacity for a flavor": "howto/how-much-more-fits",
     "cheapest host first": "howto/choose-by-price",
     "changed rows since last poll": "howto/follow-changes",
+    "disk bandwidth limit for VMs": "host/blockio",
+    "upload one config to all hypervisors": "howto/share-settings",
+    "hypervisor died": "host/maintenance#what-happens-when-a-host-dies",
+    "why are CPUs missing": "host/cpu-sets#why-are-cpus-missing-from-the-inventory",
+    "which flavor gives a guest its own CPUs": "host/guest-features",
 }
 """Questions in words that our pages do not use, or with a word that the page lacks."""
 

@@ -73,6 +73,11 @@ do sleep 0.2; done
 )
 """Runs the agent and waits until it has reported."""
 
+DEVICES: Final = """
+(cd "$CHECKOUT" && python3 -m tests.doc.device_host /run/host)
+"""
+"""A host with two NUMA nodes, with a GPU on the first, and a GPU and a NIC behind a switch of the second."""
+
 POSTGRESQL: Final = """
 for folder in /usr/lib/postgresql/*/bin; do PATH=$PATH:$folder; done
 install -d -o postgres /run/postgresql /run/data
@@ -136,6 +141,9 @@ SETUPS: Final = {
     "host/cpu-sets": INSTALLED + CONFIGURED,
     "howto/run-a-process": SERVICE + AGENT,
     "howto/change-cpu-sets": SERVICE + AGENT,
+    "howto/gpus-and-nics": SERVICE
+    + DEVICES
+    + AGENT.replace("[guests]\n", "[host]\nroot = /run/host\n\n[guests]\n", 1),
     "howto/guest-classes": SERVICE + AGENT,
     "howto/protect-the-host": SERVICE + AGENT,
     "howto/find-what-does-not-match": SERVICE + AGENT,

@@ -48,6 +48,7 @@ FIRES: dict[str, list[tuple[str, str]]] = {
     "GuestsUnallocated": [("compute_agent_unallocated_guests", "1x200")],
     "GuestsStray": [("compute_agent_stray_guests", "1x200")],
     "GuestsWithBrokenPromises": [('compute_agent_broken_promises{promise="cpus"}', "1x200")],
+    "DevicesWithDegradedLinks": [("compute_agent_pci_degraded_links", "1x200")],
     "GuestsMovedByOthers": [('compute_agent_drift_repairs_total{controller="cpuset"}', "0+1x200")],
     "GuestsSettingsRefused": [('compute_agent_refused_settings{controller="cpuset"}', "1x200")],
     "GuestsKilledForMemory": [('compute_agent_oom_kills_total{limit="guest"}', "0+1x200")],

@@ -1,7 +1,8 @@
-"""A pinned busy loop at each level of isolation, beside load of processes and interrupts; kills at writes.
+"""A pinned busy loop at each level of isolation, beside irqbalance and load of processes and interrupts.
 
-Runs in the virtual machine only: `test_isolation.py` starts it there. The guest has the control groups of a
-domain of libvirt: its busy thread is in the threaded group ``vcpu0``, its other thread in ``emulator``.
+Then the agent is killed at writes. Runs in the virtual machine only: `test_isolation.py` starts it there. The
+guest has the control groups of a domain of libvirt: its busy thread is in the threaded group ``vcpu0``, its
+other thread in ``emulator``.
 """
 
 import contextlib
@@ -20,6 +21,7 @@ from compute_agent.isolation.facts import MaskReader
 from compute_agent.isolation.originals import OriginalsFile
 from compute_agent.isolation.shell import HostIsolator
 from compute_agent.model.cpuset import parse
+from tests.waits import wait_for
 
 CGROUPS = Path("/sys/fs/cgroup")
 SCOPE = CGROUPS / "machine.slice/machine-qemu-1.scope"
@@ -61,6 +63,18 @@ while True:
     with open("/dev/vda", "r+b", buffering=0) as disk:
         disk.write(bytes(65536)); os.fsync(disk.fileno())
 """
+
+
+# Each packet is answered, as nothing listens on the port.
+SENDER = """
+import contextlib, socket, time
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+    while True:
+        with contextlib.suppress(OSError):
+            sender.sendto(bytes(1000), ("10.0.2.2", 9))
+        time.sleep(0.002)
+"""
+BALANCER = "/usr/sbin/irqbalance"
 
 
 class KilledError(BaseException):
@@ -122,6 +136,10 @@ def interrupts():
     return found
 
 
+def without_interrupts(texts):
+    return {path: text for path, text in texts.items() if not path.startswith("/proc/irq/")}
+
+
 def kernel_texts():
     """All masks, byte for byte, and the affinity of each thread of the kernel."""
     found = {}
@@ -156,8 +174,7 @@ def demand(domain, level):
     if not level:
         return IsolationDemand((), DEDICATED)
     cpus = frozenset({CPU})
-    pins = (cpus,), frozenset({0, 1})
-    guest = HeldCpus("g", cpus, level != "shared", domain.process.pid, level == "alone", "", *pins)
+    guest = HeldCpus("g", cpus, level != "shared", domain.process.pid, level == "alone", "", (cpus,))
     return IsolationDemand((guest,), DEDICATED, {0: frozenset(range(4))})
 
 
@@ -167,7 +184,13 @@ def domain():
     domain = Domain()
     started = [domain.process]
     Path("/mnt/share/isolation.noise").write_bytes(bytes(1 << 18))
-    for name, code in (("system.slice", NOISE), ("user.slice", NOISE), ("system.slice", READER)):
+    (CGROUPS / "system.slice").mkdir(exist_ok=True)
+    # As with systemd, no process of the host is in the root of the groups.
+    for pid in (CGROUPS / "cgroup.procs").read_text().split():
+        if os.path.exists(f"/proc/{pid}/exe"):
+            (CGROUPS / "system.slice/cgroup.procs").write_text(pid)
+    load = (("system.slice", NOISE), ("user.slice", NOISE), ("system.slice", READER), ("user.slice", SENDER))
+    for name, code in load:
         for _ in range(2):
             (CGROUPS / name).mkdir(exist_ok=True)
             process = run(code)
@@ -182,24 +205,72 @@ def domain():
         process.wait()
 
 
-def test_each_level_takes_away_more(domain, tmp_path):
-    before = kernel_texts()
+@pytest.fixture
+def balancer(domain):
+    """Runs irqbalance, where the machine has it."""
+    if not os.path.exists(BALANCER):
+        yield None
+        return
+    os.makedirs("/run/irqbalance", exist_ok=True)
+    process = subprocess.Popen([BALANCER, "--foreground"], stdout=subprocess.DEVNULL)
+    (CGROUPS / "system.slice/cgroup.procs").write_text(str(process.pid))
+    try:
+        wait_for(lambda: list(Path("/run/irqbalance").glob("*.sock")))
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def host_tasks(domain):
+    """Threads of processes of the host that may run on the CPU."""
+    kernel = set(Path("/proc/2/task/2/children").read_text().split())
+    found = []
+    for folder in Path("/proc").glob("[0-9]*/task/*"):
+        if folder.parts[2] not in {*kernel, "2", str(domain.process.pid)}:
+            with contextlib.suppress(OSError):
+                if CPU in os.sched_getaffinity(int(folder.name)):
+                    found.append((folder / "comm").read_text().strip())
+    return found
+
+
+def kernel_runs():
+    """How often each thread of the kernel that is bound to the CPU ran."""
+    found = {}
+    for name in Path("/proc/2/task/2/children").read_text().split():
+        with contextlib.suppress(OSError):
+            if os.sched_getaffinity(int(name)) == {CPU}:
+                found[name] = int(Path(f"/proc/{name}/schedstat").read_text().split()[2])
+    return found
+
+
+def test_each_level_takes_away_more(domain, balancer, tmp_path):
+    before = without_interrupts(kernel_texts())
     agent, table = isolator(tmp_path), {}
     for level in ("shared", "quiet", "alone"):
         status = agent.bring_about(demand(domain, level))
         domain.gap()
         time.sleep(1)
         domain.gap()
-        first, switches = interrupts(), domain.switches()
-        time.sleep(SECONDS)
+        first, switches, runs = interrupts(), domain.switches(), kernel_runs()
+        tasks = set()
+        for _ in range(10):
+            time.sleep(SECONDS / 10)
+            # As each reconcile of the agent does.
+            status = agent.bring_about(demand(domain, level))
+            tasks.update(host_tasks(domain))
         gap = domain.gap()
-        after = interrupts()
+        after, ran = interrupts(), kernel_runs()
         rates = {name: count - first.get(name, 0) for name, count in after.items()}
         table[level] = {
             "kernel": os.uname().release,
             "seconds": SECONDS,
             "interrupts": {name: count for name, count in rates.items() if count},
             "involuntary": domain.switches() - switches,
+            # Workers that ended meanwhile have taken their counts with them.
+            "kernel_runs": sum(ran.values()) - sum(runs.values()) if runs.keys() <= ran.keys() else None,
+            "host_tasks": sorted(tasks),
+            "irqbalance": balancer is not None and (list(status.balancers) or "bans"),
             "gap_us": gap // 1000,
             "stuck": [f"{one.mask.in_words}: {one.reason}" for one in status.stuck],
             "refused": status.refused,
@@ -208,7 +279,8 @@ def test_each_level_takes_away_more(domain, tmp_path):
         print(level, table[level])
     TABLE.write_text(json.dumps(table))
     agent.bring_about(demand(domain, ""))
-    assert kernel_texts() == before
+    # irqbalance writes masks of interrupts all the time; the next tests compare these, without it.
+    assert without_interrupts(kernel_texts()) == before
     assert table["alone"]["partition"] == ("isolated" if MODERN else "member")
     assert bool(table["alone"]["refused"]) != MODERN
     # Interrupts that the kernel manages never move, and are said.
@@ -216,6 +288,11 @@ def test_each_level_takes_away_more(domain, tmp_path):
     for level in ("quiet", "alone"):
         assert all(name.split()[1] in said for name in table[level]["interrupts"])
         assert table[level]["involuntary"] < table["shared"]["involuntary"]
+        assert table[level]["host_tasks"] == []
+        assert table[level]["irqbalance"] in (False, "bans")
+    # At most the threads of the kernel that belong to the CPU come between.
+    alone = table["alone"]
+    assert alone["kernel_runs"] is None or alone["involuntary"] <= alone["kernel_runs"] or not MODERN
 
 
 def test_a_busy_process_of_the_host_never_runs_there(domain, tmp_path):

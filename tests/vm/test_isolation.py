@@ -18,9 +18,11 @@ def test_each_level_disturbs_a_guest_less_and_is_given_back(kernel, share, recor
     if not any(version.startswith(kernel) for version in machine.kernels()):
         pytest.skip(f"the machine has no kernel {kernel}")
     machine.stage(share, (*machine.PYTEST, *machine.AGENT))
-    options = (*SMP, "--kernel", kernel, "--no-rdt", "--disk", "64M", "--cache", "none")
+    options = (*SMP, "--kernel", kernel, "--no-rdt", "--disk", "64M", "--net", "--cache", "none")
     options += ("--env", f"ISOLATION_SECONDS={SECONDS}")
-    totals = machine.run_tests("tests/vm/inside_isolation.py", share, *options, timeout=1500)
+    totals = machine.run_tests(
+        "tests/vm/inside_isolation.py", share, *options, timeout=1500 + 4 * float(SECONDS)
+    )
     table = json.loads((share / "isolation.json").read_text())
     print(json.dumps(table, indent=1))
     record_property("table", table)

@@ -239,15 +239,13 @@ class LibvirtConnection:
 
     @contextlib.contextmanager
     def _open_call(self) -> Iterator[Any]:
-        """The handle of the connection, for the time of one call.
-
-        libvirt frees the memory of a closed connection at once, even while a call of another thread uses it.
-        So a connection is closed only when no call is under way.
-        """
+        """The handle of the connection, for the time of one call."""
         with self._calls_lock:
             session = self._session
             if session is None:
                 raise DriverError(f"libvirtd at {self.uri} is away")
+            # libvirt frees the memory of a closed connection at once, even while a call of another thread
+            # uses it. So a connection is closed only when no call is under way.
             session.calls += 1
         try:
             yield session.handle

@@ -337,14 +337,13 @@ def _read(instance: ElementTree.Element, flavor: ElementTree.Element, prefix: st
 
 
 def _with_specs(resources: Mapping[str, int], specs: Mapping[str, str]) -> dict[str, int]:
-    """The resources with those of extra specs.
-
-    ``resources:CLASS`` replaces the flavor's own amount; numbered groups (``resources1:CLASS``) add to it.
-    """
+    """The resources with those of extra specs."""
     amounts = Counter(resources)
     found = [(match, amount) for name, amount in specs.items() if (match := _RESOURCES.match(name))]
     # Unnumbered entries sort first: they replace, and must not replace a sum.
     for match, amount in sorted(found, key=lambda pair: pair[0]["group"]):
+        # ``resources:CLASS`` replaces the flavor's own amount; numbered groups (``resources1:CLASS``) add to
+        # it.
         if match["group"]:
             amounts[match["name"]] += _read_amount(amount)
         else:
@@ -364,12 +363,10 @@ def _dedicated_count(specs: Mapping[str, str], vcpus: int, own: frozenset[int] |
 
 
 def _dedicated_vcpus(specs: Mapping[str, str], vcpus: int) -> frozenset[int] | None:
-    """The dedicated guest CPUs with policy ``mixed``; None if their mask cannot be read.
-
-    Without a mask of dedicated CPUs Nova uses the mask of realtime CPUs.
-    """
+    """The dedicated guest CPUs with policy ``mixed``; None if their mask cannot be read."""
     if specs.get("hw:cpu_policy") != "mixed":
         return frozenset()
+    # Without a mask of dedicated CPUs Nova uses the mask of realtime CPUs.
     mask = (specs.get("hw:cpu_dedicated_mask") or specs.get("hw:cpu_realtime_mask", "")).strip()
     everything = f"0-{vcpus - 1}"
     # A mask that begins with "^" leaves CPUs out of all, in Nova's notation.

@@ -55,9 +55,8 @@ class _ExpectedProcess:
     """A domain that is about to start.
 
     :ivar owner: the user of its process; empty: libvirt's usual one.
-    :ivar older: the pids that existed at the announcement. None of them is its process.
-    :ivar until: the monotonic second at which it is given up.
-    :ivar process: its process, once it was found.
+    :ivar older: the pids that existed at the announcement. None of these is the process of the domain. :ivar
+        until: the monotonic second at which it is given up. :ivar process: its process, once it was found.
     """
 
     guest: Guest

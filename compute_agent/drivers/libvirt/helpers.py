@@ -4,7 +4,8 @@ libvirtd starts helpers of a domain as processes: swtpm, virtiofsd, passt. Helpe
 the group of its main thread. Helpers that are plugged in later stay in libvirtd's own group.
 
 From Linux 6.4 on, the kernel's workers of vhost are threads of QEMU. Up to Linux 6.3 they are kernel threads
-``vhost-PID``, in the group of the thread that made them. Without that group they have all CPUs of the host.
+``vhost-PID``, in the group of the thread that made them. Without the group of that thread they have all CPUs
+of the host.
 
 The members of a group of the main thread are known. Other helpers have pid files in libvirt's state folder.
 The names of these files begin with the number of the domain's run. Users of helpers may write into some of

@@ -181,11 +181,8 @@ def find_group(pid: int) -> DomainGroup | None:
 
 @functools.cache
 def _mount_points() -> Mapping[str, Path]:
-    """The mount points of the hierarchies, by ``cpu`` for version 1 and ``""`` for version 2.
-
-    The mount points are read once from /proc/self/mountinfo (proc(5)), as they do not change while a host
-    runs.
-    """
+    """The mount points of the hierarchies, by ``cpu`` for version 1 and ``""`` for version 2."""
+    # Read once from /proc/self/mountinfo (proc(5)): mount points do not change while a host runs.
     found: dict[str, Path] = {}
     for line in read_text("/proc/self/mountinfo").splitlines():
         mount, _, file_system = line.partition(" - ")

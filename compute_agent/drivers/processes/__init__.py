@@ -3,7 +3,7 @@
 Parts: :mod:`~compute_agent.drivers.processes.driver` is the driver;
 :mod:`~compute_agent.drivers.processes.launch` starts and checks processes;
 :mod:`~compute_agent.drivers.processes.process_table` knows the guests that run and waits for their ends;
-:mod:`~compute_agent.drivers.processes.records` keeps them on disk;
+:mod:`~compute_agent.drivers.processes.records` stores a record of each guest on disk;
 :mod:`~compute_agent.drivers.processes.guest_cgroup` compares the cgroup of a guest with its settings.
 
 Order of calls at a start: ``create_guest`` makes a held process, records it and moves it into its cgroup; the

@@ -402,13 +402,11 @@ class ProcessTable:
             LOG.error("The record of guest %s cannot be removed: %s", record, error)
 
     def _reap_child(self, guest_uuid: str) -> int | None:
-        """Read the exit status of a guest that is a child of this process; None if it is not, or runs.
-
-        A child that nothing reaps stays a zombie, which keeps its pid and its group busy.
-        """
+        """Read the exit status of a guest that is a child of this process; None if it is not, or runs."""
         # Popen.poll() returns None to the second of two threads that ask at once.
         with self._lock:
             child = self._children.get(guest_uuid)
+            # A child that nothing reaps stays a zombie, which keeps its pid and its group busy.
             return None if child is None else child.poll()
 
     def _report_change(self, kind: ChangeKind, record: ProcessRecord, ending: str = "") -> None:
@@ -462,10 +460,7 @@ def _end_leftovers(record: ProcessRecord) -> None:
 
 
 def _find_leftovers(record: ProcessRecord) -> set[int]:
-    """The processes of the guest's session, and those of other sessions with its mark.
-
-    A process that is older than the guest cannot have the mark from it.
-    """
+    """The processes of the guest's session, and those of other sessions with its mark."""
     leader = record.identity.pid
     # The kernel does not reuse a pid while a session has that number, so a living process with the leader's
     # pid means that the session is another one.
@@ -473,6 +468,7 @@ def _find_leftovers(record: ProcessRecord) -> set[int]:
     for pid in procfs.all_pids():
         if pid != os.getpid() and procfs.has_variable(pid, GUEST_VARIABLE, record.uuid):
             identity = procfs.identify_process(pid)
+            # A process that is older than the guest cannot have the mark from it.
             if identity is not None and identity.start_time >= record.identity.start_time:
                 found.add(pid)
     return found

@@ -471,11 +471,9 @@ def parse_settings(content: Mapping[str, Any], strict: bool = True) -> GuestSett
 
 
 def _chosen_settings(settings: GuestSettings) -> dict[str, Any]:
-    """The settings that are not at their defaults.
-
-    An earlier release refuses a record with a setting that it does not know. So a setting that was not chosen
-    is not written, and most records stay readable after a downgrade.
-    """
+    """The settings that are not at their defaults."""
+    # An earlier release refuses a record with a setting that it does not know. So a setting that was not
+    # chosen is not written, and most records stay readable after a downgrade.
     defaults = dataclasses.asdict(GuestSettings())
     return {name: value for name, value in dataclasses.asdict(settings).items() if value != defaults[name]}
 

@@ -207,7 +207,7 @@ def has_improved(case: InterferenceCase, seen: VictimLevels) -> bool:
 def has_relapsed(case: InterferenceCase, seen: VictimLevels) -> bool:
     """Whether the victim suffers more than during the hold of the suspect.
 
-    Otherwise its suffering has another cause.
+    Otherwise the victim's suffering has another cause.
     """
     worse = seen.latest is not None and case.before <= seen.latest * (1 - IMPROVEMENT)
     # Without a verdict there is nothing to relapse to: the limit was a trial that the agent did not see end.

@@ -219,8 +219,8 @@ def _first_limit(
 ) -> float | None:
     """The first limit of a suspect, by steps down from its use; None at the floor.
 
-    If the use is unknown, the steps begin at the allotment, and might have no effect. The floor may be
-    reached with fewer steps than the signal's first ones.
+    If the use is unknown, the steps begin at the allotment, and might have no effect. A guest near its floor
+    gets fewer steps than the signal takes first.
     """
     allotment = suspect.facts.allotments[knob]
     used, full = signal.amounts(suspect).get(knob.domain), allotment.full

@@ -22,11 +22,12 @@ LEARNING: Final = 30
 """Samples before a baseline says anything: five minutes."""
 
 SIGMAS: Final = 2.0
-"""Above the mean. Alone it would make a victim of one quiet guest in forty samples; see ``least`` and
+"""Above the mean. Alone this limit would make a victim of one quiet guest in forty samples; see ``least`` and
 ``share``."""
 
 WINDOW_SECONDS: Final = 30.0
-"""The window of means, and the time that a guest has to suffer: three samples, and the one before them."""
+"""The window of means, which is also how long a guest has to suffer: three samples, and the one before
+them."""
 
 # An exponential mean needs two numbers for each guest, where a window of an hour would need 360.
 _ALPHA: Final = 1 - 0.5 ** (1 / HALF_LIFE)

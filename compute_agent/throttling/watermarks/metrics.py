@@ -27,7 +27,7 @@ from compute_agent.usage.snapshot import GuestUsage, MetricSeries
 LOG = logging.getLogger(__name__)
 
 ENTRY_POINTS: Final = "compute_agent.qos.metrics"
-"""Named after the room that metrics once had; packages of others are registered under it."""
+"""The name is that of a former package: packages of others are registered under it."""
 
 
 Comparison = Callable[[GuestUsage, MetricSeries], float]
@@ -193,7 +193,7 @@ class WatermarkMetric:
     """A metric, with its possible actions.
 
     - ``action_priority``: 0 (lowest) to 10; metrics of a higher one come first.
-    - ``measure`` tells its usage from two rounds.
+    - ``measure`` computes the usage of the metric from two rounds.
     - ``sorter``: the order in which guests are acted on; None: the general order.
     - ``lever``: guests are throttled with it, and its step functions throttle and restore; None: guests are
       not throttled. ``throttle_quantified``: the amount that a throttle frees can be computed.

@@ -374,13 +374,11 @@ def _lowest_amount(
 def _cool_down(
     rules: WatermarkRules, watermark: WatermarkSection, state: WatermarkState, lever: str
 ) -> float:
-    """Seconds without a breach before limits are given back.
-
-    Each relapse makes the time longer if the effect cannot be computed.
-    """
+    """Seconds without a breach before limits are given back."""
     # Giving back stops at the line by computation: a relapse then is new demand, and no mistake.
     if rules.registry[watermark.metric].throttle_quantified:
         return watermark.cool_down
+    # Each relapse makes the time longer if the effect cannot be computed.
     return float(watermark.cool_down * 2 ** state.relapses.get(lever, 0))
 
 

@@ -21,6 +21,12 @@ from compute_agent.model.messages import ConfigError
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.throttling.levers import ThrottleSteps, left_by, taken_by
 from compute_agent.throttling.watermarks.metrics import MetricRegistry, MetricUnit, WatermarkMetric
+from compute_agent.throttling.watermarks.schedule import (
+    WeekMoment,
+    WeekPeriod,
+    parse_period,
+    week_bounds,
+)
 from compute_agent.throttling.watermarks.state import WatermarkState
 from compute_agent.usage.snapshot import GuestUsage, MetricSeries, UsageSnapshot
 
@@ -37,6 +43,9 @@ class WatermarkAction(enum.StrEnum):
     THROTTLE_DOWN = "throttle_down"
     THROTTLE_UP = "throttle_up"
 
+
+MAX_PERIODS: Final = 20
+"""The number of periods of one threshold: all sections are checked at each of their bounds."""
 
 ABOVE: Final = (WatermarkAction.DISABLE_SCHEDULING, WatermarkAction.EVICT, WatermarkAction.THROTTLE_DOWN)
 """The actions that are taken above their threshold."""
@@ -62,6 +71,10 @@ class WatermarkThreshold:
         return f"{self.value:.15g}{'%' if self.relative else ''}"
 
 
+Schedules = Mapping[WatermarkAction, tuple[tuple[WeekPeriod, WatermarkThreshold], ...]]
+"""Thresholds of periods by action; of several with the same minute the last one counts."""
+
+
 @dataclass(frozen=True, slots=True)
 class GuestSelector:
     """The guests of a watermark: of ``classes`` (empty: all), up to ``max_priority`` (None: all)."""
@@ -80,7 +93,12 @@ class GuestSelector:
 
 @dataclass(frozen=True, slots=True)
 class WatermarkSection:
-    """The thresholds of one section. ``cool_down`` is in seconds; ``preview``: actions are only reported."""
+    """The thresholds of one section.
+
+    :ivar cool_down: in seconds.
+    :ivar preview: actions are only reported.
+    :ivar scheduled: thresholds in place of the others, for periods of the week.
+    """
 
     name: str
     metric: str
@@ -92,6 +110,17 @@ class WatermarkSection:
     cool_down: float = 0.0
     preview: bool = False
     selector: GuestSelector = GuestSelector()
+    scheduled: Schedules = field(default_factory=dict)
+
+    def at_moment(self, moment: WeekMoment) -> WatermarkSection:
+        """The section with the thresholds of a minute of the week."""
+        found: dict[str, Any] = {
+            action.value: threshold
+            for action, entries in self.scheduled.items()
+            for period, threshold in entries
+            if period.has_moment(moment)
+        }
+        return replace(self, **found) if found else self
 
     def threshold_for(self, action: WatermarkAction) -> WatermarkThreshold | None:
         """The threshold of an action, if there is one."""
@@ -119,22 +148,47 @@ def parse_watermarks(
     watermarks = []
     for name, options in watermark_sections(conf):
         metric = _find_metric(name, options.metric, registry)
-        thresholds = {
-            action: _read_threshold(name, action, options[action.value], metric) for action in WatermarkAction
-        }
+        thresholds: dict[str, WatermarkThreshold | None] = {}
+        scheduled: dict[WatermarkAction, tuple[tuple[WeekPeriod, WatermarkThreshold], ...]] = {}
+        for action in WatermarkAction:
+            found, entries = _read_thresholds(name, action, options[action.value], metric)
+            thresholds[action.value] = found
+            if entries:
+                scheduled[action] = entries
         watermark = WatermarkSection(
             name,
             metric.name,
-            **{action.value: threshold for action, threshold in thresholds.items()},
+            **thresholds,
             for_samples=options.for_samples,
             cool_down=options.cool_down,
             preview=options.mode == "preview",
             selector=_read_selector(name, options, classes),
+            scheduled=scheduled,
         )
-        _check_watermark(watermark)
         watermarks.append(watermark)
-    check_together(watermarks)
+    check_watermarks(watermarks)
     return tuple(watermarks)
+
+
+def check_watermarks(watermarks: Sequence[WatermarkSection]) -> None:
+    """Check each watermark, and all of them together, at each time of the week.
+
+    :raises ConfigError: they contradict each other.
+    """
+    periods = [
+        period
+        for watermark in watermarks
+        for entries in watermark.scheduled.values()
+        for period, _ in entries
+    ]
+    for moment in week_bounds(periods):
+        present = [watermark.at_moment(moment) for watermark in watermarks]
+        try:
+            for watermark in present:
+                _check_watermark(watermark)
+            check_together(present)
+        except ConfigError as error:
+            raise ConfigError(f"{error} (on {moment})" if periods else str(error)) from error
 
 
 def parse_threshold(text: str, unit: MetricUnit) -> WatermarkThreshold:
@@ -256,18 +310,27 @@ def _find_metric(name: str, text: str | None, registry: MetricRegistry) -> Water
     return metric
 
 
-def _read_threshold(
+def _read_thresholds(
     name: str, action: WatermarkAction, text: str | None, metric: WatermarkMetric
-) -> WatermarkThreshold | None:
+) -> tuple[WatermarkThreshold | None, tuple[tuple[WeekPeriod, WatermarkThreshold], ...]]:
+    """The usual threshold of an action, and those of periods."""
     if text is None:
-        return None
+        return None, ()
     section = f"[{WATERMARK}{name}] {action}"
     if action in (WatermarkAction.THROTTLE_DOWN, WatermarkAction.THROTTLE_UP) and not metric.can_throttle:
         raise ConfigError(f"{section}: guests cannot be throttled for {metric.name}")
     if action is WatermarkAction.EVICT and not metric.evictable:
         raise ConfigError(f"{section}: guests cannot be evicted for {metric.name}")
+    usual, *others = text.split(",")
+    if len(others) > MAX_PERIODS:
+        raise ConfigError(f"{section}: there are more than {MAX_PERIODS} periods")
     try:
-        return parse_threshold(text, metric.unit)
+        entries = []
+        for entry in others:
+            period, _, amount = entry.strip().rpartition(" ")
+            threshold = parse_threshold(amount, metric.unit)
+            entries.append((parse_period(period), threshold))
+        return parse_threshold(usual, metric.unit), tuple(entries)
     except ValueError as error:
         raise ConfigError(f"{section}: {error}") from error
 
@@ -304,6 +367,10 @@ class WatermarkRules:
         """The rules with the watermarks of one mode: those in preview, or those in force."""
         return replace(self, watermarks=tuple(one for one in self.watermarks if one.preview is preview))
 
+    def at_moment(self, moment: WeekMoment) -> WatermarkRules:
+        """The rules with the thresholds of a minute of the week."""
+        return replace(self, watermarks=tuple(one.at_moment(moment) for one in self.watermarks))
+
     def of_metric(self, metric: str, action: WatermarkAction) -> list[WatermarkSection]:
         """The watermarks of a metric that ask for an action."""
         return [
@@ -321,7 +388,10 @@ class WatermarkRules:
     # What is expected of an action
 
     def after_eviction(self, snapshot: UsageSnapshot, guest: str) -> UsageSnapshot:
-        """The snapshot without a guest. A metric keeps its value if that cannot be computed for it."""
+        """The snapshot without a guest.
+
+        A metric keeps its value if the value after the eviction cannot be computed.
+        """
         # It has left since its eviction began.
         if guest not in snapshot.guests:
             return snapshot

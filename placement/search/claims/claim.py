@@ -68,7 +68,7 @@ class WantedClaim:
 
     @property
     def names_hosts(self) -> bool:
-        """Whether it names hosts, so that equivalent hosts are not exchangeable."""
+        """Whether the claim names hosts, so that equivalent hosts are not exchangeable."""
         return bool(self.only or self.avoid)
 
 

@@ -264,7 +264,7 @@ def _choices_as_asked(
     *,
     distinct_only: bool,
 ) -> Iterator[HostChoice]:
-    """Yield the choices of its request: in its order, or in any."""
+    """Yield the choices of the claim's request, in the order of the claim or in any order."""
     if not wanted.order:
         for found in _find_choices(world, wanted, budget, rng):
             yield _make_choice(world, found)

@@ -146,8 +146,8 @@ def _try_relaxations(
 ) -> RequestExplanation:
     """Return the explanation with only the relaxations that give a place, and with the number of hosts.
 
-    Without sharing providers, the possible hosts decide that. With them, a choice may use an avoided pool, or
-    only pools, which its group may not allow.
+    Without sharing providers, the possible hosts decide that. With sharing providers, a choice may use an
+    avoided pool, or only pools, which its group may not allow.
     """
     # each try places the claim again, so that it is only done where it can change the answer
     if SHARES not in world.snapshot.by_trait or (not wanted.avoid and wanted.group is None):

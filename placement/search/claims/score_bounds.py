@@ -7,8 +7,8 @@ depends on the choice of providers is bounded by its best score.
 Sums are added in the order of :mod:`placement.search.claims.scores`, so that the best choice is not above its
 bound by a rounding error.
 
-Only :mod:`placement.search.claims.placement` uses it. This code is a separate module, because it reads sums
-of hosts, and no candidates.
+Only :mod:`placement.search.claims.placement` uses this module. This code is a separate module, because it
+reads sums of hosts, and no candidates.
 """
 
 from collections import Counter

@@ -318,7 +318,7 @@ def attribute_score(snapshot: ModelSnapshot, taking: _TakenAmounts, name: str, *
     """Return where the numbers of an attribute are in the range of all providers, from 0 to 1, the best.
 
     Each provider that gives something counts by its own number, or by that of its nearest ancestor with one.
-    Several count by their mean. None means that a provider has no number.
+    If several providers give something, their mean counts. None means that a provider has no number.
 
     :param low: whether the lowest number is the best.
     """

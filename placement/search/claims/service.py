@@ -182,7 +182,7 @@ class ClaimService:
     ) -> list[PlacedClaim] | None:
         """Return places by current state; None if members of the groups changed meanwhile.
 
-        Then it is unknown whether there was a place beside the members of any one moment.
+        Then it is unknown whether there was a place beside the members at any single moment.
 
         :raises NoCandidate: there is no place.
         """

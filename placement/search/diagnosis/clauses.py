@@ -170,7 +170,7 @@ def root_checks(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[Cl
 
 
 def checks_together(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[ClauseCheck, ...]:
-    """Return the checks that the providers of a group have to pass between them."""
+    """Return the checks that the providers of a group have to pass together."""
     found = []
     for group in request.groups:
         for condition in group_conditions(group):

@@ -113,7 +113,7 @@ class TopologyFit:
 class RequestExplanation:
     """Why a request fits, or does not.
 
-    ``incomplete`` names the fields that lack something because the budget was spent. If it names
+    ``incomplete`` names the fields that lack something because the budget was spent. If the request names
     ``candidate_hosts``, then ``fitting`` is None. With a ``topology`` the relaxations are those that help
     with it; all else is of the request without one.
     """

@@ -1,11 +1,12 @@
 """Whether there is a resctrl to work with, and why not."""
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from compute_agent.agent.configured_host import build_controllers
+from compute_agent.agent.configured_host import build_controllers, open_stores
 from compute_agent.agent.host_access import offered_platform, open_resctrl, resctrl_signature
 from compute_agent.classes.guest_classes import DEFAULT_CLASSES
 from compute_agent.model.cpuset import FormerValues
@@ -39,8 +40,8 @@ def mounted(tmp_path, options="rw"):
 
 
 def names(conf, resctrl):
-    store, metrics = SimpleNamespace(former_values=FormerValues()), AgentMetrics()
-    made = build_controllers(conf, FakeDriver([0]), resctrl, HOST_STATE, store, metrics)
+    stores = open_stores(SimpleNamespace(former_values=FormerValues()), Path(conf.state_path))
+    made = build_controllers(conf, FakeDriver([0]), resctrl, HOST_STATE, stores, AgentMetrics())
     return [controller.name for controller in made]
 
 

@@ -256,10 +256,10 @@ def test_signals_end_and_reload_the_agent(rig, monkeypatch):
     monkeypatch.setattr(rig.agent, "reload", lambda: calls.append("reload"))
     monkeypatch.setattr(rig.agent, "stop", lambda: calls.append("stop"))
     try:
-        rig.agent.main_loop.catch_signals()
+        rig.agent.catch_signals()
         os.kill(os.getpid(), signal.SIGHUP)
         os.kill(os.getpid(), signal.SIGTERM)
-        rig.agent.main_loop.serve_signals()
+        rig.agent.serve_signals()
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -44,6 +44,10 @@ def test_a_guest_runs_near_its_device_and_keeps_it_in_placement_when_it_vanishes
     (row,) = [row for row in agent.ask("guest", "verify") if row["kind"] == "devices"]
     assert (row["state"], row["promised"]) == ("unknown", f"PCI devices {GPU}")
 
+    (row,) = agent.ask("device", "list")
+    assert (row["address"], row["held"], row["numa_node"], row["guests"]) == (GPU, 1, 1, ["web"])
+    assert f"PCI device  {GPU} CUSTOM_GPU: web" in agent.cli("topology", "show").stdout
+
     devices = two_nodes / "sys/bus/pci/devices"
     (devices / GPU).rename(two_nodes / "aside")
     kinds = ("event", "list", "--kind", "device_gone", "--kind", "device_back")

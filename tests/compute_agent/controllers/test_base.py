@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from compute_agent import controllers
-from compute_agent.agent.configured_host import ControllerSettings, make_controllers
+from compute_agent.agent.configured_host import ControllerSettings, ControllerStores, make_controllers
 from compute_agent.controllers.base import GuestController, GuestTarget, KernelController
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
@@ -34,6 +34,7 @@ def test_all_controllers_are_known_to_the_test():
     assert [one.name for one in classes()] == [
         *(
             "blockio",
+            "core_scheduling",
             "cpu",
             "cpu_class",
             "cpuset",
@@ -41,6 +42,7 @@ def test_all_controllers_are_known_to_the_test():
             "isolation",
             "memory",
             "memory_limit",
+            "realtime",
             "resctrl",
         )
     ]
@@ -53,11 +55,12 @@ def test_a_controller_answers_everything_that_it_is_asked(controller, method):
 
 
 def test_one_list_makes_all_controllers():
-    stores = object(), object()
-    made = make_controllers(FakeDriver([0]), object(), ControllerSettings(), *stores, Path("/"))
-    following = make_controllers(FakeDriver([0]), None, ControllerSettings(pins=False), *stores, Path("/"))
+    stores = ControllerStores(object(), object(), object())
+    made = make_controllers(FakeDriver([0]), object(), ControllerSettings(), stores, Path("/"))
+    following = make_controllers(FakeDriver([0]), None, ControllerSettings(pins=False), stores, Path("/"))
     assert [one.name for one in following] == [
-        *("emulator", "cpu", "memory_limit", "blockio", "cpu_class", "isolation", "memory")
+        *("emulator", "cpu", "memory_limit", "blockio", "cpu_class", "isolation"),
+        *("realtime", "core_scheduling", "memory"),
     ]
     assert {type(one) for one in (*made, *following)} == set(classes())
 

@@ -1,10 +1,12 @@
 """Controller isolation: levels of guests become demands, and what stays is said of the guests concerned."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+from prometheus_client import CollectorRegistry
 
-from compute_agent.controllers.isolation import IsolationController, IsolationSettings
+from compute_agent.controllers.isolation import IsolationController, IsolationSettings, count_isolation
 from compute_agent.isolation.decision import KERNEL_MANAGED
 from compute_agent.isolation.facts import DEFAULT_MASK
 from compute_agent.model.guest_settings import IsolationLevel
@@ -74,8 +76,7 @@ def test_a_guest_that_is_alone_has_a_partition_as_soon_as_its_pins_are_set(host)
         groups.add(name, cpus)
     target = with_level(class_target("a", "LS", 2), IsolationLevel.ALONE)
     guest = replace(target.guest, cgroup="/sys/fs/cgroup/guests/guest-a")
-    place = replace(target.assignment, emulator_cpus=frozenset({2}), vcpu_cpus=(frozenset({2}),))
-    target = replace(target, guest=guest, assignment=place)
+    target = replace(target, guest=guest)
     host.controller.sync((target,), ())
     assert (groups.state("guests/guest-a"), host.controller.refused) == ("member", {})
     host.kernel.change("sys/fs/cgroup/guests/guest-a/cpuset.cpus", {2})
@@ -146,3 +147,29 @@ def test_a_reload_takes_the_originals_of_the_controller_before_it(host):
     after = IsolationController(host.driver, SETTINGS, host.store, host.kernel)
     after.sync((), ())
     assert host.kernel.texts() == before
+
+
+def test_metrics_count_quiet_cpus_and_all_that_does_not_keep_off(host):
+    registry = CollectorRegistry()
+    count_isolation(registry, SimpleNamespace(controllers=(host.controller,)))
+
+    def values():
+        names = ("quiet_cpus", "alone_cpus", "stuck_masks", "refusing_balancers")
+        return [registry.get_sample_value(f"compute_agent_{name}") for name in names]
+
+    assert values() == [0, 0, 0, 0]
+    host.kernel.balancers = RefusingBalancers()
+    host.controller = IsolationController(host.driver, SETTINGS, host.store, host.kernel)
+    registry = CollectorRegistry()
+    count_isolation(registry, SimpleNamespace(controllers=(host.controller,)))
+    host.controller.sync((class_target("a", "LSR", 2, 3),), ())
+    assert values() == [2, 0, 1, 1]
+    [sentence] = host.controller.status.balancers
+    assert sentence == "irqbalance (process 7) may put interrupts on quiet CPUs again: it refuses"
+
+
+class RefusingBalancers:
+    """An irqbalance that takes no command."""
+
+    def read_bans(self):
+        return {}, {"irqbalance7.sock@1": "it refuses"}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.drawing.host import tree_lines
+from compute_agent.drawing.host import draw_host, tree_lines
 from compute_agent.host.topology import HostTopology
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSets
@@ -40,6 +40,28 @@ def test_a_small_host() -> None:
         "      host       14  (1 core)",
         "Offline CPUs: 15",
     ]
+
+
+def test_devices_are_on_their_nodes_and_others_on_the_host() -> None:
+    topology = machine(packages=2, cores=1)
+    devices = {
+        1: ["0000:81:00.0 CUSTOM_GPU: free"],
+        None: ["0000:03:00.0 CUSTOM_NIC: web"],
+        7: ["0000:04:00.0 X: free"],
+    }
+    tree = list(tree_lines(topology, CpuSets(NONE, NONE, NONE), {}, devices=devices))
+    assert tree == [
+        "unknown · 2 CPUs · 16 GiB",
+        "│  PCI device  0000:03:00.0 CUSTOM_NIC: web",
+        "│  PCI device  0000:04:00.0 X: free",
+        "├─ Package 0 · NUMA node 0, 8 GiB · L3 0, 16 MiB",
+        "│     host       0  (1 core)",
+        "└─ Package 1 · NUMA node 1, 8 GiB · L3 10, 16 MiB",
+        "      PCI device  0000:81:00.0 CUSTOM_GPU: free",
+        "      host       1  (1 core)",
+    ]
+    picture = draw_host(topology, CpuSets(NONE, NONE, NONE), devices=devices)
+    assert all(line in picture for lines in devices.values() for line in lines)
 
 
 def test_many_guests_on_shared_cpus_are_shortened_to_names_and_a_number() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from compute_agent.host.pci_devices import PciDevice, pci_addresses, read_pci_devices
+from compute_agent.host.pci_devices import MdevType, PciDevice, pci_addresses, read_pci_devices
 from tests.compute_agent.host.captured import ARCHIVES, unpack
 from tests.compute_agent.host.pci_trees import FakeDevice, make_pci_tree
 
@@ -58,6 +58,26 @@ def test_a_link_with_fewer_lanes_is_degraded(tmp_path: Path) -> None:
     make_pci_tree(tmp_path, [FakeDevice((PORT, GPU), width=8), FakeDevice((PORT, SWITCH), width=0)])
     assert read_one(tmp_path, GPU).link.is_degraded
     assert not read_one(tmp_path, SWITCH).link.is_degraded
+
+
+def test_types_of_virtual_gpus_and_models_of_disks_are_read(tmp_path: Path) -> None:
+    make_pci_tree(tmp_path, [FakeDevice((PORT, GPU)), FakeDevice((PORT, VF)), FakeDevice((PORT, SWITCH))])
+    files = {
+        f"{GPU}/mdev_supported_types/nvidia-35/name": "GRID A100-5C",
+        f"{GPU}/mdev_supported_types/nvidia-35/available_instances": "8",
+        f"{GPU}/mdev_supported_types/nvidia-36/available_instances": "x",
+        f"{VF}/nvidia/current_vgpu_type": "0",
+        f"{SWITCH}/nvme/nvme3/model": "Fast disk  ",
+        f"{SWITCH}/nvme/nvme3/serial": "S12\x1b[1m",
+    }
+    for name, text in files.items():
+        path = tmp_path / "sys/bus/pci/devices" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+    types = [MdevType("nvidia-35", "GRID A100-5C", 8), MdevType("nvidia-36", "", 0)]
+    assert read_one(tmp_path, GPU).mdev_types == tuple(types)
+    assert (read_one(tmp_path, GPU).vgpu_type, read_one(tmp_path, VF).vgpu_type) == (None, 0)
+    assert read_one(tmp_path, SWITCH).model == "Fast disk S12\N{REPLACEMENT CHARACTER}[1m"
 
 
 @pytest.mark.parametrize("content", ["", "0x", "hello", "0x10de" * 9, "\0\0", "-1"])

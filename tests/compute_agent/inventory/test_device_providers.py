@@ -142,6 +142,25 @@ def test_devices_that_need_the_operator_are_reported() -> None:
     assert "0000:0a:00.0 x8 of x16" in lanes
 
 
+@pytest.mark.parametrize(
+    ("managed", "driver", "is_told"),
+    [("no", "nvidia", True), ("no", "", True), ("no", "mlx5_vfio_pci", False), ("yes", "nvidia", False)],
+)
+def test_a_device_without_a_driver_of_vfio_is_reported_if_libvirt_binds_none(
+    managed: str, driver: str, is_told: bool
+) -> None:
+    device = replace(gpu("0000:0a:00.0"), driver=driver)
+    offer = offer_devices(parse_device_specs([f'{{"managed": "{managed}"}}']), [device])
+    assert ["0000:0a:00.0" in each for each in offer.warnings] == [True] * is_told
+
+
+def test_a_virtual_gpu_without_a_type_is_reported() -> None:
+    (warning,) = offer_devices(
+        parse_device_specs([GPU]), [replace(gpu("0000:0a:00.0"), vgpu_type=0)]
+    ).warnings
+    assert "0000:0a:00.0 have no vGPU type" in warning
+
+
 def test_a_name_without_room_for_an_address_is_refused() -> None:
     topology = machine(nodes=1, cores=1)
     tree = ProviderTree((ProviderNode("h" * 190, ROOT, None),))

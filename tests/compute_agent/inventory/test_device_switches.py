@@ -1,18 +1,21 @@
 """Devices that share a switch or a root complex are below a provider of it, where their node has several."""
 
 import uuid
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.host.pci_devices import PciDevice
+from compute_agent.host.pci_devices import PciDevice, read_pci_devices
+from compute_agent.host.reader import read_topology
 from compute_agent.inventory.derive import InventorySettings, derive_provider_tree
-from compute_agent.inventory.device_providers import offer_devices, with_devices
+from compute_agent.inventory.device_providers import nearest_cpu_nodes, offer_devices, with_devices
 from compute_agent.inventory.device_spec import parse_device_specs
 from compute_agent.inventory.device_switches import junctions_of
 from compute_agent.inventory.provider_tree import ProviderTree, device_of
 from compute_agent.model.cpuset import CpuSets
+from tests.compute_agent.host.captured import ARCHIVES, unpack
 from tests.compute_agent.host.pci_hosts import GPU, NIC, clustered_host, device, superchip_host, switched_host
 from tests.compute_agent.inventory.machines import machine
 
@@ -154,3 +157,26 @@ def test_junctions_are_the_last_common_parts_of_two_paths(drawn: list[tuple[str,
     chains = junctions_of(paths)
     assert {address: set(chain) for address, chain in chains.items()} == expected
     assert all(list(chain) == sorted(chain, key=len) for chain in chains.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("archive", ARCHIVES or [None], ids=lambda each: each.name if each else "none")
+def test_all_devices_of_captured_machines_have_a_place(tmp_path: Path, archive: Path | None) -> None:
+    if archive is None:
+        pytest.skip("there are no captured machines")
+    captured = unpack(archive, tmp_path)
+    topology, devices = read_topology(captured), read_pci_devices(captured)
+    sets = CpuSets(dedicated=topology.online, shared=frozenset(), emulator=frozenset())
+    tree = derive_provider_tree(topology, sets, InventorySettings("numa"), ROOT, "h")
+    offered = offer_devices(parse_device_specs(["{}"]), devices).providers
+    found, _ = with_devices(tree, offered, topology)
+    assert sorted(ancestors(found)) == [each.address for each in offered]
+    assert (
+        len({node.name for node in found.nodes})
+        == len({node.uuid for node in found.nodes})
+        == len(found.nodes)
+    )
+    homes = nearest_cpu_nodes(topology)
+    for each in offered:
+        if each.numa_node in homes and len(topology.numa_nodes) > 1:
+            assert f"h_NUMA_{homes[each.numa_node]}" in ancestors(found)[each.address]

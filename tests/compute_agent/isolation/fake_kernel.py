@@ -28,7 +28,7 @@ class FakeKernel(MaskReader):
         super().__init__(root)
         self.cpus, self.version, self.vectors = frozenset(range(cpus)), version, vectors
         self.online, self.managed, self.writes, self.kill_at = self.cpus, set(), [], None
-        self.bound = {}
+        self.bound, self.devices = {}, {"/dev/vfio/12"}
         self.put(BOOT, "boot-1")
         self.put(ONLINE, cpuset.format(self.online))
         self.put(DEFAULT_MASK, self.hexadecimal(self.cpus))
@@ -137,6 +137,9 @@ class FakeKernel(MaskReader):
             raise OSError(errno.EINVAL, "no CPU of the mask is online")
         self.bound[thread] = cpus
         self._bind(thread, cpus)
+
+    def _is_device(self, opened, path):
+        return path in self.devices
 
     def note_write(self, path, text):
         if self.kill_at is not None and len(self.writes) >= self.kill_at:

@@ -21,9 +21,7 @@ INVALID = "Invalid cpu list in cpuset.cpus.exclusive"
 MEMORY = Path("/dev/shm")
 NOTHING = IsolationDemand((), DEDICATED, NODES)
 SCOPE = "machine.slice/machine-qemu-1.scope"
-DOMAIN = HeldCpus(
-    "d", frozenset({2, 3}), True, 70, True, "", (frozenset({2}), frozenset({3})), frozenset({0, 1})
-)
+DOMAIN = HeldCpus("d", frozenset({2, 3}), True, 70, True, "", (frozenset({2}), frozenset({3})))
 PROCESS = HeldCpus("p", frozenset({6, 7}), True, 80, True, "guests/guest-p", (frozenset({6, 7}),))
 MODERN = [(6, 8), (6, 12), (7, 0)]
 
@@ -236,7 +234,7 @@ def test_a_write_that_the_kernel_refuses_is_told(host):
     [
         (HeldCpus("s", frozenset({6}), True, 0, True), NO_GROUP),
         (
-            replace(PROCESS, other_cpus=frozenset({0})),
+            replace(PROCESS, vcpu_cpus=(frozenset({6, 7}), frozenset({0}))),
             "alone: other threads of it are in the same control group, on CPU 0",
         ),
         (

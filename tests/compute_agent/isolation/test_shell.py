@@ -1,10 +1,15 @@
 """Masks follow demands on files that answer as kernels do, and have their originals afterwards."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from compute_agent.isolation.decision import KERNEL_MANAGED, NO_SINK, HeldCpus, IsolationDemand
 from compute_agent.isolation.facts import DEFAULT_MASK, WATCHDOG_MASK, WORKQUEUE_MASK, MaskReader
-from compute_agent.isolation.shell import stuck_sentences
+from compute_agent.isolation.originals import OriginalsFile
+from compute_agent.isolation.ownership import MaskOwnership
+from compute_agent.isolation.shell import HostIsolator, stuck_sentences
 from tests.compute_agent.isolation.fake_kernel import BOOT, IsolationHost, Killed
 
 NODES = {0: frozenset(range(4)), 1: frozenset(range(4, 8))}
@@ -197,6 +202,54 @@ def test_the_interrupts_of_a_passthrough_device_go_to_its_own_guest(host):
     assert (irq_masks(host)[70], irq_masks(host)[71]) == ({2, 3}, {0})
     host.bring_about(NOTHING)
     assert (irq_masks(host)[70], irq_masks(host)[71]) == (set(range(8)), {2, 3})
+    # A file of the same name is no device: interrupts of a device do not come to this guest.
+    host.kernel.devices.clear()
+    host.bring_about(demand(2, 3, pid=77))
+    assert not irq_masks(host)[70] & {2, 3}
+
+
+def test_a_device_is_told_from_a_file_of_the_same_name(tmp_path):
+    reader = MaskReader(Path("/"))
+    with open("/dev/null") as device, open(tmp_path / "null", "w") as file:
+        found = [reader._is_device(f"proc/self/fd/{each.fileno()}", "/dev/null") for each in (device, file)]
+        assert found == [True, False]
+        assert not reader._is_device(f"proc/self/fd/{device.fileno()}", "/dev/zero")
+    assert not reader._is_device("proc/self/fd/1", "/dev/missing")
+
+
+def test_only_one_agent_of_a_host_changes_masks(tmp_path):
+    """Two agents, each with a state folder of its own; they share the kernel and the folder of locks."""
+    first, second = IsolationHost(tmp_path), tmp_path / "second.json"
+    locks = MaskOwnership(tmp_path), MaskOwnership(tmp_path)
+    stores = first.store, OriginalsFile(second)
+    one, two = (
+        HostIsolator(first.kernel, store, ownership=lock) for store, lock in zip(stores, locks, strict=True)
+    )
+    before = first.kernel.texts()
+    one.bring_about(demand(2))
+    quiet = first.kernel.texts()
+    status = two.bring_about(demand(3))
+    [sentence] = status.refused["quiet"]
+    assert sentence == f"another agent has quiet CPUs on this host (pid {os.getpid()})"
+    assert (first.kernel.texts(), second.exists(), status.quiet) == (quiet, False, frozenset())
+    # Without a wish the second one does not look at the lock.
+    assert two.bring_about(NOTHING).refused == {}
+    one.bring_about(NOTHING)
+    assert first.kernel.texts() == before
+    assert two.bring_about(demand(3)).refused == {}
+    assert "another agent" in one.bring_about(demand(2)).refused["quiet"][0]
+    # A reload in the same process has the same lock.
+    again = HostIsolator(first.kernel, stores[1], ownership=locks[1])
+    again.bring_about(NOTHING)
+    assert first.kernel.texts() == before
+    locks[0].give_up()
+    locks[1].give_up()
+
+
+def test_without_a_folder_of_locks_masks_are_changed(tmp_path):
+    ownership = MaskOwnership(tmp_path / "missing")
+    assert ownership.find_objection() == ""
+    ownership.give_up()
 
 
 def test_movable_kernel_threads_leave_and_those_of_one_cpu_stay(host):

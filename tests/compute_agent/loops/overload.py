@@ -31,6 +31,7 @@ from compute_agent.throttling.watermarks.metrics import (
     WatermarkMetric,
     host_usage,
 )
+from compute_agent.throttling.watermarks.schedule import WeekMoment
 from tests.compute_agent.builders import has_thread, load_text
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine
@@ -91,6 +92,7 @@ class Overload:
     """The host; an agent on it comes and goes with ``boot`` and ``crash``."""
 
     def __init__(self, folder, client=None):
+        self.moment = WeekMoment(0, 0)
         self.folder, self.client = folder, client
         self.driver = StubbornDriver(TOPOLOGY.online)
         self.demand = {}
@@ -146,6 +148,7 @@ class Overload:
             self.executor,
             self.arbiter,
             self.evictions,
+            moment=lambda: self.moment,
             **self.caches(controllers),
         )
         self.pipeline.start(self.state.state.guests, limits=self.arbiter.combined_limits())

@@ -1,5 +1,6 @@
 """Positions of guests at Placement, where an option asks for them."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,8 @@ from compute_agent.loops import host_attributes
 from compute_agent.loops.base import ConfigurationInForce
 from compute_agent.loops.host_attributes import PositionReporter, acting_at
 from compute_agent.model.guest import CpuAssignment
-from compute_agent.throttling.watermarks.sections import WatermarkAction
+from compute_agent.throttling.watermarks.metrics import MetricRegistry
+from compute_agent.throttling.watermarks.sections import WatermarkRules, WatermarkSection, WatermarkThreshold
 from tests.compute_agent.loops.configurations import configuration
 
 ONE, TWO = (f"00000000-0000-4000-8000-{number:012}" for number in (1, 2))
@@ -18,16 +20,11 @@ ROOT = ProviderNode("host", "r", None, attributes={"cpu_capacity": 1.0})
 BELOW = ProviderNode("host_NUMA_0", "n", "r")
 
 
-class Mark(SimpleNamespace):
-    def threshold_for(self, action):
-        return self.lines.get(action)
-
-
-BUSY = Mark(
-    name="busy",
-    metric="cpu_usage",
-    preview=False,
-    lines={WatermarkAction.THROTTLE_DOWN: "90 %", WatermarkAction.EVICT: "99 %"},
+BUSY = WatermarkSection(
+    "busy",
+    "cpu_usage",
+    throttle_down=WatermarkThreshold(90, relative=True),
+    evict=WatermarkThreshold(99, relative=True),
 )
 
 
@@ -38,7 +35,7 @@ def view(uuid, cpus):
 
 def told(wanted, views, *, beside=False):
     options = SimpleNamespace(compute=SimpleNamespace(report_positions=wanted))
-    settings = SimpleNamespace(rules=SimpleNamespace(watermarks=[BUSY]))
+    settings = SimpleNamespace(rules=WatermarkRules(MetricRegistry(), (BUSY,)))
     conf = configuration(options, settings=settings)
     tree = PositionReporter(ConfigurationInForce(conf), lambda: views).add_to_tree(
         ProviderTree((ROOT, BELOW), beside=beside)
@@ -48,7 +45,7 @@ def told(wanted, views, *, beside=False):
 
 def test_guests_and_watermarks_are_reported_on_the_first_provider_of_the_agent_by_option():
     views = [view(ONE, {4, 5, 6}), view(TWO, None)]
-    wanted = {f"position.{ONE}": "cpus 4-6", "watermark.busy": "cpu_usage: evict 99 %, throttle_down 90 %"}
+    wanted = {f"position.{ONE}": "cpus 4-6", "watermark.busy": "cpu_usage: evict 99%, throttle_down 90%"}
     assert told(False, views) == [{"cpu_capacity": 1.0}, {}]
     assert told(True, views) == [{"cpu_capacity": 1.0} | wanted, {}]
     assert told(True, views, beside=True) == [{"cpu_capacity": 1.0}, wanted]
@@ -74,7 +71,7 @@ def test_very_many_guests_long_lists_and_odd_names_leave_room_for_attributes_of_
 
 
 def test_a_watermark_in_preview_is_marked():
-    assert acting_at(Mark(**{**BUSY.__dict__, "preview": True})).endswith("(preview)")
+    assert acting_at(replace(BUSY, preview=True)).endswith("(preview)")
 
 
 @pytest.mark.parametrize("name", ["fleet.group", f"position.{ONE}", "watermark.busy", "numa_distance.x"])

@@ -11,6 +11,7 @@ from compute_agent.model.guest import ConsumerAllocations
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.events import GuestStarted, LimitGuest
 from compute_agent.throttling.arbiter import limit_differences
+from compute_agent.throttling.watermarks.schedule import WeekMoment
 from compute_agent.throttling.watermarks.state import ThrottledGuest, WatermarkState
 from tests.compute_agent.loops.configurations import configuration
 from tests.compute_agent.loops.overload import LINES, NODE, QUOTA, Overload
@@ -70,6 +71,20 @@ def test_one_guest_is_throttled_and_released(overloaded):
     calm_down(overloaded)
     overloaded.rounds(until=lambda: not overloaded.limits())
     assert overloaded.saved().throttles == ()
+
+
+def test_a_line_of_another_time_of_day_counts_from_its_first_minute_on(host):
+    host.lines = LINES.replace("throttle_down = 4", "throttle_down = 4, 22:00-06:00 6")
+    host.crash()
+    host.boot()
+    host.moment = WeekMoment(0, 22 * 60)
+    host.run("big", 3.0)
+    host.run("small", 2.0)
+    host.watermarks.run_round()
+    assert host.limits() == {}
+    host.moment = WeekMoment(1, 6 * 60)
+    host.watermarks.run_round()
+    assert host.usage() <= 4
 
 
 def test_guests_with_dedicated_cpus_or_unknown_allocations_are_left_alone(host):

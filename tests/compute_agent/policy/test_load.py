@@ -50,6 +50,22 @@ def test_a_guest_is_placed_beside_the_least_busy_cpu(name, policy):
     assert set(place(supply(HELD, use), two).dedicated) == {3, 5}
 
 
+@pytest.mark.parametrize("policy", [ThreadPolicy.PREFER, ThreadPolicy.SPREAD, ThreadPolicy.ISOLATE])
+@pytest.mark.parametrize("name", ["static", "topology-aware"])
+def test_cpus_that_are_set_apart_are_for_guests_that_are_alone(name, policy):
+    here = replace(SUPPLY, set_apart=frozenset({2, 3}))
+    usual, alone = request("usual", 2, policy), replace(request("alone", 2, policy), alone=True)
+    if policy is ThreadPolicy.ISOLATE:
+        usual, alone = (replace(one, vcpus=1) for one in (usual, alone))
+    assert not {2, 3} & set(POLICIES[name](here, usual).dedicated)
+    # One thread of each core counts more than the boot options.
+    expected = {2, 0} if policy is ThreadPolicy.SPREAD else {2, 3}
+    assert set(POLICIES[name](here, alone).dedicated) == expected
+    # Others get them last, and never lack a CPU.
+    six = replace(here, holdings={"others": frozenset({0, 1, 4, 5, 6, 7})})
+    assert POLICIES[name](six, request("late", 2)).dedicated == (2, 3)
+
+
 def test_whole_cores_come_before_idle_siblings_for_spread():
     found = POLICIES["topology-aware"](supply({"a": [0]}, {"a": 0.0}), request("new", 1, ThreadPolicy.SPREAD))
     assert found.dedicated == (2,)

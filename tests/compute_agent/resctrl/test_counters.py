@@ -95,3 +95,44 @@ def test_a_removed_group_is_an_error_and_leaves_no_file_open(
     assert (caught.value.errno, still_open(files)) == (errno.ENODEV, {})
     assert len(counters.read_sample("a", 3.0).values) == EACH  # opened again
     assert still_open(files) == {"a": EACH}
+
+
+class NotedPlace:
+    """Notes where a reader is when it reads."""
+
+    def __init__(self) -> None:
+        self.cache: int | None = None
+        self.reads: list[tuple[int | None, str]] = []
+
+    def move_near(self, cache: int) -> None:
+        self.cache = cache
+
+    def return_home(self) -> None:
+        self.cache = None
+
+
+def test_counters_of_a_cache_are_read_from_there(
+    files: fake.FakeResctrl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, read = NotedPlace(), os.pread
+
+    def noted(descriptor: int, size: int, offset: int) -> bytes:
+        place.reads.append((place.cache, os.readlink(f"/proc/self/fd/{descriptor}")))
+        return read(descriptor, size, offset)
+
+    monkeypatch.setattr(os, "pread", noted)
+    counters = CounterFiles(files, place=place)
+    found = counters.read_samples(["a", "missing", "b", "a"], 1.0)
+    counters.close()
+    assert {group: isinstance(one, ResctrlError) for group, one in found.items()} == {
+        "a": False,
+        "b": False,
+        "missing": True,
+    }
+    assert len(place.reads) == 2 * EACH
+    assert all(f"/mon_L3_0{cache}/" in path for cache, path in place.reads)
+    # One move for each cache, and back.
+    assert [cache for cache, _ in place.reads] == sorted(
+        cache for cache, _ in place.reads if cache is not None
+    )
+    assert place.cache is None

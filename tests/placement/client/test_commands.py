@@ -407,7 +407,7 @@ def walk_capacity(shell: Shell) -> None:
     (none,) = shell("resource capacity show --flavor full=resources=LLC:18 --part moves")
     assert none["consumer"] == "no moves make room"
     for each in shell(f"{show} --excluded-host {host} --part drain"):
-        assert (each["host"], each["no place as"]) == (name, "there is none for it alone")
+        assert (each["host"], each["no place as"]) == (name, "no host has room for it")
     assert shell(f"{show} --excluded-host {host} --drain")[0]["guests"] == 0
     with pytest.raises(CommandFailed, match="which is empty"):
         shell(f"{show} --drain")

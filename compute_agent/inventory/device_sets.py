@@ -1,0 +1,165 @@
+"""Sets of PCI devices that guests may only have as a whole, such as partitions of an NVSwitch.
+
+The functions are pure. A set is a provider with a trait above its members. Sets nest: of two, one contains
+the other, or they have no member in common. A request takes a set by one group for each member, below a
+provider with the trait, so that a set with a used member has no room.
+
+An example: four GPUs of a NUMA node are a set of four and two sets of two. The node has the trait of the
+first, and each pair has a provider below it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from compute_agent.host.pci_devices import PCI_ADDRESS
+from compute_agent.inventory.provider_tree import (
+    NAME_LIMIT,
+    ProviderNode,
+    ProviderTree,
+    child_uuid,
+)
+from compute_agent.model.messages import ConfigError, named_few
+
+OPTION: Final = "[pci] device_set"
+
+_SHOWN: Final = 5
+"""Maximum number of addresses in a sentence."""
+# The name is a part of a trait, and of the provider's name.
+_NAME: Final = re.compile("[A-Z0-9_]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSet:
+    """Addresses of the devices of a set, and the name of its kind, which several sets of a host may have."""
+
+    name: str
+    addresses: frozenset[str]
+
+    @property
+    def provider_trait(self) -> str:
+        """The trait of the provider above the members."""
+        return f"CUSTOM_{self.name}"
+
+
+def parse_device_sets(texts: Iterable[str]) -> tuple[DeviceSet, ...]:
+    """Parse the values of the option, such as ``{"name": "GPU_PAIR", "addresses": ["0000:81:00.0", ...]}``.
+
+    :raises ConfigError: a value is wrong; the message names it.
+    """
+    return tuple(map(_parse_set, texts))
+
+
+def _parse_set(text: str) -> DeviceSet:
+    def wrong_value(what: str) -> ConfigError:
+        return ConfigError(f"{OPTION}: {text!r}: {what}")
+
+    try:
+        said = json.loads(text)
+    except ValueError:
+        raise wrong_value("no JSON") from None
+    if not isinstance(said, dict) or said.keys() != {"name", "addresses"}:
+        raise wrong_value("an object with name and addresses is needed")
+    name, addresses = said["name"], said["addresses"]
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise wrong_value("the name needs 1 to 64 capital letters, digits and underscores")
+    if not isinstance(addresses, list) or not all(isinstance(each, str) for each in addresses):
+        raise wrong_value("addresses is no list of texts")
+    known = [each.lower() for each in addresses]
+    if bad := [each for each in known if not PCI_ADDRESS.fullmatch(each)]:
+        raise wrong_value(f"{bad[0]!r} is no address such as 0000:81:00.0")
+    if len({*known}) < max(2, len(known)):
+        raise wrong_value("at least two different addresses are needed")
+    return DeviceSet(name, frozenset(known))
+
+
+def with_device_sets(tree: ProviderTree, sets: Sequence[DeviceSet]) -> tuple[ProviderTree, tuple[str, ...]]:
+    """Add the traits and providers of sets to a tree with devices.
+
+    :returns: the tree, and sentences on sets that cannot be offered.
+    """
+    warnings = []
+    # The largest first, so that smaller ones find their place inside.
+    for each in sorted(sets, key=lambda one: (-len(one.addresses), sorted(one.addresses))):
+        tree, reason = _with_set(tree, each)
+        if reason:
+            shown = named_few(sorted(each.addresses), _SHOWN)
+            warnings.append(f"{OPTION}: the set {each.name} of {shown} is not offered: {reason}")
+    return tree, tuple(warnings)
+
+
+def _with_set(tree: ProviderTree, wanted: DeviceSet) -> tuple[ProviderTree, str]:
+    """The tree with a set, or the same tree with the reason why not."""
+    devices = {node.device: node for node in tree.nodes if node.inventories and node.device}
+    if missing := wanted.addresses - devices.keys():
+        return tree, f"the host does not offer {named_few(sorted(missing), _SHOWN)}"
+    classes = {name for address in wanted.addresses for name in devices[address].inventories}
+    alike = {
+        node.uuid: address for address, node in devices.items() if not classes.isdisjoint(node.inventories)
+    }
+    parents = {node.uuid: node.parent for node in tree.nodes}
+    below: dict[str, set[str]] = {}
+    for provider, address in alike.items():
+        for each in _lineage_of(provider, parents):
+            below.setdefault(each, set()).add(address)
+    # The lowest provider above all members, which are leaves.
+    members = [devices[address].uuid for address in wanted.addresses]
+    common = set.intersection(*({*_lineage_of(each, parents)} for each in members))
+    top = next(each for each in _lineage_of(members[0], parents) if each in common)
+    above = next(node for node in tree.nodes if node.uuid == top)
+    if below[top] == wanted.addresses:
+        if tree.beside and above is tree.root:
+            return tree, "its provider would be the root, which nova-compute writes"
+        marked = replace(above, traits=above.traits | {wanted.provider_trait})
+        return replace(tree, nodes=tuple(marked if node is above else node for node in tree.nodes)), ""
+    branches = {
+        node.uuid
+        for node in tree.nodes
+        if node.parent == top and below.get(node.uuid, set()) & wanted.addresses
+    }
+    if set[str]().union(*(below[each] for each in branches)) != wanted.addresses:
+        return tree, "another set, switch or NUMA node has some of its devices with others of their class"
+    if any(node.uuid in branches and not node.device for node in tree.nodes):
+        return tree, "it has the devices of some NUMA nodes, and of others not"
+    changed = replace(tree, nodes=tuple(_with_provider(tree, wanted, above, branches)))
+    if any(len(node.name) > NAME_LIMIT for node in changed.nodes):
+        return tree, f"the name of its provider would have more than {NAME_LIMIT} characters"
+    return changed, ""
+
+
+def _lineage_of(provider: str, parents: Mapping[str, str | None]) -> Iterator[str]:
+    """The uuids of a provider and of those above it."""
+    at: str | None = provider
+    while at is not None:
+        yield at
+        at = parents[at]
+
+
+def _with_provider(
+    tree: ProviderTree, wanted: DeviceSet, above: ProviderNode, branches: set[str]
+) -> Iterator[ProviderNode]:
+    """The providers of the tree with one more between a provider and some of those below it."""
+    first = min(wanted.addresses)
+    place = f"{wanted.name}_{len(wanted.addresses)}_{first}"
+    new = ProviderNode(
+        name=f"{tree.root.name}_{place}",
+        uuid=child_uuid(tree.root.uuid, f"SET_{place}"),
+        parent=above.uuid,
+        traits=frozenset((wanted.provider_trait,)),
+        numa_nodes=frozenset() if above is tree.root else above.numa_nodes,
+        device=place,
+    )
+    is_added = False
+    for node in tree.nodes:
+        if node.uuid not in branches:
+            yield node
+            continue
+        # Each parent comes before its children.
+        if not is_added:
+            is_added = True
+            yield new
+        yield replace(node, parent=new.uuid)

@@ -1,0 +1,50 @@
+"""The right to change masks of a host, which one agent has at a time.
+
+Two agents of a host have different guests, as one has domains and the other processes. Each would take the
+masks of the other for drift. So the first one with a quiet guest keeps the right until all masks have their
+originals.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from pathlib import Path
+from typing import Final
+
+from compute_agent.locks import LockedError, hold_lock, is_held
+
+LOG = logging.getLogger(__name__)
+
+LOCK_FILE: Final = "isolation.lock"
+
+
+class MaskOwnership:
+    """Takes a lock in a folder that all agents of the host share. For one thread."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        """``folder`` is that of the lock; None: there is no other agent."""
+        self._path = None if folder is None else folder / LOCK_FILE
+        self._held: int | None = None
+
+    def find_objection(self) -> str:
+        """Take the right; the reason why another agent has it, or empty if it is ours."""
+        if self._path is None or (self._held is not None and is_held(self._path, self._held)):
+            return ""
+        self.give_up()
+        try:
+            self._held = hold_lock(self._path, f"pid {os.getpid()}")
+        except LockedError as error:
+            return f"another agent has quiet CPUs on this host ({error})"
+        except OSError as error:
+            # The lock is a precaution: the folder may be absent in a container.
+            LOG.debug("No lock is taken for masks: %s", error)
+        return ""
+
+    def give_up(self) -> None:
+        """Let another agent have the right."""
+        if self._held is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._held)
+            self._held = None

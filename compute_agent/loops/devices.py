@@ -1,0 +1,132 @@
+"""The PCI devices that a host offers, with their holders: for the command line, drawings and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from compute_agent.host.pci_devices import PciDevice, read_pci_device
+from compute_agent.inventory.attributes import NUMA_NODE, PCI_PATH
+from compute_agent.inventory.provider_tree import ProviderTree
+from compute_agent.model.messages import on_one_line
+from compute_agent.pipeline.devices import offered_devices
+from compute_agent.pipeline.guest_cache import GuestView
+from compute_agent.pipeline.worker import GuestPipeline
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """An offered device, or a card with its virtual functions, and its holders.
+
+    :ivar node: the nearest NUMA node with CPUs; None where it is unknown.
+    :ivar path: the root complex and the bridges above it.
+    :ivar device: as the kernel shows it; None if it is gone.
+    :ivar holders: the amounts of guests by name.
+    """
+
+    address: str
+    resource_class: str
+    total: int
+    node: int | None
+    path: str
+    device: PciDevice | None
+    holders: Mapping[str, int]
+
+    @property
+    def held_amount(self) -> int:
+        """The number of held units."""
+        return sum(self.holders.values())
+
+    @property
+    def in_words(self) -> str:
+        """One line for people: ``0000:81:00.0 CUSTOM_NIC, 2 of 4 held: web-1, web-2``."""
+        names = ", ".join(map(on_one_line, self.holders))
+        if self.total == 1:
+            return f"{self.address} {self.resource_class}: {names or 'free'}"
+        held = f"{self.held_amount} of {self.total} held"
+        return f"{self.address} {self.resource_class}, {held}: {names or 'free'}"
+
+
+def list_devices(
+    tree: ProviderTree, read_device: Callable[[str], PciDevice | None], views: Iterable[GuestView]
+) -> list[DeviceUse]:
+    """List the devices of a tree by address.
+
+    :param read_device: reads a device by its address.
+    """
+    holders: dict[str, dict[str, int]] = {}
+    for view in views:
+        for uuid, amounts in (view.allocation or {}).items():
+            holders.setdefault(uuid, {})[view.guest.name] = sum(amounts.values())
+    found = []
+    offered = offered_devices(tree)
+    for node in tree.nodes:
+        if node.uuid not in offered:
+            continue
+        ((name, inventory),) = node.inventories.items()
+        number = node.attributes.get(NUMA_NODE)
+        found.append(
+            DeviceUse(
+                node.device,
+                name,
+                inventory.total,
+                int(number) if isinstance(number, float) else None,
+                str(node.attributes.get(PCI_PATH, "")),
+                read_device(node.device),
+                holders.get(node.uuid, {}),
+            )
+        )
+    return sorted(found, key=lambda each: each.address)
+
+
+class DeviceSource:
+    """The offered devices with their holders, read when they are asked for. For any thread."""
+
+    def __init__(self, root: Path, pipeline: GuestPipeline, registry: CollectorRegistry) -> None:
+        """Register the gauges of devices.
+
+        :param root: the folder that contains /sys.
+        """
+        self._read_device = partial(read_pci_device, root)
+        self._pipeline = pipeline
+        registry.register(self)
+
+    def list_uses(self) -> list[DeviceUse]:
+        """List the devices by address."""
+        return list_devices(self._pipeline.host_state.tree, self._read_device, self._pipeline.guest_views())
+
+    def collect(self) -> Iterator[Metric]:
+        """Count devices by class and state, and compare links with what devices support."""
+        units = GaugeMetricFamily(
+            "compute_agent_pci_devices",
+            "PCI devices and virtual functions that the host offers, held and free.",
+            labels=["resource_class", "state"],
+        )
+        links = GaugeMetricFamily(
+            "compute_agent_pci_link_share",
+            "Present bandwidth of a PCI Express link by that of its device; idle devices may lower it.",
+            labels=["device"],
+        )
+        lanes = GaugeMetricFamily(
+            "compute_agent_pci_degraded_links",
+            "PCI Express links with fewer lanes than their devices have; `compute-agent status` names them.",
+        )
+        sums: dict[tuple[str, str], int] = {}
+        degraded = 0
+        for use in self.list_uses():
+            for state, amount in (("held", use.held_amount), ("free", max(0, use.total - use.held_amount))):
+                key = (use.resource_class, state)
+                sums[key] = sums.get(key, 0) + amount
+            if use.device is not None:
+                degraded += use.device.link.is_degraded
+                if use.device.link.share is not None:
+                    links.add_metric([use.address], use.device.link.share)
+        for labels, amount in sorted(sums.items()):
+            units.add_metric(labels, amount)
+        lanes.add_metric([], degraded)
+        yield from (units, links, lanes)

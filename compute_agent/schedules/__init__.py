@@ -1,0 +1,18 @@
+"""Schedules of guests' threads: realtime priority, and cookies of core scheduling.
+
+Nouns: a *schedule* is the scheduling policy of a thread with its priority (sched(7)). A *cookie* is a number
+that the kernel gives to threads: threads with different cookies never run on hardware threads of one core at
+the same time (Documentation/admin-guide/hw-vuln/core-scheduling.rst). A *group* is the guests that share a
+cookie: one guest, or all guests of a class.
+
+Example: guests A and B of a class with ``core_scheduling = guest`` hold CPUs 2 and 6, the threads of one
+core. While A runs on CPU 2, CPU 6 is idle or runs the kernel, never B.
+
+The module :mod:`realtime` chooses threads and schedules, and sets them. The module :mod:`cookies` decides
+cookies, as a pure function, :mod:`kernel_cookies` gives them, and :mod:`cookie_notes` keeps which guests have
+one from the agent.
+
+Invariants. Realtime schedules of the agent have SCHED_RESET_ON_FORK, which is their mark. Schedules and
+cookies of another program stay. A guest is noted on disk before its first cookie. Two groups have different
+cookies.
+"""

@@ -1,0 +1,143 @@
+"""Realtime schedules of the threads that run guest CPUs.
+
+The agent sets SCHED_FIFO or SCHED_RR. Its flag SCHED_RESET_ON_FORK gives new threads of the guest the usual
+schedule at first. libvirt's ``<vcpusched>``, which Nova writes for ``hw:cpu_realtime``,
+has no such flag. A guest with realtime threads of another program stays as it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from compute_agent.host import kernel_files
+from compute_agent.model.cpuset import CpuSet
+from compute_agent.model.guest import CpuAssignment
+
+MAX_PRIORITY: Final = 49
+"""Threads of interrupts have 50, and a busy guest must not keep these away."""
+
+NONE_HELD: Final = "it is for dedicated CPUs, and the guest holds none"
+NO_ROOM: Final = "its other threads may use the CPUs of busy guest CPUs only, and would never run"
+NOT_ALLOWED: Final = (
+    "the kernel refuses it: it takes CAP_SYS_NICE, and in control groups of version 1 realtime runtime"
+    " (cpu.rt_runtime_us)"
+)
+
+_DEADLINE: Final = 6
+"""SCHED_DEADLINE, which Python does not name."""
+_REALTIME: Final = frozenset({os.SCHED_FIFO, os.SCHED_RR, _DEADLINE})
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadSchedule:
+    """The policy of a thread with its flags, and its priority."""
+
+    policy: int = os.SCHED_OTHER
+    priority: int = 0
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the agent has set it."""
+        return self.policy in (
+            os.SCHED_FIFO | os.SCHED_RESET_ON_FORK,
+            os.SCHED_RR | os.SCHED_RESET_ON_FORK,
+        )
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it is a realtime schedule of another program."""
+        return self.policy & ~os.SCHED_RESET_ON_FORK in _REALTIME and not self.is_own
+
+
+USUAL: Final = ThreadSchedule()
+
+
+def realtime_schedule(priority: int, in_turn: bool) -> ThreadSchedule:
+    """The schedule that the agent sets.
+
+    :param in_turn: threads of the same priority take turns on a CPU.
+    """
+    policy = os.SCHED_RR if in_turn else os.SCHED_FIFO
+    return ThreadSchedule(policy | os.SCHED_RESET_ON_FORK, priority)
+
+
+def choose_threads(
+    threads: Mapping[int, CpuSet], place: CpuAssignment, has_others: bool
+) -> tuple[frozenset[int], str]:
+    """The threads that can have a realtime schedule: those on dedicated CPUs alone. The reason of none.
+
+    :param threads: the CPUs of the threads that run guest CPUs, by thread id.
+    :param has_others: whether the guest has threads that run no guest CPU.
+    """
+    held = place.held_cpus
+    if not any(cpus and cpus <= held for cpus in place.vcpu_cpus):
+        return frozenset(), NONE_HELD
+    found = {tid: cpus for tid, cpus in threads.items() if cpus <= held}
+    if has_others and place.emulator_cpus <= frozenset().union(*found.values()):
+        return frozenset(), NO_ROOM if found else ""
+    return frozenset(found), ""
+
+
+def decide_schedules(
+    present: Mapping[int, ThreadSchedule], wanted: Collection[int], schedule: ThreadSchedule
+) -> dict[int, ThreadSchedule]:
+    """The threads of a guest that need another schedule, each with that one.
+
+    :param present: the schedules of all threads of the guest.
+    :param wanted: the threads that should have ``schedule``.
+    """
+    if any(one.is_foreign for one in present.values()):
+        wanted = ()
+    found = {}
+    for tid, has in present.items():
+        goal = schedule if tid in wanted else USUAL
+        # Batch and idle schedules are another program's wish as well.
+        if has != goal and (has.is_own or (has == USUAL and goal is schedule)):
+            found[tid] = goal
+    return found
+
+
+class KernelSchedules:
+    """Reads and sets schedules of threads."""
+
+    def read(self, tid: int) -> ThreadSchedule | None:
+        """The schedule of a thread; None when it has ended."""
+        try:
+            return ThreadSchedule(os.sched_getscheduler(tid), os.sched_getparam(tid).sched_priority)
+        except ProcessLookupError:
+            return None
+
+    def write(self, tid: int, schedule: ThreadSchedule) -> None:
+        """Set the schedule of a thread.
+
+        :raises ProcessLookupError: it has ended.
+        :raises OSError: the kernel refuses it.
+        """
+        os.sched_setscheduler(tid, schedule.policy, os.sched_param(schedule.priority))
+
+
+def read_throttle(root: Path) -> str:
+    """A sentence about the kernel's limit for busy realtime threads of the host below ``root``.
+
+    Empty without a limit. From Linux 6.12 on, a busy realtime thread gives way only to threads that starve
+    (the fair server), which a dedicated CPU has none of.
+    """
+    folder = root / "proc/sys/kernel"
+    runtime, period = (
+        kernel_files.read_optional(f"{folder}/sched_rt_{name}_us") or "" for name in ("runtime", "period")
+    )
+    has_server = (root / "sys/kernel/debug/sched/fair_server").is_dir()
+    try:
+        limit, whole = int(runtime), int(period)
+    except ValueError:
+        return ""
+    if has_server or not 0 <= limit < whole:
+        return ""
+    return (
+        f"the kernel stops busy realtime threads for {(whole - limit) // 1000} ms in each"
+        f" {whole // 1000} ms (kernel.sched_rt_runtime_us)"
+    )

@@ -1,0 +1,45 @@
+"""Devices are read again only when an event or another address shows a change."""
+
+import pytest
+
+from compute_agent.agent.reload import DeviceSurvey, host_signature
+from tests.compute_agent.host.pci_trees import FakeDevice, make_pci_tree
+
+GPU = "0000:81:00.0"
+
+
+@pytest.fixture
+def root(tmp_path):
+    return make_pci_tree(tmp_path, [FakeDevice(("0000:80:01.0", GPU), node=1)])
+
+
+def test_a_change_of_drivers_and_links_is_no_change_of_the_host(root, load):
+    conf = load(f"[host]\nroot = {root}\n[pci]\nnodes = attributes\n")
+    survey = DeviceSurvey()
+    before = host_signature(conf, survey.read_devices(conf))
+    folder = root / "sys/bus/pci/devices" / GPU
+    (folder / "driver").symlink_to("/sys/bus/pci/drivers/vfio-pci")
+    (folder / "current_link_width").write_text("8\n")
+    fresh = DeviceSurvey()
+    assert host_signature(conf, fresh.read_devices(conf)) == before
+    for one in (survey, fresh):
+        one.close()
+
+
+def test_another_device_in_its_place_is_noticed(root, load):
+    conf = load(f"[host]\nroot = {root}\n[pci]\ndevice_spec = {{}}\n")
+    survey = DeviceSurvey()
+    before = survey.read_devices(conf)
+    (root / "sys/bus/pci/devices" / GPU / "device").write_text("0x2330\n")
+    fresh = DeviceSurvey()
+    assert fresh.read_devices(conf) != before
+    (root / "sys/bus/pci/devices" / GPU).unlink()
+    assert len(survey.read_devices(conf)) == len(before) - 1
+    for one in (survey, fresh):
+        one.close()
+
+
+def test_a_host_without_options_of_devices_reads_none(root, load):
+    survey = DeviceSurvey()
+    assert survey.read_devices(load(f"[host]\nroot = {root}\n")) == ()
+    survey.close()

@@ -1,0 +1,81 @@
+"""The devices of a host are listed and counted with their holders and links."""
+
+from prometheus_client import CollectorRegistry
+
+from compute_agent.host.pci_devices import read_pci_devices
+from compute_agent.inventory.device_providers import offer_devices, with_devices
+from compute_agent.inventory.device_spec import parse_device_specs
+from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
+from compute_agent.loops.devices import DeviceSource
+from compute_agent.pipeline.guest_cache import GuestView
+from tests.compute_agent.builders import build_guest
+from tests.compute_agent.host.pci_trees import FakeDevice, make_pci_tree
+from tests.compute_agent.inventory.machines import machine
+
+ROOT = "11111111-0000-4000-8000-000000000001"
+GPU, CARD, FUNCTIONS = "0000:81:00.0", "0000:82:00.0", ("0000:82:02.0", "0000:82:02.1")
+SPECS = parse_device_specs(
+    ['{"vendor_id": "10de", "resource_class": "gpu"}', '{"product_id": "154c", "resource_class": "nic"}']
+)
+
+
+class FakePipeline:
+    """A host state and views of guests."""
+
+    def __init__(self, tree, *views):
+        self.host_state, self.tree = self, tree
+        self._views = views
+
+    def guest_views(self):
+        return self._views
+
+
+def view(name, **held):
+    return GuestView(build_guest(name), held, None, "", "", (), {}, ())
+
+
+def source_of(root, *views):
+    make_pci_tree(
+        root,
+        [
+            FakeDevice(("0000:80:01.0", GPU), node=0, width=8),
+            FakeDevice(("0000:80:02.0", CARD), "8086", "1572", node=0, virtual=FUNCTIONS, max_virtual=4),
+            *(FakeDevice(("0000:80:02.0", each), "8086", "154c", node=0) for each in FUNCTIONS),
+        ],
+    )
+    topology = machine(cores=2)
+    tree = ProviderTree((ProviderNode("h", ROOT, None),))
+    tree, _ = with_devices(tree, offer_devices(SPECS, read_pci_devices(root)).providers, topology)
+    names = {node.device: node.uuid for node in tree.nodes}
+    held = [view(name, **{names[card]: {kind: amount}}) for name, card, kind, amount in views]
+    registry = CollectorRegistry()
+    return DeviceSource(root, FakePipeline(tree, *held), registry), registry
+
+
+def test_devices_are_listed_with_their_holders(tmp_path):
+    source, _ = source_of(tmp_path, ("web", CARD, "CUSTOM_NIC", 1))
+    gpu, card = source.list_uses()
+    assert (gpu.address, gpu.node, gpu.path, gpu.held_amount) == (GPU, 0, "pci0000:80/0000:80:01.0", 0)
+    assert gpu.in_words == f"{GPU} CUSTOM_GPU: free"
+    assert str(gpu.device.link) == "32 GT/s x8 of 32 GT/s x16"
+    assert card.in_words == f"{CARD} CUSTOM_NIC, 1 of 2 held: web"
+
+
+def test_metrics_count_held_and_free_devices_and_degraded_links(tmp_path):
+    _, registry = source_of(tmp_path, ("a", CARD, "CUSTOM_NIC", 1), ("b", GPU, "CUSTOM_GPU", 1))
+
+    def units(name, state):
+        labels = {"resource_class": name, "state": state}
+        return registry.get_sample_value("compute_agent_pci_devices", labels)
+
+    assert (units("CUSTOM_GPU", "held"), units("CUSTOM_GPU", "free")) == (1, 0)
+    assert (units("CUSTOM_NIC", "held"), units("CUSTOM_NIC", "free")) == (1, 1)
+    assert registry.get_sample_value("compute_agent_pci_link_share", {"device": GPU}) == 0.5
+    assert registry.get_sample_value("compute_agent_pci_degraded_links") == 1
+
+
+def test_a_device_that_is_gone_is_listed_without_driver_and_link(tmp_path):
+    source, registry = source_of(tmp_path)
+    (tmp_path / "sys/bus/pci/devices" / GPU).unlink()
+    assert source.list_uses()[0].device is None
+    assert registry.get_sample_value("compute_agent_pci_degraded_links") == 0

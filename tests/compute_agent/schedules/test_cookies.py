@@ -1,0 +1,212 @@
+"""Cookies of core scheduling: classes, cookies of others, refusals of the kernel, notes, and the way back."""
+
+import contextlib
+import errno
+
+import pytest
+
+from compute_agent.controllers.core_cookies import CoreCookieController
+from compute_agent.drivers import procfs
+from compute_agent.drivers.procfs import ProcessIdentity
+from compute_agent.files import UnsafeFileError
+from compute_agent.model.resource import CoreScope
+from compute_agent.schedules import cookie_notes, kernel_cookies
+from compute_agent.schedules.cookie_notes import NOTES_FILE, CookieNotesFile
+from compute_agent.schedules.cookies import CookieGuest, CookieNote, decide_cookies
+from compute_agent.schedules.kernel_cookies import CookieError, KernelCookies, NoSiblingsError
+from tests.compute_agent.schedules.cookie_host import CookieHost
+
+SCOPES = {"G": CoreScope.GUEST, "C": CoreScope.CLASS}
+
+
+@pytest.fixture
+def host(monkeypatch):
+    host = CookieHost()
+    monkeypatch.setattr(procfs, "identify_process", host.identify_process)
+    monkeypatch.setattr(procfs, "is_alive", host.is_alive)
+    return host
+
+
+@pytest.fixture
+def store(tmp_path):
+    return CookieNotesFile(tmp_path / NOTES_FILE)
+
+
+@pytest.fixture
+def lost():
+    return []
+
+
+@pytest.fixture
+def controller(host, store, lost):
+    return CoreCookieController(host, SCOPES, store, host, lambda: lost.append(1))
+
+
+def sync(controller, host):
+    controller.sync(host.targets(), ())
+
+
+def test_guests_of_a_class_share_a_cookie_and_others_have_their_own(controller, host):
+    for name, qos_class in (("a", "C"), ("b", "C"), ("c", "G"), ("d", "G"), ("e", "LS")):
+        host.start(name, qos_class)
+    rows = {row.subject: row.change for row in controller.plan_changes(host.targets(), ())}
+    assert rows == {
+        "a": "a cookie for class C",
+        "c": "a cookie for it alone",
+        "d": "a cookie for it alone",
+    }
+    sync(controller, host)
+    assert host.cookies_of("a") == host.cookies_of("b") != {0}
+    assert len(host.cookies_of("a") | host.cookies_of("c") | host.cookies_of("d")) == 3
+    assert host.cookies_of("e") == {0}
+    assert not list(controller.plan_changes(host.targets(), ()))
+
+
+def test_cookies_of_another_program_stay(controller, host, store):
+    host.start("a", "G")
+    host.make_own("a")
+    before = host.cookies_of("a")
+    sync(controller, host)
+    assert (host.cookies_of("a"), store.kept_notes, controller.refused) == (before, {}, {})
+
+
+def test_a_thread_that_lost_its_cookie_is_drift_and_gets_it_again(controller, host, lost):
+    host.start("a", "G")
+    sync(controller, host)
+    [cookie] = host.cookies_of("a")
+    guest = host.guests["a"]
+    guest.cookies[max(guest.cookies)] = 0
+    assert lost == []
+    sync(controller, host)
+    assert (host.cookies_of("a"), lost) == ({cookie}, [1])
+
+
+def test_a_preserved_guest_keeps_its_cookie_and_its_note(controller, host, store):
+    host.start("a", "G")
+    host.start("b", "G")
+    sync(controller, host)
+    before = host.cookies_of("a")
+    host.guests["a"].preserve = True
+    host.guests["a"].qos_class = "LS"
+    sync(controller, host)
+    assert host.cookies_of("a") == before
+    host.guests["a"].preserve = False
+    sync(controller, host)
+    assert host.cookies_of("a") == {0}
+    sync(controller, host)
+    assert store.kept_notes.keys() == {"b"}
+
+
+def test_release_gives_all_cookies_back(controller, host, store):
+    host.start("a", "C")
+    host.start("b", "C")
+    sync(controller, host)
+    releasing = CoreCookieController(host, {}, store, host)
+    guests = [target.guest for target in host.targets()]
+    items = list(releasing.release(guests, frozenset()))
+    assert [(item.kind, item.name, item.detail) for item in items] == [
+        ("core_scheduling", name, "a core cookie of 2 threads") for name in "ab"
+    ]
+    for item in items:
+        item.give_back()
+    assert host.cookies_of("a") | host.cookies_of("b") == {0}
+    assert store.kept_notes == {}
+
+
+def test_a_kernel_without_core_scheduling_is_a_refusal_of_each_guest(controller, host):
+    host.start("a", "G")
+    host.start("b", "LS")
+    host.refusal = CookieError(kernel_cookies.NOT_KNOWN)
+    sync(controller, host)
+    assert controller.refused == {
+        "a": ("core_scheduling: the kernel has no core scheduling (CONFIG_SCHED_CORE, Linux 5.14)",)
+    }
+    assert not list(controller.plan_changes(host.targets(), ()))
+
+
+def test_without_siblings_nothing_is_missing(controller, host, caplog):
+    host.start("a", "G")
+    host.refusal = NoSiblingsError()
+    with caplog.at_level("INFO"):
+        sync(controller, host)
+        sync(controller, host)
+    assert controller.refused == {}
+    assert caplog.text.count("No core has two threads online") == 1
+    host.refusal = None
+    sync(controller, host)
+    assert 0 not in host.cookies_of("a")
+
+
+def test_without_a_note_on_disk_no_cookie_is_given(controller, host, monkeypatch):
+    host.start("a", "G")
+    full = OSError(errno.ENOSPC, "no space")
+
+    def fail(path, content):
+        raise full
+
+    monkeypatch.setattr(cookie_notes, "write_durably", fail)
+    with pytest.raises(OSError, match="no space"):
+        sync(controller, host)
+    assert host.cookies_of("a") == {0}
+
+
+NOTE = CookieNote(ProcessIdentity(7, (1 << 63) + 1, "boot"), (1 << 64) - 1)
+
+
+def test_notes_survive_a_restart(tmp_path):
+    CookieNotesFile(tmp_path / "n").keep_notes({"a": NOTE})
+    assert CookieNotesFile(tmp_path / "n").kept_notes == {"a": NOTE}
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"version": 1, "sha256": "", "data": {}}', '{"version": 2}'])
+def test_a_damaged_file_is_put_aside(tmp_path, content, caplog):
+    path = tmp_path / "n"
+    path.write_text(content)
+    path.chmod(0o600)
+    store = CookieNotesFile(path)
+    assert store.kept_notes == {}
+    assert "guests keep their core cookies" in caplog.text
+    store.keep_notes({"a": NOTE})
+    assert CookieNotesFile(path).kept_notes == {"a": NOTE}
+
+
+def test_a_file_of_another_user_is_refused(tmp_path):
+    (tmp_path / "m").write_text("{}")
+    (tmp_path / "n").symlink_to(tmp_path / "m")
+    with pytest.raises(UnsafeFileError):
+        CookieNotesFile(tmp_path / "n").keep_notes({})
+
+
+def test_a_later_run_of_a_guest_gets_a_cookie_of_its_own():
+    note = {"a": CookieNote(ProcessIdentity(7, 1, "boot"))}
+    again = CookieGuest("a", ProcessIdentity(7, 2, "boot"), "guest a", {7: 0})
+    plan = decide_cookies([again], note)
+    assert plan.created == (again,)
+    assert plan.notes == {"a": CookieNote(again.main)}
+
+
+def test_the_kernels_answers_have_a_remedy(monkeypatch):
+    """This kernel may have core scheduling or not; each of its answers is a cookie or a known error."""
+    with contextlib.suppress(NoSiblingsError, CookieError):
+        assert KernelCookies().read_cookie(1 << 22) is None
+    for number, error in (
+        (errno.EPERM, "CAP_SYS_PTRACE"),
+        (errno.EINVAL, "CONFIG_SCHED_CORE"),
+        (errno.ENOMEM, "Cannot allocate"),
+    ):
+        monkeypatch.setattr(kernel_cookies.ctypes, "get_errno", lambda number=number: number)
+        monkeypatch.setattr(kernel_cookies, "_LIBC", Refusing())
+        with pytest.raises(CookieError, match=error):
+            KernelCookies().grant_cookie(1, [2])
+    monkeypatch.setattr(kernel_cookies.ctypes, "get_errno", lambda: errno.ESRCH)
+    KernelCookies().grant_cookie(1, [2])
+    KernelCookies().create_cookie(1)
+    assert KernelCookies().read_cookie(1) is None
+    monkeypatch.setattr(kernel_cookies.ctypes, "get_errno", lambda: errno.ENODEV)
+    with pytest.raises(NoSiblingsError):
+        KernelCookies().create_cookie(1)
+
+
+class Refusing:
+    def prctl(self, *arguments):
+        return -1

@@ -1,0 +1,224 @@
+"""Realtime schedules: the threads that get them, schedules of others, refusals, the way back."""
+
+import os
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compute_agent.controllers.base import GuestTarget
+from compute_agent.controllers.realtime import RealtimeController
+from compute_agent.drivers import procfs
+from compute_agent.model.guest import CpuAssignment
+from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.schedules.realtime import (
+    NO_ROOM,
+    NONE_HELD,
+    NOT_ALLOWED,
+    USUAL,
+    KernelSchedules,
+    ThreadSchedule,
+    choose_threads,
+    decide_schedules,
+    read_throttle,
+    realtime_schedule,
+)
+from tests.compute_agent.builders import cpu_set
+from tests.compute_agent.fakes import FakeDriver
+
+OWN = realtime_schedule(5, in_turn=False)
+NOVA = ThreadSchedule(os.SCHED_FIFO, 1)
+SCHEDULES = st.sampled_from(
+    [USUAL, OWN, realtime_schedule(9, True), NOVA, ThreadSchedule(os.SCHED_BATCH), ThreadSchedule(6)]
+)
+PLACE = CpuAssignment((cpu_set(2), cpu_set(3)), cpu_set(0, 1), (2, 3))
+
+
+@given(st.dictionaries(st.integers(1, 6), SCHEDULES), st.frozensets(st.integers(1, 8)))
+def test_schedules_of_others_stay_and_all_own_ones_are_as_wanted(present, wanted):
+    changes = decide_schedules(present, wanted, OWN)
+    after = present | changes
+    assert changes.keys() <= present.keys()
+    assert all(present[tid] != goal for tid, goal in changes.items())
+    has_foreign = any(one.is_foreign for one in present.values())
+    for tid, has in present.items():
+        if has.is_foreign or has.policy == os.SCHED_BATCH:
+            assert after[tid] == has
+        else:
+            assert after[tid] == (OWN if tid in wanted and not has_foreign else USUAL)
+    assert not decide_schedules(after, wanted, OWN)
+
+
+@pytest.mark.parametrize(
+    ("threads", "place", "has_others", "chosen", "reason"),
+    [
+        ({7: cpu_set(2), 8: cpu_set(3)}, PLACE, True, {7, 8}, ""),
+        ({7: cpu_set(2), 8: cpu_set(0)}, PLACE, True, {7}, ""),
+        # Pins come first.
+        ({7: cpu_set(0, 1, 2, 3)}, PLACE, True, set(), ""),
+        ({7: cpu_set(2)}, replace(PLACE, dedicated=()), True, set(), NONE_HELD),
+        # Emulator threads on the guest's own CPUs would starve.
+        ({7: cpu_set(2), 8: cpu_set(3)}, replace(PLACE, emulator_cpus=cpu_set(2, 3)), True, set(), NO_ROOM),
+        ({7: cpu_set(2)}, replace(PLACE, emulator_cpus=cpu_set(2, 3)), True, {7}, ""),
+        # All threads of a process are alike.
+        ({7: cpu_set(2, 3)}, replace(PLACE, emulator_cpus=cpu_set(2, 3)), False, {7}, ""),
+    ],
+)
+def test_threads_on_dedicated_cpus_alone_are_chosen(threads, place, has_others, chosen, reason):
+    assert choose_threads(threads, place, has_others) == (chosen, reason)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "period", "server", "text"),
+    [
+        ("950000", "1000000", False, "50 ms in each 1000 ms"),
+        ("-1", "1000000", False, ""),
+        ("1000000", "1000000", False, ""),
+        ("950000", "1000000", True, ""),
+        ("", "", False, ""),
+    ],
+)
+def test_the_kernels_limit_is_said(tmp_path, runtime, period, server, text):
+    folder = tmp_path / "proc/sys/kernel"
+    folder.mkdir(parents=True)
+    if runtime:
+        (folder / "sched_rt_runtime_us").write_text(runtime)
+        (folder / "sched_rt_period_us").write_text(period)
+    if server:
+        (tmp_path / "sys/kernel/debug/sched/fair_server").mkdir(parents=True)
+    found = read_throttle(tmp_path)
+    assert text in found
+    assert bool(text) == bool(found)
+
+
+class FakeSchedules(KernelSchedules):
+    def __init__(self):
+        self.schedules, self.refusal = {}, None
+
+    def read(self, tid):
+        return self.schedules.get(tid, USUAL)
+
+    def write(self, tid, schedule):
+        if self.refusal:
+            raise self.refusal
+        self.schedules[tid] = schedule
+
+
+class RealtimeHost:
+    """A driver with one guest of two threads on dedicated CPUs."""
+
+    def __init__(self, monkeypatch):
+        self.driver, self.schedules, self.lost = FakeDriver(range(4)), FakeSchedules(), []
+        self.guest = self.driver.create_guest("a", "a", GuestSettings(vcpus=2, qos_class="RT"), ())
+        self.threads = self.driver.affinities["a"]
+        self.threads.update(zip(self.threads, PLACE.vcpu_cpus, strict=True))
+        self.driver.vcpu_cpus["a"] = dict(enumerate(PLACE.vcpu_cpus))
+        self.throttle = ""
+        monkeypatch.setattr(procfs, "thread_affinity", self.threads.get)
+
+    def controller(self, **priorities):
+        return RealtimeController(
+            self.driver, priorities, self.schedules, lambda: self.throttle, lambda: self.lost.append(1)
+        )
+
+    def target(self, **settings):
+        guest = replace(self.guest, settings=replace(self.guest.settings, **settings))
+        return GuestTarget(guest, PLACE, frozenset(range(4)))
+
+    def present(self):
+        return {self.schedules.read(tid) for tid in self.threads}
+
+
+@pytest.fixture
+def host(monkeypatch):
+    return RealtimeHost(monkeypatch)
+
+
+def test_guest_cpus_get_the_priority_and_give_it_back(host):
+    controller = host.controller(RT=5)
+    [row] = controller.plan_changes([host.target()], ())
+    assert (row.subject, row.change) == ("a", "2 threads -> realtime priority 5")
+    assert controller.apply(host.target())
+    assert host.present() == {OWN}
+    assert not controller.apply(host.target())
+    # Another class, and a reload: another controller finds the threads by their mark.
+    controller = host.controller(RT=5)
+    controller.sync([host.target(qos_class="LS")], ())
+    assert host.present() == {USUAL}
+    assert host.lost == []
+
+
+def test_release_finds_the_threads_by_their_mark(host):
+    host.controller(RT=5).sync([host.target()], ())
+    host.schedules.schedules[min(host.threads)] = USUAL
+    [item] = host.controller().release([host.guest], frozenset())
+    assert (item.kind, item.detail) == ("realtime", "1 threads")
+    item.give_back()
+    assert host.present() == {USUAL}
+    assert not list(host.controller().release([host.guest], frozenset()))
+
+
+def test_a_thread_that_lost_its_schedule_is_drift_and_a_new_one_is_not(host):
+    controller = host.controller(RT=5)
+    controller.sync([host.target()], ())
+    host.threads[5000] = cpu_set(2)
+    controller.sync([host.target()], ())
+    assert (host.present(), host.lost) == ({OWN}, [])
+    host.schedules.schedules[5000] = USUAL
+    controller.sync([host.target()], ())
+    assert (host.present(), host.lost) == ({OWN}, [1])
+
+
+def test_a_guest_of_novas_realtime_stays(host):
+    host.schedules.schedules[max(host.threads)] = NOVA
+    controller = host.controller(RT=5)
+    controller.sync([host.target()], ())
+    assert host.present() == {USUAL, NOVA}
+    assert controller.refused == {}
+
+
+def test_threads_that_cannot_be_told_apart_take_turns(host):
+    host.driver.vcpu_cpus.clear()
+    host.controller(RT=5).sync([host.target()], ())
+    assert host.present() == {realtime_schedule(5, in_turn=True)}
+
+
+def test_refusals_and_limits_are_said(host):
+    controller = host.controller(RT=5)
+    host.schedules.refusal, host.throttle = PermissionError(), "a limit"
+    assert not controller.apply(host.target())
+    assert controller.refused == {"a": (f"realtime_priority: {NOT_ALLOWED}",)}
+    host.schedules.refusal = None
+    controller.sync([host.target()], ())
+    assert controller.refused == {"a": ("realtime_priority: a limit",)}
+    host.throttle = ""
+    assert not controller.apply(host.target())
+    assert controller.refused == {}
+
+
+def test_a_preserved_or_ended_guest_is_left_alone(host):
+    controller = host.controller(RT=5)
+    controller.sync([host.target(preserve=True)], ())
+    assert not controller.apply(host.target(preserve=True))
+    assert host.present() == {USUAL}
+    host.driver.end(host.guest)
+    controller.sync([host.target()], ())
+    assert controller.refused == {}
+    assert not list(controller.plan_changes([host.target()], ()))
+
+
+def test_a_thread_of_this_kernel_gets_a_schedule_and_loses_it():
+    kernel = KernelSchedules()
+    assert kernel.read(1 << 22) is None
+    # pid 0 is the calling thread.
+    before = kernel.read(0)
+    try:
+        kernel.write(0, realtime_schedule(1, in_turn=True))
+    except PermissionError:
+        pytest.skip("it takes CAP_SYS_NICE")
+    try:
+        assert kernel.read(0) == realtime_schedule(1, in_turn=True)
+    finally:
+        kernel.write(0, before)
+    assert kernel.read(0) == before
