@@ -177,7 +177,7 @@ def _check_realtime(classes: Mapping[str, QosClass]) -> None:
     for one in classes.values():
         if one.cpu.realtime_priority and one.cpu.cpu_idle:
             raise ConfigError(
-                f"[{QOS_CLASS}{one.name}] cpu_idle and realtime_priority exclude each other: remove one of them"
+                f"[{QOS_CLASS}{one.name}] cpu_idle and realtime_priority exclude each other: remove one"
             )
 
 
