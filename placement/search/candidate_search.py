@@ -142,18 +142,20 @@ class CandidateSearch:
         self._known_unused: dict[int, Provider] = {}
         #: sets of sharing providers that served a tree which gave nothing itself
         self._alone: set[tuple[int, ...]] = set()
+        #: provider sets with summaries in the size of the answer
+        self._sized: set[ProviderSet] = set()
 
     def chunk_size(self) -> int:
         """Return the number of offers between two checks of the size: fewer for requests of many groups."""
         return max(1, _CHUNK // len(self._needs))
 
-    def size_of(self, offers: Sequence[Offer]) -> int:
-        """Return the approximate size, in bytes, of an answer with these offers."""
+    def added_size(self, offers: Sequence[Offer]) -> int:
+        """Return the approximate size, in bytes, that these offers add to the answer."""
         candidates = sum([len(patterns) for _, patterns in offers])
-        # a set: the summaries of a tree are in an answer once, however many candidates it has
-        summaries = sum(
-            [provider_set.own_count for provider_set in {provider_set for provider_set, _ in offers}]
-        )
+        # the summaries of a tree are in an answer once, however many candidates it has
+        added = {provider_set for provider_set, _ in offers} - self._sized
+        self._sized |= added
+        summaries = sum([provider_set.own_count for provider_set in added])
         return candidates * self._candidate_size + summaries * _SUMMARY_SIZE
 
     @cached_property
@@ -409,11 +411,11 @@ def find_candidates(
     offers = _while_it_lasts(offers)
     chunk = looking.chunk_size()
     found = list(islice(offers, chunk))
-    size = looking.size_of(found) if len(found) == chunk else 0
+    size = looking.added_size(found) if len(found) == chunk else 0
     # the size is checked only after a full chunk: most answers are smaller
     while more := budget.allows_size(size) and list(islice(offers, chunk)):
         found += more
-        size += looking.size_of(more)
+        size += looking.added_size(more)
     if budget.ended and not found:
         raise _too_much(request, budget)
     return found if in_turn else _host_by_host(found)

@@ -12,6 +12,7 @@ one tree at a time.
 
 import random
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import chain, product, tee
 from operator import ge, itemgetter
 from typing import Any, Final, NamedTuple
@@ -90,6 +91,7 @@ class CompiledRequest:
         self._shape = tree.shape
         self._options = options
         self._searched = searched
+        self._shared_ids = tuple([each.id for each in shared])
         #: steps that a check of all options costs
         self._steps = sum([len(own) + len(sharing) for own, sharing in options])
         #: the indexes of the needs, those first that recent trees could not serve
@@ -106,7 +108,7 @@ class CompiledRequest:
             # only the lineages of options matter: other providers cannot be in a subtree rule
             related = tuple([lineages[at] for at in sorted(used)]) if rules.by_lineage else ()
             # positions of pools begin behind those of the tree, and pools have free amounts of their own
-            whose = (len(lineages), *[each.id for each in shared]) if shared else ()
+            whose = (len(lineages), self._shared_ids) if shared else ()
             self._apart = (related, traits, whose)
         self._relevant: Callable[[tuple[int, ...]], Any] | None = None
         self._by_relevant: dict[Hashable, Iterable[PatternBatch]] | None = None
@@ -155,12 +157,13 @@ class CompiledRequest:
         if options is None or contested is None:
             return ()
         likeness: Hashable = (*map(tuple, options), *contested, self._apart)
-        kinds = self._kinds_at(provider_set, options)
-        if kinds is not None:
+        is_wide = self._is_wide(options)
+        if is_wide:
             # trees with the same ways differ in which of these are equivalent
-            likeness = likeness, tuple(kinds.of_providers.values()), tuple(kinds.of_needs)
+            likeness = likeness, self._families
         known = self._searched.batches.get(likeness)
         if known is None:
+            kinds = self._kinds_at(provider_set, options) if is_wide else None
             patterns = self._find_patterns(provider_set, options, kinds=kinds)
             # one batch at once: mostly it is all, and a tuple is cheaper to share than an iterator
             first, more = self._next_batch(patterns)
@@ -171,16 +174,27 @@ class CompiledRequest:
             self._searched.batches[likeness] = known
         return known
 
+    def _is_wide(self, options: Sequence[Sequence[int]]) -> bool:
+        """Return whether there may be many equivalent ways."""
+        # needs of the same terms, or many options of one: only these multiply equivalent ways
+        return (self._rules.any_alike or max(map(len, options)) >= _WIDE) and count_ways(
+            options, _WIDE - 1
+        ) >= _WIDE
+
+    @cached_property
+    def _families(self) -> Hashable:
+        """A key of the relations that decide which options are equivalent: parents, children and pools."""
+        lineages = self._shape.lineages
+        parents = {each[1] for each in lineages if len(each) > 1}
+        used = sorted({at for own, _ in self._options for at, _ in own})
+        # a provider with children is like no other one
+        families = tuple([None if at in parents else lineages[at][1:2] for at in used])
+        return len(lineages), families, self._shared_ids
+
     def _kinds_at(
         self, provider_set: ProviderSet, options: Sequence[Sequence[int]]
     ) -> AssignmentKinds | None:
-        """Return the kinds of needs and providers; None if there are few ways, or no two are equivalent."""
-        # needs of the same terms, or many options of one: only these multiply equivalent ways
-        if (
-            not (self._rules.any_alike or max(map(len, options)) >= _WIDE)
-            or count_ways(options, _WIDE - 1) < _WIDE
-        ):
-            return None
+        """Return the kinds of needs and providers; None if no two are equivalent."""
         members = provider_set.members
         self._rules.budget.spend(sum(map(len, options)))
         kinds = AssignmentKinds(self._rules, [[members[at] for at in found] for found in options])

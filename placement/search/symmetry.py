@@ -91,11 +91,16 @@ class AssignmentKinds:
         # its own id as the signature: it is like no other one
         if provider.id in self._parents:
             return provider.id
-        classes = sorted({name for index in serves for name, _ in rules.needs[index].resources})
+        # all options have enough for one need, and none needs more than all needs together
+        contested = [
+            min(available_amount(provider, name), rules.contested[name])
+            for name, asking in rules.adding_up.items()
+            if any(index in serves for index in asking)
+        ]
         return (
             provider.parent_id,
             tuple(serves),
-            tuple([available_amount(provider, name) for name in classes]),
+            tuple(contested),
             tuple([not provider.traits.isdisjoint(traits) for traits in rules.unsuffixed_traits]),
         )
 

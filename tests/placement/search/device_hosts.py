@@ -74,7 +74,8 @@ def device_requests(draw: st.DrawFn) -> CandidatesRequest:
 def class_of(snapshot: ModelSnapshot, request: CandidatesRequest, found: Found) -> Hashable:
     """A key that candidates have in common if they differ only in equal groups and equal devices.
 
-    Devices are equal if they are leaves below one provider, with the same free amounts and requested traits.
+    Devices are equal if they are leaves below one provider, with the same requested traits. They have enough
+    free for the same groups, and the same for all groups together if one device may serve several.
     """
     suffixes_at: dict[int, list[str]] = {}
     for suffix, provider_id in found[1]:
@@ -100,6 +101,11 @@ def _provider_class(snapshot: ModelSnapshot, request: CandidatesRequest, provide
     if provider.parent_id is None or any(each.parent_id == provider.id for each in snapshot):
         return provider.id
     named = {trait for group in request.groups for traits in group.required for trait in traits}
-    asked = {name for group in request.groups for name in group.resources}
-    free = {name: provider.free(name) for name in provider.inventories if name in asked}
-    return provider.parent_id, tuple(sorted(free.items())), frozenset(provider.traits & named)
+    free = []
+    for name, inventory in sorted(provider.inventories.items()):
+        asked = [group.resources[name] for group in request.groups if name in group.resources]
+        available = min(provider.free(name), inventory.max_unit)
+        free.append(tuple(available >= amount for amount in asked))
+        if len(asked) > 1 and request.group_policy != "isolate":
+            free.append((min(available, sum(asked)),))
+    return provider.parent_id, tuple(free), frozenset(provider.traits & named)

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
+from placement.search.budget import SearchBudget
 from placement.search.candidate_search import find_candidates
 from placement.search.candidates import AllocationCandidate, candidates_of
 from placement.search.request import CandidatesRequest, RequestGroup
@@ -171,3 +172,44 @@ def test_devices_with_amounts_of_their_own_take_few_choices(choices: Counter[str
     assert find(build(Spec("h"), *nodes, *devices), near) == []
     # 2 to the power of 14 at each node without proofs
     assert choices["taken"] < 1_000
+
+
+# a device may serve several groups, so that each partition of 8 is a way of its own
+@pytest.mark.parametrize(("policy", "distinct"), [("none", 22), ("isolate", 1)])
+def test_amounts_beyond_all_groups_make_no_difference(policy: str, distinct: int) -> None:
+    devices = (Spec(f"h{host}d{at}", f"h{host}", {GPU: 8 + at}) for host in range(30) for at in range(16))
+    snapshot = build(*(Spec(f"h{host}") for host in range(30)), *devices)
+    request = CandidatesRequest(asking(8).groups, group_policy=policy)
+    found = find_candidates(snapshot, request, max_candidates=30 * distinct)
+    assert len({provider_set for provider_set, _ in found}) == 30
+
+
+def test_equal_hosts_are_searched_once(choices: Counter[str]) -> None:
+    """The plainest request at hosts with eight nodes, each with its own amount free."""
+    nodes = [
+        Spec(f"h{host}n{at}", f"h{host}", {"PCPU": 64}, used={"PCPU": (host * 7 + at * 5) % 60})
+        for host in range(50)
+        for at in range(8)
+    ]
+    snapshot = build(*(Spec(f"h{host}") for host in range(50)), *nodes)
+    found = find(snapshot, CandidatesRequest((RequestGroup("", {"PCPU": 2}),)))
+    assert len(found) == 400
+    assert choices["tried"] <= 3 * 8
+
+
+def test_summaries_are_in_the_size_of_the_answer_once() -> None:
+    class Sizes(SearchBudget):
+        largest = 0
+
+        def allows_size(self, size: int) -> bool:
+            self.largest = max(self.largest, size)
+            return super().allows_size(size)
+
+    sizes = []
+    # the first way of each host, and the others
+    for limit in (300, 600):
+        budget = Sizes()
+        find_candidates(hosts(300, 8, 0), asking(2), max_candidates=limit, budget=budget)
+        sizes.append(budget.largest)
+    # nine providers of each host have a summary, of some 400 bytes
+    assert sizes[1] < 1.2 * sizes[0]
