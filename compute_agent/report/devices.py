@@ -60,9 +60,7 @@ def keep_gone_devices(
             continue
         amounts = {name: held(uuid, name) for name in provider.inventories}
         traits = provider.traits & owned[uuid].traits
-        is_used = os_traits.HW_PCI_ONE_TIME_USE in traits and any(
-            map(_is_full, provider.inventories.values())
-        )
+        is_used = os_traits.HW_PCI_ONE_TIME_USE in traits and _is_reserved(provider.inventories)
         if not (is_used or any(amounts.values())):
             continue
         # The parent may have gone together with the device.
@@ -109,11 +107,13 @@ def _is_used(node: ProviderNode, reported: Mapping[str, ReportedProvider], held:
     # A class that is not derived any more may be the former class of the device.
     classes = [name for name in there if name == node.device_class or name not in node.inventories]
     # The reserve is the memory of the use: it outlives the guest and the state of the agent.
-    return any(_is_full(there[name]) or held(node.uuid, name) for name in classes)
+    return _is_reserved({name: there[name] for name in classes}) or any(
+        held(node.uuid, name) for name in classes
+    )
 
 
-def _is_full(inventory: ProviderInventory) -> bool:
-    return inventory.reserved >= inventory.total
+def _is_reserved(inventories: Mapping[str, ProviderInventory]) -> bool:
+    return any(one.reserved >= one.total for one in inventories.values())
 
 
 def reserve_inventories(inventories: Mapping[str, ProviderInventory]) -> dict[str, ProviderInventory]:

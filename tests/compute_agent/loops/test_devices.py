@@ -78,7 +78,7 @@ def test_metrics_count_held_and_free_devices_and_degraded_links(tmp_path):
 
 
 def test_a_class_of_a_provider_file_is_no_device(tmp_path):
-    source, registry = source_of(tmp_path, ("web", CARD, "CUSTOM_EXTRA", 5))
+    source, _ = source_of(tmp_path, ("web", CARD, "CUSTOM_EXTRA", 5))
     tree = source._pipeline.tree
     source._pipeline.tree = replace(
         tree,
