@@ -35,6 +35,11 @@ BANNED: Final = re.compile(
     re.IGNORECASE,
 )
 
+HEADING: Final = re.compile(
+    r"^(Nouns|Imports|Modules|Invariants|A worked example|(?:The )?[Oo]rder of calls) [A-Z*`]", re.MULTILINE
+)
+"""A heading of a package's document that a rewrapping program has joined with its paragraph."""
+
 PAGES: Final = ("README.md", "CONTRIBUTING.md", "benchmarks/*.md", "doc/**/*.md")
 _GENERATED: Final = "doc/_build"
 _QUOTING: Final = "doc/developer/style.md"
@@ -65,6 +70,8 @@ def problems_of_text(text: str, *, opens: bool) -> Iterator[tuple[str, str]]:
 
     :param opens: whether the text begins a docstring or a help, so that its first word counts.
     """
+    if (found := HEADING.search(text)) is not None:
+        yield "heading without a line of its own", found.group()
     if opens and (found := OPENING.match(text.lstrip())):
         yield "opening word", found[0]
     plain = _CODE.sub("Code", text)  # capital: a sentence may start with code

@@ -236,8 +236,11 @@ class ConfigReloader:
                 outcome=failed,
             )
             return
-        before, self._values = self._values, option_values(self._in_force.current.options)
-        changed = "; ".join(changed_values(before, self._values)) or "no option has changed"
+        before, now = self._values, option_values(self._in_force.current.options)
+        self._values = now or before
+        changed = "the files have changed meanwhile, so the changed options are not known"
+        if before is not None and now is not None:
+            changed = "; ".join(changed_values(before, now)) or "no option has changed"
         LOG.info("Options: %s", changed)
         record(LOG.info, kind, None, "The configuration and the host were read again", reason=changed)
 

@@ -1,9 +1,10 @@
 """The agent's ini file: options by section.
 
-Modules Each section, or family of sections such as ``[watermark:NAME]``, has a module of its name, however
-    short. So a question about an option leads to one file. The module of a section has
-    ``register_opts(conf)``, which makes its options known. The function ``list_opts()`` returns them by group
-    for ``oslo-config-generator``. ``MODULES`` lists these modules.
+Modules
+    Each section, or family of sections such as ``[watermark:NAME]``, has a module of its name, however short.
+    So a question about an option leads to one file. The module of a section has ``register_opts(conf)``,
+    which makes its options known. The function ``list_opts()`` returns them by group for
+    ``oslo-config-generator``. ``MODULES`` lists these modules.
 
     - ``duration``: the type of lengths of time
     - ``written``: the text of ini files, for errors about unknown options and comments

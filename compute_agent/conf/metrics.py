@@ -45,7 +45,7 @@ OPTS: Final = [
         type=GuestCountType(),
         default="100",
         help="Number of guests with metrics of their own (compute_agent_guest_...), or all. A guest has about"
-        " 15 series. If the host has more guests, those with the most CPU time since the last scrape have"
+        " 15 series. If the host has more guests, those with the most CPU time in the last minute have"
         " series. With 0 the agent reads no files for these metrics.",
     ),
 ]

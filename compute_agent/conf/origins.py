@@ -14,6 +14,7 @@ from compute_agent.conf import written
 
 DEFAULT: Final = "default"
 SECRET: Final = "***"
+_MAX_SHOWN: Final = 80
 MAX_CHANGES: Final = 20
 """The number of changed options that a sentence names."""
 _SOUNDS_SECRET: Final = re.compile(r"password|secret|token", re.I)
@@ -36,11 +37,12 @@ class OptionOrigin:
 
 
 def settings(
-    conf: cfg.ConfigOpts, called: Mapping[Path, str] = MappingProxyType({})
+    conf: cfg.ConfigOpts, called: Mapping[Path, str] = MappingProxyType({}), *, masked: bool = True
 ) -> Iterator[OptionOrigin]:
     """All known options by section, then unknown ones in the files.
 
     :param called: names of files that are not shown by their paths.
+    :param masked: whether secrets are ``***``.
 
     :raises OSError: a file is gone, or cannot be read any more.
     """
@@ -56,7 +58,7 @@ def settings(
             value = getattr(holder, option.dest)
         except (cfg.NoSuchOptError, cfg.NoSuchGroupError):  # a plugin registers it when it is used
             for text, file in texts.values():
-                yield OptionOrigin(section, option.dest, SECRET if option.secret else text, file)
+                yield OptionOrigin(section, option.dest, SECRET if option.secret and masked else text, file)
             continue
         location = conf.get_location(option.dest, None if section == "DEFAULT" else section)
         if location is not None and location.location is cfg.Locations.environment:
@@ -67,25 +69,52 @@ def settings(
             origin = f"{texts[place][1]}{there}"
         else:
             origin = DEFAULT
-        yield OptionOrigin(section, option.dest, SECRET if option.secret and value else _text(value), origin)
+        hidden = masked and option.secret and value
+        yield OptionOrigin(section, option.dest, SECRET if hidden else _text(value), origin)
     free = agent_conf.free_sections(conf)
     families = tuple(name for name in free if name.endswith(":"))
     for (section, name), (text, file) in found.items():
         effect = "" if section in free or section.startswith(families) else ", without effect"
-        yield OptionOrigin(section, name, SECRET if _SOUNDS_SECRET.search(name) else text, f"{file}{effect}")
+        hidden = masked and _SOUNDS_SECRET.search(name)
+        yield OptionOrigin(section, name, SECRET if hidden else text, f"{file}{effect}")
 
 
-def option_values(conf: cfg.ConfigOpts) -> dict[tuple[str, str], str]:
-    """The value of each option in force by section and name; ``***`` for secret ones."""
+@dataclass(frozen=True, slots=True)
+class OptionValue:
+    """The value of an option, to be compared with a later one.
+
+    :ivar shown: what an operator may read; empty for a value that may be a secret.
+    :ivar mark: differs between two values of one option.
+    """
+
+    shown: str
+    mark: int
+
+    def __str__(self) -> str:
+        return self.shown if len(self.shown) <= _MAX_SHOWN else f"{self.shown[:_MAX_SHOWN]}..."
+
+
+OptionValues = Mapping[tuple[str, str], OptionValue]
+"""Values by section and name of the option."""
+
+
+def option_values(conf: cfg.ConfigOpts) -> OptionValues | None:
+    """The value of each option in force; None if a file went away, or changed, after it was read."""
+    secret = {(section, option.dest): option.secret for section, option in _known_options(conf)}
+    found = {}
     try:
-        return {(one.section, one.option): one.value for one in settings(conf)}
-    except OSError:
-        return {}  # A file went away after it was read: the next reload says so.
+        for one in settings(conf, masked=False):
+            key = one.section, one.option
+            # An unknown option of a section such as [placement] may be a misspelt secret.
+            hidden = secret.get(key, ":" not in one.section) or _SOUNDS_SECRET.search(one.option)
+            # Python's hash has a key of this process, and tells nothing about the value.
+            found[key] = OptionValue("" if hidden else one.value, hash(one.value))
+    except (OSError, cfg.Error):
+        return None
+    return found
 
 
-def changed_values(
-    before: Mapping[tuple[str, str], str], after: Mapping[tuple[str, str], str]
-) -> Iterator[str]:
+def changed_values(before: OptionValues, after: OptionValues) -> Iterator[str]:
     """A few words about each option with another value, such as ``[policy] name = follow (was none)``.
 
     Beyond ``MAX_CHANGES`` options there is only their number.
@@ -94,7 +123,9 @@ def changed_values(
     for section, option in changed[:MAX_CHANGES]:
         old, new = before.get((section, option)), after.get((section, option))
         if new is None:
-            yield f"[{section}] {option} removed (was {old})"
+            yield f"[{section}] {option} removed"
+        elif not new.shown:
+            yield f"[{section}] {option} changed"
         else:
             yield f"[{section}] {option} = {new} ({'new' if old is None else f'was {old}'})"
     if len(changed) > MAX_CHANGES:

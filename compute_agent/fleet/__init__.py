@@ -1,6 +1,7 @@
 """Settings that hosts of a group share, from one signed file.
 
-Nouns A *group* of hosts has its settings from one *source*: a folder, or the address of one over HTTPS. The
+Nouns
+    A *group* of hosts has its settings from one *source*: a folder, or the address of one over HTTPS. The
     source has one file for each group, ``GROUP.conf``. The content of a file at a time is a *revision*: an
     ini file below a head with the group, the *generation*, and optionally an expiry. The signature covers all
     of it.

@@ -4,9 +4,10 @@ Nouns
     The *limit* of a guest CPU is the set of CPUs that the definition allows: CPUs to which it is pinned, on
     the nodes to which its memory is strictly bound. A guest without demands has no limits.
 
-An example A host has two NUMA nodes, CPUs 0-3 and 4-7. A guest has two cells of two guest CPUs, with memory
-    strictly from node 0 and from node 1. The limits of the guest CPUs are 0-3, 0-3, 4-7, 4-7. Of the
-    dedicated CPUs 1, 2, 5 and 6 it gets 1, 2, 5 and 6 in this order.
+An example
+    A host has two NUMA nodes, CPUs 0-3 and 4-7. A guest has two cells of two guest CPUs, with memory strictly
+    from node 0 and from node 1. The limits of the guest CPUs are 0-3, 0-3, 4-7, 4-7. Of the dedicated CPUs 1,
+    2, 5 and 6 it gets 1, 2, 5 and 6 in this order.
 
 Invariants
     - A guest CPU gets no CPU outside its limit.

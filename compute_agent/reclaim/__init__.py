@@ -1,6 +1,7 @@
 """Shared CPUs that guests leave unused, and the part of these that may be promised to other guests.
 
-Nouns A *zone* is a NUMA node, or the host where its nodes have no providers of their own. The capacity of a
+Nouns
+    A *zone* is a NUMA node, or the host where its nodes have no providers of their own. The capacity of a
     zone is the number of its shared CPUs. Guests that hold ``CUSTOM_RECLAIMED_VCPU`` run on CPU time that the
     *others* leave: all other guests, and the system.
 

@@ -13,9 +13,10 @@ Modules
     - ``client``: one method for each request; ``transport``, ``bounded_http``, ``answers`` and ``tracing``
       are below it
 
-Order of calls A report reads the providers (``reporter.ProviderReader``), reserves held amounts and plans.
-    The reporter saves the names that may become the agent's own, sends the plan, and saves the names that
-    have become its own. After a crash between these steps the agent still knows all of its parts.
+Order of calls
+    A report reads the providers (``reporter.ProviderReader``), reserves held amounts and plans. The reporter
+    saves the names that may become the agent's own, sends the plan, and saves the names that have become its
+    own. After a crash between these steps the agent still knows all of its parts.
 
 Plans, reshapes and judgements are pure functions. ``loops``, ``agent`` and ``cmd`` import this package; it
 imports ``inventory``, ``host`` and ``model``, and no driver.

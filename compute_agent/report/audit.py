@@ -3,7 +3,8 @@
 :func:`resolve_holdings` finds the consumer through which a migrating guest holds its place.
 :func:`compare_holdings` finds differences; :func:`decide_creation` and :func:`decide_deletion` repair them.
 
-Nouns Before Nova moves or resizes a guest, its conductor gives the guest's allocations to another consumer,
+Nouns
+    Before Nova moves or resizes a guest, its conductor gives the guest's allocations to another consumer,
     that of the *migration*, in one request (POST /allocations). The conductor then claims the destination for
     the guest, which runs here until the move ends. After a confirmed move the migration's consumer
     disappears. After a reverted one the guest gets its allocations back, again in one request.

@@ -1,7 +1,8 @@
 """Recognises an older copy of Placement's database, and gives lost allocations back to consumers.
 
-Nouns A database that was restored, or failed over to a replica that lagged behind, lacks its last writes. To
-    a host this looks as if the allocations of guests had been deleted. A *loss* is a guest with other
+Nouns
+    A database that was restored, or failed over to a replica that lagged behind, lacks its last writes. To a
+    host this looks as if the allocations of guests had been deleted. A *loss* is a guest with other
     allocations than before.
 
 Evidence

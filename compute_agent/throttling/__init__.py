@@ -18,11 +18,12 @@ Modules
     - ``arbiter`` and ``evictions`` call the worker, the driver and Placement.
     - ``settings`` is the configuration, ``levers`` the arithmetic of limits, ``actions`` the terms of plans.
 
-A worked example The host uses 7.5 cores, and ``[watermark:cpu]`` throttles above 7. The plan takes the
-    largest best-effort guest from 4 to 3.2 cores. The executor writes that limit to the state file and asks
-    the arbiter. The arbiter asks the worker. Meanwhile interference limits the same guest to 2.5 cores in
-    favour of a neighbour: 2.5 are in force. When interference removes its limit, 3.2 are in force. When the
-    host has been calm for the cool-down, the guest has all of its allotment again, and the file has no limit.
+A worked example
+    The host uses 7.5 cores, and ``[watermark:cpu]`` throttles above 7. The plan takes the largest best-effort
+    guest from 4 to 3.2 cores. The executor writes that limit to the state file and asks the arbiter. The
+    arbiter asks the worker. Meanwhile interference limits the same guest to 2.5 cores in favour of a
+    neighbour: 2.5 are in force. When interference removes its limit, 3.2 are in force. When the host has been
+    calm for the cool-down, the guest has all of its allotment again, and the file has no limit.
 
 What always holds
     - No action concerns a protected guest (with dedicated CPUs, or of a class above ``[qos] highest_class``).

@@ -3,17 +3,14 @@
 JSON with a version and a checksum, replaced as a whole. A lost file does little harm: the first round removes
 limits that are not in the file, the scheduling switch is set explicitly, and baselines are learnt again.
 
-Former releases They kept watermarks in a part of the agent's ``state.json``, and interference in
-    ``interference.json``. Both parts are taken over at the start, and removed as soon as this file is
-    durable.
+Former releases
+    They kept watermarks in a part of the agent's ``state.json``, and interference in ``interference.json``.
+    Both parts are taken over at the start, and removed as soon as this file is durable.
 
 Downgrade
-    An older release that runs again finds neither part, as if its state had been lost:
-
-    - The older release removes all limits in its first round.
-    - The older release sets the scheduling switch by its first round.
-    - The older release asks guests again to leave only if usage is still above the threshold.
-    - The older release learns baselines for five minutes.
+    An older release that runs again finds neither part, as if its state had been lost. It removes all
+    limits in its first round, and sets the scheduling switch by that round. It asks guests again to leave
+    only if usage is still above the threshold. It learns baselines for five minutes.
 
     The old parts must not remain: the older release would limit and stop guests for reasons that are long
     over. This file stays meanwhile. The next upgrade takes over the parts that the older release has written,

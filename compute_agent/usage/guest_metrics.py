@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry
@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 
 from compute_agent.classes.guest_classes import QosClasses
 from compute_agent.drivers.base import GuestThreads
+from compute_agent.model.messages import printable_text
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.usage.rounds import (
@@ -37,6 +38,11 @@ PRESSURES: Final = ("cpu", "memory", "io")
 """The resources with a file of pressure in a group (Documentation/accounting/psi.rst)."""
 
 _MICROSECONDS: Final = 1_000_000
+
+CHOICE_SECONDS: Final = 60.0
+"""How long the guests with series stay the same, if the host has too many."""
+
+_MAX_LABEL: Final = 255
 
 RequestedLimits = Mapping[str, Mapping[str, Mapping[ThrottleControl, float]]]
 """Limits by trigger, uuid of the guest and control, each in the unit of its lever."""
@@ -62,6 +68,7 @@ class GuestMetrics(Collector):
         max_guests: Callable[[], int | None],
         registry: CollectorRegistry,
         root: str = "/",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Register the metrics.
 
@@ -74,9 +81,11 @@ class GuestMetrics(Collector):
         self._limits = limits
         self._max_guests = max_guests
         self._root = root
-        # Two scrapes may come at once: one of them would rank guests by the other's growth of no time.
+        self._clock = clock
         self._lock = threading.Lock()
         self._counted: Mapping[str, float] = {}
+        self._chosen: frozenset[str] = frozenset()
+        self._next_choice = 0.0
         registry.register(self)
 
     def describe(self) -> Iterator[Metric]:
@@ -84,15 +93,15 @@ class GuestMetrics(Collector):
         return iter(_GuestFamilies().all_families)
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of the guests with the most CPU time since the last scrape."""
+        """The metrics of the guests with the most CPU time lately."""
         families, most = _GuestFamilies(), self._max_guests()
         if most == 0:
             return iter(families.all_families)
         views = {view.guest.uuid: view for view in self._guests.guest_views()}
         subjects = self._subjects.build_subjects([*views.values()], self._classes())
-        now = MeasuringRound(time.monotonic(), self._root, subjects)
+        now = MeasuringRound(self._clock(), self._root, subjects)
         counted = guest_cpu_seconds(now)
-        chosen = self._choose_guests(views, counted, most)
+        chosen = self._choose_guests(frozenset(views), counted, most, now.time)
         for uuid in chosen:
             families.add_view(views[uuid])
         for owner, by_guest in self._limits().items():
@@ -108,18 +117,24 @@ class GuestMetrics(Collector):
         return iter(families.all_families)
 
     def _choose_guests(
-        self, guests: Iterable[str], counted: Mapping[str, float], most: int | None
+        self, guests: frozenset[str], counted: Mapping[str, float], most: int | None, now: float
     ) -> frozenset[str]:
-        """The guests with series.
+        """The guests with series. The choice stays for ``CHOICE_SECONDS``.
 
         :param counted: the CPU time of each guest so far, in seconds.
         """
+        if most is None or len(guests) <= most:
+            return guests
         with self._lock:
-            before, self._counted = self._counted, counted
-        # A guest that the last scrape did not know counts with all of its time.
-        grown = {guest: counted.get(guest, 0.0) - before.get(guest, 0.0) for guest in guests}
-        # The uuid decides between idle guests, so that each scrape has the same ones.
-        return frozenset(sorted(grown, key=lambda guest: (-grown[guest], guest))[:most])
+            # Not at each scrape: two servers would rank guests by the seconds between their scrapes.
+            if now >= self._next_choice:
+                # A guest that the last choice did not know counts with all of its time.
+                grown = {guest: counted.get(guest, 0.0) - self._counted.get(guest, 0.0) for guest in guests}
+                # The uuid decides between idle guests, so that each choice has the same ones.
+                ranked = sorted(grown, key=lambda guest: (-grown[guest], guest))
+                self._chosen, self._counted = frozenset(ranked[:most]), counted
+                self._next_choice = now + CHOICE_SECONDS
+            return self._chosen & guests
 
 
 class _GuestFamilies:
@@ -193,7 +208,9 @@ class _GuestFamilies:
         """Add the facts and the holdings of a guest."""
         guest, identity = view.guest, view.guest.identity
         known = (guest.name, guest.settings.qos_class, identity.project_id, identity.flavor)
-        self._info.add_metric((guest.uuid, *known), 1)
+        # Names come from tenants: a character that UTF-8 does not have would end the whole scrape.
+        labels = (printable_text(text)[:_MAX_LABEL] for text in known)
+        self._info.add_metric((guest.uuid, *labels), 1)
         held: dict[str, int] = {}
         for amounts in (view.allocation or {}).values():
             for name, amount in amounts.items():

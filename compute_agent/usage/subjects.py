@@ -89,19 +89,23 @@ class SubjectFactory:
         keys = [(view.guest.uuid, view.guest.pid) for view in views]
         # Only of these guests: a pid of a guest that has ended may be given to another process.
         # Rank and priority decide before age, so that 0 for an unknown start does no harm.
-        self._started = {
+        started = {
             key: known[key] if key in known else procfs.seconds_at_start(key[1]) or 0.0 for key in keys
         }
-        return [self._build_subject(view, classes) for view in views]
+        # Replaced as a whole: scrapes of several threads build subjects at once.
+        self._started = started
+        return [
+            self._build_subject(view, classes, started[key]) for view, key in zip(views, keys, strict=True)
+        ]
 
-    def _build_subject(self, view: GuestView, classes: QosClasses) -> MeasuredGuest:
+    def _build_subject(self, view: GuestView, classes: QosClasses, started: float) -> MeasuredGuest:
         guest = view.guest
         group = self._driver.usage_group(guest)
         return build_subject(
             guest,
             classes,
             dedicated=may_be_dedicated(view),
-            started=self._started[guest.uuid, guest.pid],
+            started=started,
             cgroup=group,
             # A cgroup counts processes that have ended as well; without one they are read one by one.
             pids=() if group else tuple(self._driver.process_ids(guest)),

@@ -5,8 +5,9 @@ Nouns
     *service* has the parts that all requests of a worker share. The *caller* is the identity behind a
     request.
 
-Modules Each resource of OpenStack Placement has a module of its name; modules of the resources of ``/ext/v1``
-    are in ``ext``. Only ``app`` imports these modules: an operation is found by its path.
+Modules
+    Each resource of OpenStack Placement has a module of its name; modules of the resources of ``/ext/v1`` are
+    in ``ext``. Only ``app`` imports these modules: an operation is found by its path.
     - ``call`` has the request and the answers, and the decorator of handlers. ``errors`` renders errors,
       ``versions`` finds microversions.
     - ``middleware`` puts the layers together: ``auth`` with ``identity`` (Keystone), ``request_log``,
@@ -23,6 +24,7 @@ The order of calls
     handler parses with ``placement.schemas``, reads ``placement.read_model`` or writes with
     ``placement.store``, and answers. An exception of the service becomes an error in ``errors``.
 
-Imports The commands, the web servers and the extras import it. The package imports every package below.
-    ``ext`` may use all of it, and nothing but ``app`` imports ``ext``.
+Imports
+    The commands, the web servers and the extras import it. The package imports every package below. ``ext``
+    may use all of it, and nothing but ``app`` imports ``ext``.
 """

@@ -11,6 +11,7 @@ The order of calls
     the work: ``server`` and ``api`` to serve, ``maintenance`` and ``db`` for the database. An error that an
     operator can remedy is printed as one line, and the exit status is 1.
 
-Imports Nothing imports this package, apart from entry points in ``setup.cfg`` and the commands of extensions.
-    The package may import every package of the service.
+Imports
+    Nothing imports this package, apart from entry points in ``setup.cfg`` and the commands of extensions. The
+    package may import every package of the service.
 """

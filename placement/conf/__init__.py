@@ -8,11 +8,13 @@ Modules
     - ``opts`` gathers these sections and those of extensions, for the service and for the sample in ``etc``.
     - ``unknown`` finds options in files that the service does not have.
 
-The order of calls A command calls :func:`new_config`. The call registers the options of ``opts``, reads the
-    environment and the files, and checks every value (:func:`~placement.conf.opts.check_values`). The command
-    then logs the warnings of ``unknown``. No module reads a file later, apart from policy files.
+The order of calls
+    A command calls :func:`new_config`. The call registers the options of ``opts``, reads the environment and
+    the files, and checks every value (:func:`~placement.conf.opts.check_values`). The command then logs the
+    warnings of ``unknown``. No module reads a file later, apart from policy files.
 
-Imports Every package of the service may import it. The package imports ``extensions`` alone.
+Imports
+    Every package of the service may import it. The package imports ``extensions`` alone.
 """
 
 import os

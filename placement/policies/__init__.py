@@ -12,8 +12,9 @@ The order of calls
     handler runs. oslo.policy's tools call :func:`list_rules` and
     :func:`~placement.policies.enforcer.get_enforcer` by entry points.
 
-Imports The API and the extras import it. The package imports the options and ``extensions``: extensions
-    register rules of their own.
+Imports
+    The API and the extras import it. The package imports the options and ``extensions``: extensions register
+    rules of their own.
 """
 
 from oslo_policy import policy

@@ -34,12 +34,14 @@ Modules
     - ``columns`` encodes a model and decodes it; ``model_file`` decides when a worker may write and read it.
     - ``metrics`` counts updates, and shows the inventories to Prometheus.
 
-The order of calls A request opens :meth:`~placement.read_model.feed.ReadModel.fresh_view`. The method reads
-    the version of the database, waits for its turn, and compares the version with that of the model. If the
-    version has changed, ``follower`` reads the stamped providers by ``rows``, and puts them into the
-    snapshot. The request searches the snapshot of its view until the turn ends.
+The order of calls
+    A request opens :meth:`~placement.read_model.feed.ReadModel.fresh_view`. The method reads the version of
+    the database, waits for its turn, and compares the version with that of the model. If the version has
+    changed, ``follower`` reads the stamped providers by ``rows``, and puts them into the snapshot. The
+    request searches the snapshot of its view until the turn ends.
 
-Imports The search, the API, the store (``provider`` and ``rows`` alone) and the extras import it. The package
+Imports
+    The search, the API, the store (``provider`` and ``rows`` alone) and the extras import it. The package
     imports ``placement.db``. The package knows neither requests nor HTTP.
 
 A worked example

@@ -20,6 +20,6 @@ The order of calls
     here then makes values of ``placement.store`` or ``placement.search``. Names of resource classes and
     traits are checked later, under the turn of the read model.
 
-Imports The API and the extras import it. The package imports nouns of the search and the store, never a
-    database.
+Imports
+    The API and the extras import it. The package imports nouns of the search and the store, never a database.
 """

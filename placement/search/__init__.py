@@ -1,10 +1,10 @@
 """The search wing: allocation candidates, their diagnosis and claims, by pure functions over the read model.
 
-Nouns A *request* is the query string as data. Several providers may serve its *group* without a suffix;
-    exactly one provider serves each other group. A *need* is the part that one provider serves: each suffixed
-    group is a need, and so is each resource class of the unsuffixed group. A need has amounts and
-    *conditions*. Each kind of condition is one class, registered once, with everything that other modules
-    need of it.
+Nouns
+    A *request* is the query string as data. Several providers may serve its *group* without a suffix; exactly
+    one provider serves each other group. A *need* is the part that one provider serves: each suffixed group
+    is a need, and so is each resource class of the unsuffixed group. A need has amounts and *conditions*.
+    Each kind of condition is one class, registered once, with everything that other modules need of it.
 
     A candidate is *anchored* at a tree. The providers of a candidate come from a *provider set*: the tree,
     and the providers that share with it through aggregates. The *options* of a need are the providers of the
@@ -39,8 +39,9 @@ The order of calls
     :func:`~placement.search.rendering.render_pieces` writes the answer. Diagnosis and claims begin at the
     same functions.
 
-Imports The API, the schemas and the extras import it. The package imports the read model, and ``claims`` also
-    the store. Within this package the order is that of the contract in ``pyproject.toml``: ``claims`` may use
+Imports
+    The API, the schemas and the extras import it. The package imports the read model, and ``claims`` also the
+    store. Within this package the order is that of the contract in ``pyproject.toml``: ``claims`` may use
     ``diagnosis``, and both may use candidates.
 
 A worked example

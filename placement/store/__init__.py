@@ -6,9 +6,10 @@ Nouns
     than the *claimants*. A *generation* is the version of a provider or consumer that a client knows; a
     request with an old one is refused. A *row* is the row of a locked consumer or provider.
 
-The steps of a claim The functions of ``allocations`` lock the consumers, in the order of their uuids. Then
-    these functions lock the buckets of all providers of the claim, in ascending order. Under these locks they
-    check generations, delete the holdings of the claimants, read supplies, let ``claims`` decide, and write.
+The steps of a claim
+    The functions of ``allocations`` lock the consumers, in the order of their uuids. Then these functions
+    lock the buckets of all providers of the claim, in ascending order. Under these locks they check
+    generations, delete the holdings of the claimants, read supplies, let ``claims`` decide, and write.
     Statements are queued and sent together when an answer is read. The stamps of changed providers go out
     with the commit (:mod:`placement.db.database`).
 
@@ -23,9 +24,9 @@ Modules
     - ``optimistic_write`` writes parts without reading first; ``names`` and ``classes`` have the names.
     - ``changes`` tells clients which providers have changed, ``holders`` which consumers hold something.
 
-Imports The API, ``placement.search.claims``, maintenance and the extras import it. The package imports the
-    tables and transactions of ``placement.db``, and the nouns of the read model (``provider``), never the
-    snapshot.
+Imports
+    The API, ``placement.search.claims``, maintenance and the extras import it. The package imports the tables
+    and transactions of ``placement.db``, and the nouns of the read model (``provider``), never the snapshot.
 
 A worked example
     A host has VCPU 8, of which ``a`` holds 5 and ``b`` 2. In one request ``a`` moves to another host and

@@ -14,9 +14,10 @@ Nouns
     host are *stranded*: each guest needs both CPUs and memory. Free amounts on a disabled host are not
     offered.
 
-A worked example A host has 64 VCPU, 64 of them used, and 100 of 256 GiB memory used. The host is full. The
-free 156 GiB are stranded, and so are the 3 TiB of disk. If the host is disabled, its free amounts count as
-disabled and not as stranded.
+A worked example
+    A host has 64 VCPU, 64 of them used, and 100 of 256 GiB memory used. The host is full. The free 156 GiB
+    are stranded, and so are the 3 TiB of disk. If the host is disabled, its free amounts count as disabled
+    and not as stranded.
 
 Parts
     - This module, ``options`` and ``revisions`` register the console with the service. ``app`` puts the

@@ -1,6 +1,7 @@
 """Flavors: Nova's request to Placement for a guest of a flavor that boots an image.
 
-Nouns A *flavor* is the size of a guest with its *extra specs*; an *image* has *properties*. Flavor and image
+Nouns
+    A *flavor* is the size of a guest with its *extra specs*; an *image* has *properties*. Flavor and image
     describe the same features in two spellings (``hw:cpu_policy`` and ``hw_cpu_policy``), and each feature
     has a rule which of them counts. Flavor and image together are a *guest*. The *translation* of a guest is
     a request for allocation candidates. An impossible guest is *refused*: the flavor and the image contradict

@@ -30,8 +30,9 @@ The order of calls
     (:func:`~placement_extras.planner.capacity.count_flavor`). For moves and drains it reads the guests of
     some hosts from the database, and simulates on a later view.
 
-Imports Entry points load ``handler``, ``options`` and ``rules``; no other package imports this one. The
-    planner uses the search, the read model, and ``placement.store.holders``.
+Imports
+    Entry points load ``handler``, ``options`` and ``rules``; no other package imports this one. The planner
+    uses the search, the read model, and ``placement.store.holders``.
 
 A worked example
     ``cn1`` has two NUMA nodes with 4 and 3 VCPU free, and 10 GB of disk. The flavor is

@@ -4,8 +4,9 @@ A request is plain if it has one group without required traits, and one provider
 that is not split. The split of one guest is then a function of the rooms of the zones, and is remembered. A
 room counts at most the requested amount, so that hosts with different usage have states in common.
 
-What always holds The best split stays the best as long as it fits, since guests only reduce rooms. So the
-    split is repeated until one of its amounts is no longer free.
+What always holds
+    The best split stays the best as long as it fits, since guests only reduce rooms. So the split is repeated
+    until one of its amounts is no longer free.
 """
 
 from collections.abc import Hashable, Sequence

@@ -15,10 +15,10 @@ Modules
     - ``cases`` advances a case.
     - ``decisions`` combines these, from ``state`` and samples to the next state and decisions.
 
-A worked example A web server waits 2 % of its time for CPUs, 8 % at most. A batch job on the same CPUs begins
-    to burn four cores, and the server waits 40 %. Four samples violate the threshold, the first partly. Among
-    three batch jobs on these CPUs, the use of this one correlates with the signal (0.9). The job is limited
-    to 3.2 cores.
+A worked example
+    A web server waits 2 % of its time for CPUs, 8 % at most. A batch job on the same CPUs begins to burn four
+    cores, and the server waits 40 %. Four samples violate the threshold, the first partly. Among three batch
+    jobs on these CPUs, the use of this one correlates with the signal (0.9). The job is limited to 3.2 cores.
 
     The server waits 30 %, then 29 %: at least a tenth better in two windows, so the job is guilty. The server
     is still disturbed: further steps follow until it waits 6 %. This limit is held for five minutes. Then the

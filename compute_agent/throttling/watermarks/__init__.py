@@ -15,12 +15,12 @@ Modules
     - ``breaches`` compares them with snapshots over time.
     - ``plan`` decides the actions of a round, by the ``state`` of earlier actions.
 
-A worked example Three best-effort guests use 1, 4 and 3 cores of the 4 that each may have; the watermark
-    throttles down above 7. The gap is one core. The guest that uses most comes first: a step takes a fifth of
-    its limit, from 4 to 3.2, which leaves the host at 7.2. A second step lowers the limit to 2.56. The second
-    step is enough, and the two others are left alone. After the cool-down without a breach the limit rises by
-    steps, as long as usage would stay below the threshold of throttling up. At its maximum the limit is
-    removed.
+A worked example
+    Three best-effort guests use 1, 4 and 3 cores of the 4 that each may have; the watermark throttles down
+    above 7. The gap is one core. The guest that uses most comes first: a step takes a fifth of its limit,
+    from 4 to 3.2, which leaves the host at 7.2. A second step lowers the limit to 2.56. The second step is
+    enough, and the two others are left alone. After the cool-down without a breach the limit rises by steps,
+    as long as usage would stay below the threshold of throttling up. At its maximum the limit is removed.
 
 What always holds
     - Actions stop as soon as the gap is closed, if this can be computed; otherwise a round has one step, or

@@ -33,6 +33,8 @@ from compute_agent.usage.snapshot import GuestUsage, MetricSeries, UsageSnapshot
 # Of 1024, as cgroup files and operators count memory.
 _POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _THRESHOLD: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT%]?)", re.ASCII)
+# The amount after a period, which ends in a digit itself.
+_AMOUNT: Final = re.compile(rf"\s+({_THRESHOLD.pattern})$", re.ASCII)
 
 
 class WatermarkAction(enum.StrEnum):
@@ -327,9 +329,11 @@ def _read_thresholds(
     try:
         entries = []
         for entry in others:
-            period, _, amount = entry.strip().rpartition(" ")
-            threshold = parse_threshold(amount, metric.unit)
-            entries.append((parse_period(period), threshold))
+            match = _AMOUNT.search(entry.strip())
+            if match is None:
+                raise ValueError(f"{entry.strip()!r} has no period and amount such as 22:00-06:00 95%")
+            threshold = parse_threshold(match[1], metric.unit)
+            entries.append((parse_period(entry.strip()[: match.start()]), threshold))
         return parse_threshold(usual, metric.unit), tuple(entries)
     except ValueError as error:
         raise ConfigError(f"{section}: {error}") from error

@@ -1,6 +1,7 @@
 """The diagnosis of a request: why it has these candidates, or none. Pure functions over the read model.
 
-Nouns A *clause* is one statement of a request; its *condition* is the kind of statement. Exactly one provider
+Nouns
+    A *clause* is one statement of a request; its *condition* is the kind of statement. Exactly one provider
     serves a *part*: each group with a suffix is a part, and so is each resource class of the group without
     one. A *host* is a tree of providers, by its root; providers that share with it through aggregates count
     as its own. A *check* tests one provider for a clause. The *reason* of a host is the first condition that

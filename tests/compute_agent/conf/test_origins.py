@@ -7,6 +7,7 @@ from compute_agent.conf.origins import (
     DEFAULT,
     MAX_CHANGES,
     OptionOrigin,
+    OptionValue,
     changed_values,
     option_values,
     settings,
@@ -78,20 +79,41 @@ def test_changed_options_are_named_with_both_values(load):
     )
     assert list(changed_values(before, after)) == [
         "[policy] name = follow (was none)",
-        "[watermark:a] evict removed (was 9%)",
+        "[watermark:a] evict removed",
         "[watermark:a] for_samples = 3 (new)",
     ]
     assert list(changed_values(after, after)) == []
 
 
-def test_a_changed_secret_is_not_told(load):
-    before = option_values(load("[placement]\npassword = one\n[DEFAULT]\nmy_token = two\n"))
-    after = option_values(load("[placement]\npassword = three\n[DEFAULT]\nmy_token = four\n"))
-    assert not {"one", "two"} & set(before.values())
-    assert list(changed_values(before, after)) == []
+@pytest.mark.parametrize(
+    "written", ["[placement]\npassword = {}\n", "[placement]\npasscode = {}\n", "[DEFAULT]\nmy_key = {}\n"]
+)
+def test_a_changed_secret_is_named_without_its_values(load, written):
+    before, after = (option_values(load(written.format(value))) for value in ("one", "three"))
+    (told,) = changed_values(before, after)
+    assert told.endswith(" changed")
+    assert not {"one", "three"} & {one.shown for one in (*before.values(), *after.values())}
+    assert list(changed_values(before, before)) == []
+
+
+def test_a_long_value_is_cut(load):
+    before, after = (
+        option_values(load(text)) for text in ("", "[placement]\nregion_name = " + "x" * 500 + "\n")
+    )
+    (told,) = changed_values(before, after)
+    assert len(told) < 200
+
+
+def test_values_are_unknown_if_a_file_changes_after_it_was_read(load, tmp_path):
+    loaded = load("[policy]\nname = none\n")
+    (tmp_path / "0.conf").write_text("no ini file\n")
+    assert option_values(loaded) is None
+    (tmp_path / "0.conf").unlink()
+    assert option_values(loaded) is None
 
 
 def test_only_some_of_many_changed_options_are_named():
-    after = {("qos_class:LS", f"option{number}"): "1" for number in range(MAX_CHANGES + 7)}
+    value = OptionValue("1", 1)
+    after = {("qos_class:LS", f"option{number}"): value for number in range(MAX_CHANGES + 7)}
     found = list(changed_values({}, after))
     assert (len(found), found[-1]) == (MAX_CHANGES + 1, "7 more options")

@@ -29,8 +29,15 @@ class MeteredHost:
         self.folder, self.most = folder, most
         self.views, self.limits = [], {}
         self.registry = registry or CollectorRegistry()
+        self.now = 0.0
         GuestMetrics(
-            self, FakeDriver({0}), lambda: CLASSES, lambda: self.limits, lambda: self.most, self.registry
+            self,
+            FakeDriver({0}),
+            lambda: CLASSES,
+            lambda: self.limits,
+            lambda: self.most,
+            self.registry,
+            clock=lambda: self.now,
         )
 
     def guest_views(self):

@@ -1,8 +1,10 @@
 """Metrics of guests: one scrape reads each guest's group, and has no more guests than it should."""
 
 import pytest
+from prometheus_client import generate_latest
 
 from compute_agent.model.resource import CPU_QUOTA, ThrottleControl
+from compute_agent.usage.guest_metrics import CHOICE_SECONDS
 from tests.compute_agent.builders import load_text
 from tests.compute_agent.usage.metered_host import FILES, MeteredHost
 
@@ -37,7 +39,7 @@ def test_files_with_other_content_give_no_series(tmp_path, text):
     assert set(series.values()) <= {0}
 
 
-def test_the_busiest_guests_since_the_last_scrape_have_series(tmp_path):
+def test_the_busiest_guests_of_the_last_minute_have_series(tmp_path):
     host = MeteredHost(tmp_path, most=2)
     for uuid in "abcd":
         host.add(uuid)
@@ -45,9 +47,19 @@ def test_the_busiest_guests_since_the_last_scrape_have_series(tmp_path):
     assert host.guests() == {"a", "d"}
     host.burn("c", 9)
     host.burn("b", 8)
+    assert host.guests() == {"a", "d"}
+    host.now += CHOICE_SECONDS
     assert host.guests() == {"b", "c"}
     host.most = None
     assert host.guests() == {"a", "b", "c", "d"}
+
+
+def test_a_name_without_a_form_in_utf_8_ends_no_scrape(tmp_path):
+    host = MeteredHost(tmp_path)
+    host.add("a", flavor="\ud800" + "x" * 1000)
+    ((_, _, _, _, _, flavor),) = (key for key in host.series() if key[0] == "info")
+    assert len(flavor) == 255
+    assert generate_latest(host.registry)
 
 
 def test_without_guests_of_their_own_no_file_is_read(tmp_path):

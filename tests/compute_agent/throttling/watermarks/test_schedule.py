@@ -79,6 +79,17 @@ def watermarks(folder, **options):
     return parse_watermarks(conf, MetricRegistry(), parse_classes(conf))
 
 
+def test_an_amount_may_have_a_blank_before_its_unit(tmp_path):
+    text = "[watermark:m]\nmetric = memory_usage\nevict = 8 G, sat 12 G, 22:00-06:00 10G\n"
+    conf = load_text(tmp_path, text)
+    (section,) = parse_watermarks(conf, MetricRegistry(), parse_classes(conf))
+    found = [
+        section.at_moment(at(*one)).evict.value / 2**30
+        for one in ((MON, "9:00"), (SAT, "9:00"), (MON, "23:00"))
+    ]
+    assert found == [8, 12, 10]
+
+
 def test_the_last_period_with_the_present_time_counts(tmp_path):
     (section,) = watermarks(
         tmp_path, throttle_down="80%, 22:00-06:00 95%, sat-sun 90%", throttle_up="60%, sat 75%"
@@ -99,9 +110,9 @@ def test_the_last_period_with_the_present_time_counts(tmp_path):
     [
         (
             {"throttle_down": "80%, 22:00-06:00", "throttle_up": "60%"},
-            "throttle_down: '22:00-06:00' is no threshold",
+            "'22:00-06:00' has no period and amount",
         ),
-        ({"throttle_down": "22:00-06:00 95%", "throttle_up": "60%"}, "throttle_down: .* is no threshold"),
+        ({"throttle_down": "22:00-06:00 95%", "throttle_up": "60%"}, "throttle_down: .* is not a threshold"),
         ({"throttle_down": "80%", "throttle_up": "60%, sat 85%"}, r"is not below .*80% \(on sat 00:00\)"),
         ({"throttle_down": "80%, 22:00-23:00 12", "throttle_up": "60%"}, r"mixes .* \(on mon 22:00\)"),
         ({"throttle_down": ",".join(["80%"] + ["sat 90%"] * 21), "throttle_up": "6%"}, "more than 20"),
