@@ -26,7 +26,7 @@ from compute_agent.agent.parked_cpus import (
 )
 from compute_agent.classes.blockio_classes import parse_blockio_classes
 from compute_agent.classes.cpu_classes import parse_cpu_classes, parse_cpu_pools
-from compute_agent.classes.guest_classes import parse_classes
+from compute_agent.classes.guest_classes import class_warnings, parse_classes
 from compute_agent.classification.resolution import parse_policy
 from compute_agent.conf.isolation import MOVE
 from compute_agent.conf.policy import DEFAULT_POLICY, FOLLOW
@@ -68,6 +68,7 @@ from compute_agent.inventory.traits import with_isolation
 from compute_agent.isolation.emulator import EmulatorCpus
 from compute_agent.isolation.facts import MaskReader
 from compute_agent.isolation.originals import ORIGINALS_FILE, OriginalsFile, OriginalStore
+from compute_agent.isolation.own_threads import OwnThreads
 from compute_agent.isolation.ownership import MaskOwnership
 from compute_agent.isolation.surroundings import boot_warnings, read_boot_isolation
 from compute_agent.loops.base import ReloadedConfiguration
@@ -299,7 +300,7 @@ def build_host_state(
     cpu_sets = replace(cpu_sets, pooled=frozenset[int]().union(*derived.positions.values()))
     stopped = stopped_cpus(conf, topology, whose.beside)
     offline = filter(None, [cpu_sets.offline_warning, stopped_warning(stopped)])
-    warnings = [*offline, *derived.warnings]
+    warnings = [*offline, *derived.warnings, *class_warnings(classes.classes)]
     for warning in warnings:
         LOG.warning("%s", warning)
     # Providers of other shapes of the tree: guests may still hold something of them.
@@ -396,6 +397,7 @@ def build_controllers(
             {name: one.isolation for name, one in known.items()},
             host_state.cpu_sets.dedicated,
             {node.id: node.cpus for node in host_state.topology.numa_nodes},
+            frozenset(name for name, one in known.items() if one.cpu.realtime_priority),
         ),
         cache_shares=guest_classes.share_specs,
     )
@@ -440,12 +442,14 @@ class ControllerStores:
     """The stores of controllers: former contents of files, originals of masks, notes of cookies.
 
     :ivar ownership: the right to change masks, which a reload must not lose.
+    :ivar own_threads: the CPUs that the agent began with, which a reload must not lose either.
     """
 
     former: FormerStore
     originals: OriginalStore
     cookies: CookieNoteStore
     ownership: MaskOwnership = field(default_factory=MaskOwnership)
+    own_threads: OwnThreads = field(default_factory=OwnThreads)
 
 
 def open_stores(former: FormerStore, folder: Path, locks: Path | None = None) -> ControllerStores:
@@ -499,6 +503,7 @@ def make_controllers(
             MaskReader(root),
             drift_counter(IsolationController.name),
             stores.ownership,
+            stores.own_threads,
         ),
         RealtimeController(
             driver,

@@ -30,6 +30,7 @@ from compute_agent.agent.host_access import (
 )
 from compute_agent.conf.policy import FOLLOW
 from compute_agent.controllers.base import FAILED, PINS, KernelController, ReleaseItem, failed_item
+from compute_agent.controllers.realtime import RealtimeController
 from compute_agent.drivers.base import GuestDriver, RunningGuests
 from compute_agent.files import remove_durably, write_durably
 from compute_agent.host.reader import read_topology
@@ -267,6 +268,8 @@ class HostRelease:
             yield failed_item("guests", self._driver.name, error)
         # All at once, since several controllers bind one guest, and their items are joined.
         found = [item for one in self._controllers for item in one.release(guests, self._online)]
+        # A busy realtime guest without its pins would keep the host's own threads off all CPUs.
+        found.sort(key=lambda item: item.kind != RealtimeController.name)
         for item in combine_items(found):
             if item.kind == PINS and not self._options.pins and not item.cannot_be_released:
                 yield replace(item, give_back=None, reason=f"{STAYS}: --pins gives it back")

@@ -121,6 +121,7 @@ def parse_classes(conf: cfg.ConfigOpts) -> QosClasses:
         cpu = _cpu_share(options, default.cpu)
         classes[name] = QosClass(name, rank, share, memory, cpu_class, level, cpu)
     _check_weights(classes)
+    _check_realtime(classes)
     # A misspelt name would protect every guest, or none.
     highest = classes.get(conf.qos.highest_class)
     if highest is None:
@@ -169,6 +170,25 @@ def _check_weights(classes: Mapping[str, QosClass]) -> None:
                 f"[{QOS_CLASS}{one.name}] cpu_weight: {one.cpu.cpu_weight} is more than the {most} of"
                 f" {BEST_EFFORT}, and the class ranks no higher"
             )
+
+
+def _check_realtime(classes: Mapping[str, QosClass]) -> None:
+    """:raises ConfigError: guests of a class would both come first and last."""
+    for one in classes.values():
+        if one.cpu.realtime_priority and one.cpu.cpu_idle:
+            raise ConfigError(
+                f"[{QOS_CLASS}{one.name}] cpu_idle and realtime_priority exclude each other: remove one"
+            )
+
+
+def class_warnings(classes: Mapping[str, QosClass]) -> list[str]:
+    """Sentences about classes with realtime guests that work of the host would wait for."""
+    return [
+        f"[{QOS_CLASS}{one.name}] realtime_priority: interrupts and other work of the host on the CPUs of a"
+        " busy guest wait for the guest; set isolation = quiet or alone for the class"
+        for one in classes.values()
+        if one.cpu.realtime_priority and not one.isolation.is_quiet
+    ]
 
 
 def _memory_share(options: cfg.ConfigOpts.GroupAttr, default: MemoryShare) -> MemoryShare:

@@ -42,11 +42,15 @@ _NONE_HELD = "isolation = {} is for dedicated CPUs, and the guest holds none"
 
 @dataclass(frozen=True, slots=True)
 class IsolationSettings:
-    """The configuration: levels by class of guests, the dedicated CPUs, and the CPUs of NUMA nodes."""
+    """The configuration: levels by class of guests, the dedicated CPUs, and the CPUs of NUMA nodes.
+
+    :ivar realtime: classes of guests with a realtime priority.
+    """
 
     levels: Mapping[str, IsolationLevel] = field(default_factory=dict)
     dedicated: CpuSet = frozenset()
     nodes: Mapping[int, CpuSet] = field(default_factory=dict)
+    realtime: frozenset[str] = frozenset()
 
     def level_of(self, settings: GuestSettings) -> IsolationLevel:
         """The level of a guest: its own, or that of its class."""
@@ -71,13 +75,15 @@ class IsolationController(KernelController):
         reader: MaskReader,
         count_drift: Callable[[], object] = lambda: None,
         ownership: MaskOwnership | None = None,
+        own_threads: OwnThreads | None = None,
     ) -> None:
         """``count_drift`` is called for each mask that another program has changed."""
         self._driver = driver
         self._settings = settings
         self._isolator = HostIsolator(reader, store, count_drift, ownership)
-        self._own_threads = OwnThreads()
+        self._own_threads = own_threads or OwnThreads()
         self._demand = IsolationDemand()
+        self._realtime: CpuSet = frozenset()
         self.refused: Mapping[str, Sequence[str]] = {}
 
     def level_of(self, settings: GuestSettings) -> IsolationLevel:
@@ -95,6 +101,7 @@ class IsolationController(KernelController):
         :raises OSError: originals cannot be kept; nothing is written then.
         """
         self._demand = self._make_demand(targets)
+        self._realtime = self._realtime_cpus(targets)
         self._bring_about(self._demand)
         refused = dict(self.refused)
         for target in without_preserved(targets):
@@ -106,9 +113,8 @@ class IsolationController(KernelController):
 
     def _bring_about(self, demand: IsolationDemand) -> None:
         status = self._isolator.bring_about(demand)
-        if self._isolator.acts_here:
-            # After control groups, which mostly do it.
-            self._own_threads.keep_off(status.quiet)
+        # After control groups, which mostly do it.
+        self._move_own_threads()
         self.refused = {
             guest.uuid: sentences
             for guest in demand.guests
@@ -121,12 +127,28 @@ class IsolationController(KernelController):
             )
         }
 
+    def _move_own_threads(self) -> None:
+        # Behind a busy realtime guest on its CPU the agent would never run.
+        if self._isolator.acts_here:
+            self._own_threads.keep_off(self.status.quiet | self._realtime)
+
+    def _realtime_cpus(self, targets: Iterable[GuestTarget]) -> CpuSet:
+        held = (
+            target.assignment.held_cpus
+            for target in targets
+            if target.assignment and target.guest.settings.qos_class in self._settings.realtime
+        )
+        return frozenset().union(*held)
+
     def describe_drift(self, target: GuestTarget) -> str | None:
         """Return None: sync() has compared all masks, and repaired them."""
         return None
 
     def apply(self, target: GuestTarget) -> bool:
         """Make the CPUs of a guest partitions, once its pins are set. Masks belong to no guest alone."""
+        if not (realtime := self._realtime_cpus([target])) <= self._realtime:
+            self._realtime |= realtime
+            self._move_own_threads()
         if self._settings.level_of(target.guest.settings) is not IsolationLevel.ALONE:
             return False
         held = self._demand_of(target, frozenset())

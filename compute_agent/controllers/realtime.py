@@ -136,10 +136,13 @@ class RealtimeController(KernelController):
         :raises GuestGoneError:
         """
         guest = target.guest
-        if self._priority_of(guest) is None and self._looked.get(guest.uuid) == guest.pid:
+        if self._priority_of(guest) is not None:
+            self._looked.pop(guest.uuid, None)
+        elif self._looked.get(guest.uuid) == guest.pid:
             return False, ()
         changes, reasons = self._plan_guest(target)
-        set_before = self._threads.get(guest.uuid, frozenset())
+        present = self._driver.vcpu_threads(guest)
+        set_before = self._threads.get(guest.uuid, frozenset()) & present
         done: dict[int, ThreadSchedule] = {}
         for tid, schedule in changes.items():
             try:

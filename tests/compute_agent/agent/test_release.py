@@ -90,6 +90,22 @@ def test_pins_are_given_back_with_memory_and_weights(release, driver):
     assert release(pins=True) == {}
 
 
+def test_a_busy_realtime_guest_gets_the_usual_schedule_before_it_floats(driver, client, state, throttling):
+    given = []
+
+    class Answers:
+        def __init__(self, kind):
+            self.kind = kind
+
+        def release(self, guests, online):
+            yield ReleaseItem(self.kind, "a", "", lambda: given.append(self.kind))
+
+    controllers = [Answers(kind) for kind in (PINS, "quota", "realtime")]
+    options = ReleaseOptions(pins=True)
+    HostRelease(driver, controllers, client, state, throttling, ROOT, ONLINE, options).carry_out()
+    assert given == ["realtime", PINS, "quota"]
+
+
 def test_classes_of_cpus_are_given_back(driver, client, state, throttling, tmp_path):
     files = xeon(tmp_path)
     governor = "sys/devices/system/cpu/cpufreq/policy0/scaling_governor"

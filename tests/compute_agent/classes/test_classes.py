@@ -2,7 +2,13 @@
 
 import pytest
 
-from compute_agent.classes.guest_classes import DEFAULT_CLASSES, QosClass, QosClasses, parse_classes
+from compute_agent.classes.guest_classes import (
+    DEFAULT_CLASSES,
+    QosClass,
+    QosClasses,
+    class_warnings,
+    parse_classes,
+)
 from compute_agent.controllers.base import GuestTarget
 from compute_agent.controllers.cpu import CpuController
 from compute_agent.drivers.base import CpuLimits
@@ -73,3 +79,16 @@ def test_a_class_that_ranks_no_higher_must_not_weigh_more_than_best_effort(tmp_p
     classes = load_text(tmp_path, f"[qos_class:BATCH]\nrank = {rank}\ncpu_weight = 2\n")
     with pytest.raises(ConfigError, match=r"\[qos_class:BATCH\] cpu_weight: 2 is more than the 1 of BE"):
         parse_classes(classes)
+
+
+def test_a_class_cannot_come_first_and_last(tmp_path):
+    classes = load_text(tmp_path, "[qos_class:LS]\ncpu_idle = true\nrealtime_priority = 5\n")
+    with pytest.raises(ConfigError, match=r"\[qos_class:LS\] cpu_idle and realtime_priority exclude each"):
+        parse_classes(classes)
+
+
+@pytest.mark.parametrize(("level", "warnings"), [("shared", 1), ("quiet", 0), ("alone", 0)])
+def test_a_realtime_class_that_work_of_the_host_would_wait_for_is_a_warning(tmp_path, level, warnings):
+    options = load_text(tmp_path, f"[qos_class:LSR]\nrealtime_priority = 5\nisolation = {level}\n")
+    found = class_warnings(parse_classes(options).classes)
+    assert [text.split(":")[1] for text in found] == ["LSR] realtime_priority"] * warnings

@@ -8,7 +8,8 @@ import pytest
 
 from compute_agent import controllers
 from compute_agent.agent.configured_host import ControllerSettings, ControllerStores, make_controllers
-from compute_agent.controllers.base import GuestController, GuestTarget, KernelController
+from compute_agent.controllers.base import GuestController, GuestTarget, KernelController, find_controller
+from compute_agent.controllers.isolation import IsolationController
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError, GuestGoneError
@@ -63,6 +64,18 @@ def test_one_list_makes_all_controllers():
         *("realtime", "core_scheduling", "memory"),
     ]
     assert {type(one) for one in (*made, *following)} == set(classes())
+
+
+def test_a_reload_keeps_the_cpus_that_the_agent_began_with():
+    stores = ControllerStores(object(), object(), object())
+    first, second = (
+        find_controller(
+            make_controllers(FakeDriver([0]), None, ControllerSettings(), stores, Path("/")),
+            IsolationController,
+        )
+        for _ in range(2)
+    )
+    assert first._own_threads is second._own_threads is stores.own_threads
 
 
 class Differing(GuestController):

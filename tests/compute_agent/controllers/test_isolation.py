@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from compute_agent.controllers.isolation import IsolationController, IsolationSettings, count_isolation
 from compute_agent.isolation.decision import KERNEL_MANAGED
 from compute_agent.isolation.facts import DEFAULT_MASK
+from compute_agent.isolation.shell import HostIsolator
 from compute_agent.model.guest_settings import IsolationLevel
 from compute_agent.model.messages import DriverError
 from tests.compute_agent.controllers.builders import class_target
@@ -147,6 +148,21 @@ def test_a_reload_takes_the_originals_of_the_controller_before_it(host):
     after = IsolationController(host.driver, SETTINGS, host.store, host.kernel)
     after.sync((), ())
     assert host.kernel.texts() == before
+
+
+def test_the_agent_keeps_off_the_cpus_of_realtime_guests_before_these_have_a_priority(host, monkeypatch):
+    seen = []
+    monkeypatch.setattr(HostIsolator, "acts_here", True)
+    own_threads = SimpleNamespace(keep_off=seen.append)
+    settings = replace(SETTINGS, realtime=frozenset({"RT"}))
+    made = IsolationController(host.driver, settings, host.store, host.kernel, own_threads=own_threads)
+    quiet, realtime = class_target("a", "LSR", 2), class_target("b", "RT", 3)
+    made.sync([quiet, class_target("c", "LS", 4)], ())
+    made.apply(realtime)
+    made.apply(realtime)
+    made.sync([quiet, realtime], ())
+    made.sync([], ())
+    assert seen == [{2}, {2, 3}, {2, 3}, set()]
 
 
 def test_metrics_count_quiet_cpus_and_all_that_does_not_keep_off(host):

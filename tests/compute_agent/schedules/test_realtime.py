@@ -149,6 +149,23 @@ def test_guest_cpus_get_the_priority_and_give_it_back(host):
     assert host.lost == []
 
 
+def test_a_class_with_a_priority_may_come_and_go(host):
+    controller = host.controller(RT=5)
+    for qos_class, schedule in (("LS", USUAL), ("RT", OWN), ("LS", USUAL)):
+        controller.sync([host.target(qos_class=qos_class)], ())
+        assert host.present() == {schedule}
+
+
+def test_a_thread_id_of_another_thread_meanwhile_is_no_drift(host):
+    controller = host.controller(RT=5)
+    controller.sync([host.target()], ())
+    tid, cpus = host.threads.popitem()
+    controller.sync([host.target()], ())
+    host.threads[tid], host.schedules.schedules[tid] = cpus, USUAL
+    controller.sync([host.target()], ())
+    assert (host.present(), host.lost) == ({OWN}, [])
+
+
 def test_release_finds_the_threads_by_their_mark(host):
     host.controller(RT=5).sync([host.target()], ())
     host.schedules.schedules[min(host.threads)] = USUAL
