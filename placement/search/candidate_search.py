@@ -36,7 +36,10 @@ Source = tuple[ProviderSet, Iterable[PatternBatch]]
 
 
 def one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
-    """Yield all batches of a source before those of the next; resting sources wait for all others."""
+    """Yield all batches of a source before those of the next; resting sources wait for all others.
+
+    A source also rests before ways that differ from earlier ones only in equal providers and groups.
+    """
     resting: deque[Source] = deque()
     # lazily: sources that come to rest are appended to the deque while it is drained
     for source in chain(sources, drain_waiting(resting)):
@@ -387,7 +390,8 @@ def find_candidates(
     """Return the candidates of a request, no two alike; those of one provider set come together.
 
     :param strategy: all candidates of one root before those of the next, or one candidate of every root
-        before the second of any.
+        before the second of any. With either one, candidates that differ only in equal providers and groups
+        may come after others of all roots.
     :param max_candidates: an upper bound beside the limit of the request.
     :param randomize: choose the candidates within the limit at random: roots in random order, round-robin,
         and the candidates of each root in random order.

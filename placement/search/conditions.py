@@ -67,7 +67,7 @@ class ConditionWords:
     lacking: str = ""
     """Predicate of hosts that do not meet the condition, with a plural verb."""
     parameter: str = ""
-    """Parameter of a query that states the condition, without a suffix."""
+    """Parameter of a query that states the condition, without a suffix; empty if no query can."""
     mark: str = ""
     """Prefix of the value of that parameter."""
     unknown: str = ""
@@ -335,25 +335,21 @@ class ForbiddenTraits(_TraitCondition):
         return all(map(traits.isdisjoint, self.sets))
 
 
-@register_condition
-@dataclass(frozen=True, slots=True)
-class OutsideTraits(ProviderCondition):
-    """Traits that neither the provider nor any of its ancestors has: a device outside of NUMA nodes."""
+class _LineageTraits(ProviderCondition):
+    """A condition on the traits of a provider and of all its ancestors together."""
 
-    name = "outside"
-    field = "outside"
-    words = ConditionWords(
-        "are not below a provider with {names}",
-        "are below a provider with {names}, which is forbidden",
-        "outside",
-    )
+    __slots__ = ()
+
     reads = ("above.traits",)
-    index = "by_trait"
-    excludes = True
+
+    @abstractmethod
+    def _admits_names(self, traits: Names) -> bool:
+        """Whether a provider with these traits, its own and those above it, meets it."""
 
     def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
-        """Return whether the provider and all above it lack the traits."""
-        return all(self._admits_names(each.traits) for each in snapshot.lineage_of(provider))
+        """Return whether the provider and all above it have, or lack, the traits."""
+        lineage = snapshot.lineage_of(provider)
+        return self._admits_names(frozenset[str]().union(*[each.traits for each in lineage]))
 
     def met_in(self, snapshot: ModelSnapshot) -> MetPositions:
         """Return a function that checks each class of trees once."""
@@ -362,16 +358,51 @@ class OutsideTraits(ProviderCondition):
         def met_positions(tree: HostTree) -> tuple[bool, ...]:
             found = known.get(tree.kind)
             if found is None:
-                having = list(map(self._admits_names, tree.kind.traits))
+                traits = tree.kind.traits
                 found = known[tree.kind] = tuple(
-                    [all(map(having.__getitem__, lineage)) for lineage in tree.shape.lineages]
+                    [
+                        self._admits_names(frozenset[str]().union(*[traits[at] for at in lineage]))
+                        for lineage in tree.shape.lineages
+                    ]
                 )
             return found
 
         return met_positions
 
+
+@register_condition
+@dataclass(frozen=True, slots=True)
+class OutsideTraits(_LineageTraits):
+    """Traits that neither the provider nor any of its ancestors has: a device outside of NUMA nodes."""
+
+    name = "outside"
+    field = "outside"
+    words = ConditionWords(
+        "are not below a provider with {names}", "are below a provider with {names}, which is forbidden"
+    )
+    index = "by_trait"
+    excludes = True
+
     def _admits_names(self, traits: Names) -> bool:
         return all(map(traits.isdisjoint, self.sets))
+
+
+@register_condition
+@dataclass(frozen=True, slots=True)
+class InsideTraits(_LineageTraits):
+    """Traits that the provider or one of its ancestors has: memory of a NUMA node, not of the host."""
+
+    name = "inside"
+    field = "inside"
+    words = ConditionWords("are below a provider with {names}", "are not below a provider with {names}")
+    index = "by_trait"
+
+    def indexed_names(self, snapshot: ModelSnapshot) -> Iterator[IndexedNames]:
+        """Yield nothing: the provider with the name may be an ancestor, which is no part of the candidate."""
+        return iter(())
+
+    def _admits_names(self, traits: Names) -> bool:
+        return not any(map(traits.isdisjoint, self.sets))
 
 
 @register_condition

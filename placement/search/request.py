@@ -16,7 +16,8 @@ class RequestGroup:
 
     Several providers may serve the group without a suffix; exactly one serves any other group. A provider
     needs one element of each set in ``required`` (traits) and ``member_of`` (aggregates). Neither it nor any
-    of its ancestors has a trait of ``outside``, which no query can state.
+    of its ancestors has a trait of ``outside``, and one of them has each trait of ``inside``; no query can
+    state these.
     """
 
     # a field is stated if it is true: a new field needs an empty default, which states nothing
@@ -28,6 +29,7 @@ class RequestGroup:
     forbidden_aggregates: frozenset[str] = frozenset()
     in_tree: str | None = None
     outside: frozenset[str] = frozenset()
+    inside: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ def check_names(
         _check_classes(group.resources, classes)
     named = [request.root_required, request.root_forbidden]
     for group in request.groups:
-        named += [*group.required, group.forbidden, group.outside]
+        named += [*group.required, group.forbidden, group.outside, group.inside]
     _check_traits(named, traits)
 
 

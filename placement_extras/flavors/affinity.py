@@ -27,6 +27,9 @@ SOCKET: Final = "socket"
 _OF_NODES: Final = frozenset(("PCPU", "VCPU", "MEMORY_MB", *PAGE_CLASSES.values()))
 """Classes of NUMA nodes, and of caches below them."""
 
+_NODE: Final = frozenset((os_traits.HW_NUMA_ROOT,))
+"""Traits of NUMA nodes."""
+
 Devices = Mapping[str, str | None]
 """By suffix of a device's group, the policy of its alias."""
 
@@ -53,13 +56,15 @@ def within_node(request: CandidatesRequest, policies: Mapping[str, str]) -> Cand
     used = {each.suffix for each in groups}
     # groups of the flavor itself, such as CPUs with cache ways
     own = [each.suffix for each in groups if not _OF_NODES.isdisjoint(each.resources)]
-    together = [RequestGroup(_unused_suffix("_NODE", used), required=(frozenset((os_traits.HW_NUMA_ROOT,)),))]
-    # a class each: a cache has CPUs, and its node the memory
+    together = [RequestGroup(_unused_suffix("_NODE", used), required=(_NODE,))]
+    # a class each: a cache has CPUs, and its node the memory; none is from the root, which is above all nodes
     together += [
-        RequestGroup(_unused_suffix(f"_{name}", used), {name: amount})
+        RequestGroup(_unused_suffix(f"_{name}", used), {name: amount}, inside=_NODE)
         for name, amount in whole.resources.items()
         if name in _OF_NODES
     ]
+    near = {*own, *policies}
+    groups = [replace(each, inside=_NODE) if each.suffix in near else each for each in groups]
     return replace(
         request,
         groups=(*([RequestGroup("", rest)] if rest else []), *together, *groups),
@@ -82,8 +87,8 @@ def with_devices_apart(near: CandidatesRequest, policies: Mapping[str, str]) -> 
         return None
     (together,) = near.same_subtrees
     groups = [
-        replace(each, outside=frozenset((os_traits.HW_NUMA_ROOT,)))
-        if policies.get(each.suffix) == LEGACY
+        replace(each, inside=frozenset(), outside=_NODE if policies[each.suffix] == LEGACY else frozenset())
+        if each.suffix in free
         else each
         for each in near.groups
     ]

@@ -16,7 +16,7 @@ The order of conditions
     - ``min_unit``, ``max_unit`` and ``step_size``, for each class;
     - ``required`` traits, one of each set;
     - ``forbidden`` traits;
-    - traits that the provider is ``outside`` of;
+    - traits that the provider is ``outside`` of, and those that it is ``inside`` of;
     - ``in_tree``;
     - ``member_of``;
     - ``forbidden_aggregates``.

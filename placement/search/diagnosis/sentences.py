@@ -203,6 +203,8 @@ def _left_out(clause: RequestClause) -> str:
     if clause.condition == "same_subtree":
         return f"same_subtree={names}"
     words = words_of(clause.condition)
+    if not words.parameter:
+        return f"the place {clause.condition} {names}{_of_group(clause)}"
     # as a query is written: required=in:A,B means any of them
     mark = "in:" if len(clause.names) > 1 else words.mark
     return f"{words.parameter}{clause.group}={mark}{names}"

@@ -152,13 +152,17 @@ def trees_are_right(snapshot: ModelSnapshot, request: CandidatesRequest, assignm
 
 
 def ancestors_are_right(snapshot: ModelSnapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
-    """Whether no provider of a group, and none above it, has a trait that the group is outside of."""
-    return not any(
-        snapshot.providers[above].traits & group.outside
-        for group in request.groups
-        for provider in of_group(assignment, group)
-        for above in ancestry(snapshot, provider.id)
-    )
+    """Whether each provider, with those above it, has all traits of ``inside`` and none of ``outside``."""
+    for group in request.groups:
+        for provider in of_group(assignment, group):
+            traits = {
+                trait
+                for above in ancestry(snapshot, provider.id)
+                for trait in snapshot.providers[above].traits
+            }
+            if traits & group.outside or group.inside - traits:
+                return False
+    return True
 
 
 def groups_are_isolated(snapshot: ModelSnapshot, request: CandidatesRequest, assignment: Assignment) -> bool:

@@ -82,6 +82,7 @@ def groups(draw: st.DrawFn, suffix: str, snapshot: ModelSnapshot, resourceless: 
         forbidden_aggregates=frozenset(not_member_of),
         in_tree=in_tree,
         outside=draw(st.frozensets(st.sampled_from(TRAITS), max_size=draw(st.sampled_from((0, 0, 0, 0, 1))))),
+        inside=draw(st.frozensets(st.sampled_from(TRAITS), max_size=draw(st.sampled_from((0, 0, 0, 0, 1))))),
     )
 
 

@@ -1,6 +1,7 @@
 """CPUs, memory and devices of a flavor from one NUMA node, by the policies of Nova."""
 
 import random
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -13,6 +14,7 @@ from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import ZONE
 from placement.search.budget import SearchBudget
+from placement.search.candidate_search import find_candidates
 from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim
 from placement.search.claims.placement import UnplacedClaim, place_claims
 from placement.search.request import CandidatesRequest
@@ -64,6 +66,23 @@ def test_the_alias_has_the_policy_where_flavor_and_image_have_none() -> None:
     outside = {group.suffix: group.outside for group in found.fallback.groups if group.outside}
     assert outside == {"_PCI_0": frozenset({ZONE})}
     assert not any(group.outside for group in found.request.groups)
+
+
+def test_memory_of_the_root_is_of_no_node() -> None:
+    """The root is above all nodes: with its memory, CPUs and device could be of two nodes."""
+    flavor = NovaFlavor(
+        4,
+        2048,
+        extra_specs=(*PINNED.items(), ("pci_passthrough:alias", "gpu:1")),
+        image=ImageProperties(),
+        is_volume_backed=True,
+    )
+    request = translate_flavor(
+        flavor, TranslationRules(pci_aliases=(replace(GPU, numa_policy="required"),), numa_affinity=True)
+    ).request
+    nodes = [Spec("n0", "h", {"PCPU": 8}, [ZONE]), Spec("n1", "h", {}, [ZONE])]
+    device = Spec("gpu", "n1", {"CUSTOM_GPU": 1})
+    assert not find_candidates(build(Spec("h", None, {"MEMORY_MB": 8192}), *nodes, device), request)
 
 
 @pytest.mark.parametrize("policy", ["required", "socket"])
@@ -155,7 +174,8 @@ def hosts(draw: st.DrawFn) -> ModelSnapshot:
     specs: list[Spec] = []
     for host in range(draw(st.integers(1, 2))):
         root = f"h{host}"
-        specs.append(Spec(root, None, {"DISK_GB": 1}))
+        of_root = draw(st.sampled_from(({}, {}, {"MEMORY_MB": 2}, {"PCPU": 3})))
+        specs.append(Spec(root, None, {"DISK_GB": 1, **of_root}))
         places = [root]
         for node in range(draw(st.integers(1, 2))):
             name = f"{root}n{node}"

@@ -79,6 +79,9 @@ def meets(
             return any(trait in provider.traits for trait in clause.names)
         case "forbidden":
             return name not in provider.traits
+        case "outside" | "inside":
+            above = [snapshot.providers[each] for each in brute.ancestry(snapshot, provider.id)]
+            return any(name in each.traits for each in above) == (clause.condition == "inside")
         case "in_tree":
             return snapshot.providers[provider.root_id].uuid == tree_of(snapshot, name)
     members = [provider]

@@ -7,6 +7,7 @@ from placement.schemas.query import parse_candidates
 from placement.search.budget import SearchBudget
 from placement.search.diagnosis.explanation import explain_request
 from placement.search.diagnosis.sentences import explanation_sentence, printable_name
+from placement.search.request import CandidatesRequest, RequestGroup
 from tests.placement.search.snapshots import Spec, build, inventory, name_to_uuid
 
 NOBODY = name_to_uuid("nobody")
@@ -152,3 +153,26 @@ def test_an_empty_cloud_has_its_own_sentence() -> None:
 )
 def test_names_cannot_break_or_forge_a_line(name: str, shown: str) -> None:
     assert printable_name(name) == shown
+
+
+def test_places_that_no_query_states_have_words_of_their_own() -> None:
+    snapshot = build(
+        Spec("h"),
+        Spec("node", "h", {"PCPU": 8}, NODE),
+        Spec("near", "node", {"CUSTOM_A": 1}),
+        Spec("far", "h", {"CUSTOM_B": 1}),
+    )
+    asked = (
+        RequestGroup("_A", {"CUSTOM_A": 1}, outside=frozenset(NODE)),
+        RequestGroup("_B", {"CUSTOM_B": 1}, inside=frozenset(NODE)),
+    )
+    sentences = [
+        explanation_sentence(explain_request(snapshot, CandidatesRequest((group,)), SearchBudget()))
+        for group in asked
+    ]
+    assert sentences == [
+        "0 of 1 host: 1 is below a provider with HW_NUMA_ROOT, which is forbidden for _A; "
+        "leaving out the place outside HW_NUMA_ROOT for _A would leave 1 host",
+        "0 of 1 host: 1 is not below a provider with HW_NUMA_ROOT for _B; "
+        "leaving out the place inside HW_NUMA_ROOT for _B would leave 1 host",
+    ]
