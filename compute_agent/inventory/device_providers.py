@@ -291,4 +291,5 @@ def _device_provider(
         attributes=of_device(node, device.path),
         numa_nodes=_nodes_below(root, parent),
         device=device.address,
+        device_class=device.resource_class,
     )

@@ -51,6 +51,8 @@ class ProviderNode:
         the CPUs of the pool.
     :ivar device: the address of the PCI device that the provider stands for, or the switch or root complex
         above some devices. The provider has no CPUs then.
+    :ivar device_class: the resource class of that PCI device; empty for other providers. Provider files may
+        add other classes.
     :ivar withheld: amounts by class to reserve on top of the inventory, except amounts that guests hold.
     """
 
@@ -65,6 +67,7 @@ class ProviderNode:
     l3_ids: frozenset[int] = frozenset()
     pool: str = ""
     device: str = ""
+    device_class: str = ""
     withheld: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 

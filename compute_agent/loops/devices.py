@@ -14,7 +14,6 @@ from compute_agent.host.pci_devices import PciDevice, read_pci_device
 from compute_agent.inventory.attributes import NUMA_NODE, PCI_PATH
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.model.messages import on_one_line
-from compute_agent.pipeline.devices import offered_devices
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.worker import GuestPipeline
 
@@ -59,26 +58,25 @@ def list_devices(
 
     :param read_device: reads a device by its address.
     """
-    holders: dict[str, dict[str, int]] = {}
-    for view in views:
-        for uuid, amounts in (view.allocation or {}).items():
-            holders.setdefault(uuid, {})[view.guest.name] = sum(amounts.values())
+    holdings = [(view.guest.name, view.allocation or {}) for view in views]
     found = []
-    offered = offered_devices(tree)
     for node in tree.nodes:
-        if node.uuid not in offered:
+        if not (name := node.device_class):
             continue
-        ((name, inventory),) = node.inventories.items()
         number = node.attributes.get(NUMA_NODE)
         found.append(
             DeviceUse(
                 node.device,
                 name,
-                inventory.total,
+                node.inventories[name].total,
                 int(number) if isinstance(number, float) else None,
                 str(node.attributes.get(PCI_PATH, "")),
                 read_device(node.device),
-                holders.get(node.uuid, {}),
+                {
+                    holder: amount
+                    for holder, held in holdings
+                    if (amount := held.get(node.uuid, {}).get(name))
+                },
             )
         )
     return sorted(found, key=lambda each: each.address)

@@ -13,7 +13,7 @@ from dataclasses import replace
 import os_traits
 
 from compute_agent.inventory.attributes import is_ours
-from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree, device_of
+from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree, device_of
 from compute_agent.model.messages import full_name, named_few
 from compute_agent.report.plan import Ownership, ReportedProvider, is_novas_device
 
@@ -49,29 +49,33 @@ def without_foreign_devices(
 def keep_gone_devices(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership, held: HeldAmount
 ) -> tuple[ProviderTree, tuple[str, ...]]:
-    """The tree with devices that are gone, all reserved, as long as guests hold them.
+    """The tree with devices that are gone, all reserved, as long as guests hold them, or for a use.
 
     Placement refuses to delete a provider with allocations, and would offer the rest of a card to others.
+    A used device for one use may come back, and its provider is the only memory of the use.
     """
     nodes, waiting = [], []
     for uuid, provider in reported.items():
         if uuid not in owned or derived.get(uuid) is not None or not (address := device_of(provider.name)):
             continue
         amounts = {name: held(uuid, name) for name in provider.inventories}
-        if not any(amounts.values()):
+        traits = provider.traits & owned[uuid].traits
+        is_used = os_traits.HW_PCI_ONE_TIME_USE in traits and _is_reserved(provider.inventories)
+        if not (is_used or any(amounts.values())):
             continue
         # The parent may have gone together with the device.
         parent = provider.parent if derived.get(provider.parent or "") is not None else derived.root.uuid
-        inventories = {name: replace(one, reserved=one.total) for name, one in provider.inventories.items()}
-        traits = provider.traits & owned[uuid].traits
+        inventories = reserve_inventories(provider.inventories)
         attributes = {name: value for name, value in provider.attributes.items() if is_ours(name)}
         nodes.append(
             ProviderNode(provider.name, uuid, parent, inventories, traits, attributes, device=address)
         )
         taken = ", ".join(f"{amount} {name}" for name, amount in sorted(amounts.items()) if amount)
+        state = f"{taken} are held" if taken else "it is for one use and was used"
+        end = "nothing is held" if taken else "reserved of its inventory is set to 0 through the API"
         waiting.append(
             f"{full_name(provider.name, uuid)}: the device is gone, or [pci] device_spec does not select"
-            f" it any more, and {taken} are held: all of it is reserved, and it goes when nothing is held"
+            f" it any more, and {state}: all of it is reserved, and it goes when {end}"
         )
     return replace(derived, nodes=(*derived.nodes, *nodes)), tuple(waiting)
 
@@ -88,7 +92,7 @@ def reserve_used_devices(
     for node in derived.nodes:
         used = node.device and os_traits.HW_PCI_ONE_TIME_USE in node.traits and _is_used(node, reported, held)
         if used:
-            inventories = {name: replace(one, reserved=one.total) for name, one in node.inventories.items()}
+            inventories = reserve_inventories(node.inventories)
             sentences.append(
                 f"{full_name(node.name, node.uuid)} is for one use and was used: all of it is reserved. Clean"
                 " the device, and set reserved of its inventory to 0 through the API when no guest holds it"
@@ -100,8 +104,18 @@ def reserve_used_devices(
 
 def _is_used(node: ProviderNode, reported: Mapping[str, ReportedProvider], held: HeldAmount) -> bool:
     there = reported[node.uuid].inventories if node.uuid in reported else {}
+    # A class that is not derived any more may be the former class of the device.
+    classes = [name for name in there if name == node.device_class or name not in node.inventories]
     # The reserve is the memory of the use: it outlives the guest and the state of the agent.
-    return any(
-        name in there and (there[name].reserved >= there[name].total or held(node.uuid, name))
-        for name in node.inventories
+    return _is_reserved({name: there[name] for name in classes}) or any(
+        held(node.uuid, name) for name in classes
     )
+
+
+def _is_reserved(inventories: Mapping[str, ProviderInventory]) -> bool:
+    return any(one.reserved >= one.total for one in inventories.values())
+
+
+def reserve_inventories(inventories: Mapping[str, ProviderInventory]) -> dict[str, ProviderInventory]:
+    """The inventories with all units reserved."""
+    return {name: replace(one, reserved=one.total) for name, one in inventories.items()}

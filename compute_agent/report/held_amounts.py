@@ -26,7 +26,12 @@ from typing import Final
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.model.messages import full_name
 from compute_agent.model.resource import HUGE_PAGES, MEMORY, OWN_CLASSES
-from compute_agent.report.devices import keep_gone_devices, reserve_used_devices, without_foreign_devices
+from compute_agent.report.devices import (
+    keep_gone_devices,
+    reserve_inventories,
+    reserve_used_devices,
+    without_foreign_devices,
+)
 from compute_agent.report.plan import OwnedNames, Ownership, ReportedProvider, settled_inventories
 
 
@@ -307,18 +312,24 @@ def _keep_removed(
     owned: Ownership,
     held: Callable[[str, str], int],
 ) -> tuple[ProviderTree, tuple[str, ...]]:
-    """The tree with removed additional classes, fully reserved, as long as guests hold them."""
+    """The tree with removed classes, fully reserved, as long as guests hold them.
+
+    A PCI device is one thing under its former and its present class, so both are reserved.
+    """
     nodes, waiting = [], []
     for node in derived.nodes:
-        kept = {}
-        for name, inventory in _removed_classes(node, reported, owned):
-            if amount := held(node.uuid, name):
-                kept[name] = replace(inventory, reserved=inventory.total)
-                waiting.append(
-                    f"{full_name(node.name, node.uuid)}: {amount} {name} are held, which is not to be there"
-                    " any more: all of it is reserved, and it goes when nothing is held"
-                )
-        nodes.append(replace(node, inventories={**node.inventories, **kept}) if kept else node)
+        removed = dict(_removed_classes(node, reported, owned))
+        amounts = {name: amount for name in removed if (amount := held(node.uuid, name))}
+        kept = reserve_inventories({name: removed[name] for name in amounts})
+        own, also = node.inventories, ""
+        if kept and node.device_class:
+            own, also = reserve_inventories(own), f" Until then all {node.device_class} is reserved, too"
+        for name, amount in amounts.items():
+            waiting.append(
+                f"{full_name(node.name, node.uuid)}: {amount} {name} are held, which is not to be there"
+                f" any more: all of it is reserved, and it goes when nothing is held{also and '.' + also}"
+            )
+        nodes.append(replace(node, inventories={**own, **kept}) if kept else node)
     return replace(derived, nodes=tuple(nodes)), tuple(waiting)
 
 

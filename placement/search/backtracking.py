@@ -241,8 +241,8 @@ def _run_through(
     """Yield all complete assignments, and None when the search rests.
 
     There is no recursion, as requests may have hundreds of groups. Most requests never meet a dead end. After
-    the first one the search checks before each step that the other needs have a provider, unless the search
-    is small.
+    the first one, or a rest, the search checks before each step that the other needs have a provider, unless
+    the search is small.
 
     :param visited: remembers all assignments, so that of equivalent ones only the first is continued.
     :param kinds: needs of one kind get their providers in the order of the options, not in each order.
@@ -260,6 +260,7 @@ def _run_through(
     found_before = [0] * len(order)  # when each depth was entered
     skipped = [False] * len(order)  # whether a choice was left out that had been visited
     kinds_tried: list[set[int]] = [set() for _ in order]  # of providers that serve nothing else yet
+    proves = False  # whether each step is checked first
     dead_ends: RememberedAssignments | None = None
     choices_before_rest = choices_left = _CHOICES_BEFORE_REST
     # budget is spent in portions: a call for each choice would cost more than cheap choices
@@ -274,6 +275,8 @@ def _run_through(
             continue
         if choices_left < 0:
             choices_before_rest = choices_left = 2 * choices_before_rest
+            # an order of equal needs has many failures that are no dead ends: only a rest tells
+            proves = proves or not small
             yield None
         index = order[depth]
         # the choice of the last visit: a new need has none, and release ignores that
@@ -295,8 +298,9 @@ def _run_through(
                 assignment.take_provider(index, provider)
                 if visited is not None and not visited.add(assignment.chosen):
                     skipped[depth] = True
-                elif dead_ends is None or (
-                    assignment.chosen not in dead_ends and assignment.can_complete(order[depth + 1 :])
+                elif not proves or (
+                    (dead_ends is None or assignment.chosen not in dead_ends)
+                    and assignment.can_complete(order[depth + 1 :])
                 ):
                     break
                 assignment.release(index)
@@ -320,6 +324,7 @@ def _run_through(
             if not small and kinds is None:
                 dead_ends = dead_ends or RememberedAssignments(AssignmentKinds(rules, options))
                 dead_ends.add(assignment.chosen)
+                proves = True
             suffix = rules.needs[index].suffix
             budget.dead_ends[suffix] = budget.dead_ends.get(suffix, 0) + 1
         depth -= 1

@@ -228,13 +228,15 @@ def _first_unplaced(
     world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> UnplacedClaim:
     """Return the first claim without a place, if each before it takes the first choice found."""
-    for number, each in enumerate(wanted):
+    *before, _ = wanted
+    for number, each in enumerate(before):
         # not all combinations: the answer is a sentence about one claim, not a proof
         choice = next(_all_choices(world, each, budget, rng), None)
         if choice is None:
             return UnplacedClaim(number, world)
         world = world.with_choice(each, choice)
-    raise AssertionError("all of them have a place")
+    # together they have no place, so that it is the last one if all before it have
+    return UnplacedClaim(len(before), world)
 
 
 def _all_choices(
@@ -270,7 +272,10 @@ def _choices_as_asked(
             yield _make_choice(world, found)
         return
     scorer = ChoiceScorer(world, wanted)
-    distinct_only = distinct_only and scorer.equal_devices_score_equally
+    # equal pools may have different capacities, and only some of them may be allowed
+    distinct_only = (
+        distinct_only and SHARES not in world.snapshot.by_trait and scorer.equal_devices_score_equally
+    )
     roots, at = choices_at_hosts(world, wanted, budget, rng, distinct_only=distinct_only)
     hosts = ScoreUpperBounds(world, wanted, list(roots), budget).highest_first()
     for found in best_first(hosts, at, scorer, budget):

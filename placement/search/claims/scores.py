@@ -56,11 +56,14 @@ class ChoiceScorer:
     def equal_devices_score_equally(self) -> bool:
         """Whether no criterion tells two devices apart that are equal to the request.
 
-        Attributes of equal devices may differ, and equal NUMA nodes may be at different distances.
+        Attributes of equal devices may differ, and so may their free amounts beyond the requested ones. Equal
+        NUMA nodes may be at different distances.
         """
         names = {name for name, _ in self._wanted.order}
-        return not any(name.startswith(ATTRIBUTE) for name in names) and not (
-            "numa_distance" in names and self._world.distances
+        return (
+            "best_fit" not in names
+            and not any(name.startswith(ATTRIBUTE) for name in names)
+            and not ("numa_distance" in names and self._world.distances)
         )
 
     def score_choice(self, found: Found) -> ChoiceScore:

@@ -13,7 +13,13 @@ from compute_agent.host.pci_devices import PciDevice, PciLink
 from compute_agent.inventory.derive import InventorySettings, derive_provider_tree
 from compute_agent.inventory.device_providers import nearest_cpu_nodes, offer_devices, with_devices
 from compute_agent.inventory.device_spec import parse_device_specs
-from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree, child_uuid, device_of
+from compute_agent.inventory.provider_tree import (
+    ProviderInventory,
+    ProviderNode,
+    ProviderTree,
+    child_uuid,
+    device_of,
+)
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.messages import ConfigError
 from compute_agent.report.held_amounts import beside_held
@@ -187,6 +193,78 @@ def test_a_card_that_is_gone_is_reserved_while_guests_hold_it(held: int) -> None
     inventory = found["host_0000:81:00.0"].inventories["CUSTOM_PCI_8086_154C"]
     assert (inventory.total, inventory.reserved) == (3, 3)
     assert "2 CUSTOM_PCI_8086_154C are held: all of it is reserved" in " ".join(waiting.all_sentences)
+
+
+def report_beside(
+    before: ProviderTree, after: ProviderTree, held: dict[str, int], reserved: int = 0
+) -> tuple[dict[str, tuple[int, int]], str]:
+    """The total and reserved units of devices by class, once a reported tree changes, and the sentences.
+
+    :param held: the held amounts of the devices by class.
+    """
+    reported = {
+        node.uuid: ReportedProvider(
+            node.uuid,
+            node.name,
+            node.parent,
+            1,
+            {name: replace(one, reserved=reserved) for name, one in node.inventories.items()},
+            node.traits,
+        )
+        for node in before.nodes
+    }
+    owned = {node.uuid: OwnedNames(frozenset(node.inventories), node.traits) for node in before.nodes}
+    devices = {node.uuid for node in before.nodes if node.device}
+    tree, waiting = beside_held(
+        after, reported, owned, lambda each, name: held.get(name, 0) if each in devices else 0
+    )
+    found = [node.inventories for node in tree.nodes if node.device]
+    return {name: (one.total, one.reserved) for each in found for name, one in each.items()}, " ".join(
+        waiting.all_sentences
+    )
+
+
+def test_a_held_device_is_not_offered_under_another_class() -> None:
+    device = [gpu("0000:0a:00.0")]
+    before, after = tree_of("numa", [GPU], device), tree_of("numa", [GPU.replace("gpu", "h100")], device)
+    found, sentences = report_beside(before, after, {"CUSTOM_GPU": 1})
+    assert found == {"CUSTOM_H100": (1, 1), "CUSTOM_GPU": (1, 1)}
+    assert "1 CUSTOM_GPU are held" in sentences
+    assert "Until then all CUSTOM_H100 is reserved, too" in sentences
+    # The report after that knows both classes.
+    both = {name: ProviderInventory(1, max_unit=1) for name in found}
+    reported = replace(before, nodes=tuple(replace(node, inventories=both) for node in before.nodes))
+    assert report_beside(reported, after, {"CUSTOM_GPU": 1})[0] == found
+    assert report_beside(reported, after, {"CUSTOM_H100": 1}) == ({"CUSTOM_H100": (1, 0)}, "")
+
+
+def test_the_functions_of_a_held_card_are_not_offered() -> None:
+    devices = card("0000:81:00.0", "0000:81:02.0", "0000:81:02.1")
+    before = tree_of("numa", ['{"vendor_id": "8086", "product_id": "1572"}'], devices)
+    after = tree_of("numa", [ANY_NIC], devices)
+    found, _ = report_beside(before, after, {"CUSTOM_PCI_8086_1572": 1})
+    assert found == {"CUSTOM_PCI_8086_154C": (2, 2), "CUSTOM_PCI_8086_1572": (1, 1)}
+
+
+ONE_USE = '{"vendor_id": "10de", "resource_class": "gpu", "one_time_use": "yes"}'
+
+
+def test_a_used_device_for_one_use_stays_used_when_it_is_gone() -> None:
+    before, gone = tree_of("numa", [ONE_USE], [gpu("0000:0a:00.0")]), tree_of("numa", [ONE_USE], [])
+    found, sentences = report_beside(before, gone, {}, reserved=1)
+    assert found == {"CUSTOM_GPU": (1, 1)}
+    assert "it goes when reserved of its inventory is set to 0 through the API" in sentences
+    assert report_beside(before, gone, {}) == ({}, "")
+
+
+@pytest.mark.parametrize(("reserved", "held"), [(1, {}), (0, {"CUSTOM_GPU": 1})])
+def test_a_used_device_for_one_use_stays_used_under_another_class(
+    reserved: int, held: dict[str, int]
+) -> None:
+    device = [gpu("0000:0a:00.0")]
+    before, after = tree_of("numa", [ONE_USE], device), tree_of("numa", [ONE_USE.replace("gpu", "b")], device)
+    found, _ = report_beside(before, after, held, reserved)
+    assert found["CUSTOM_B"] == (1, 1)
 
 
 @pytest.mark.parametrize(("reserved", "held", "becomes"), [(0, 0, 0), (0, 1, 1), (1, 1, 1), (1, 0, 1)])

@@ -1,13 +1,16 @@
 """The devices of a host are listed and counted with their holders and links."""
 
+from dataclasses import replace
+
 from prometheus_client import CollectorRegistry
 
 from compute_agent.host.pci_devices import read_pci_devices
 from compute_agent.inventory.device_providers import offer_devices, with_devices
 from compute_agent.inventory.device_spec import parse_device_specs
-from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
+from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.loops.devices import DeviceSource
 from compute_agent.pipeline.guest_cache import GuestView
+from compute_agent.promises.devices import held_devices
 from tests.compute_agent.builders import build_guest
 from tests.compute_agent.host.pci_trees import FakeDevice, make_pci_tree
 from tests.compute_agent.inventory.machines import machine
@@ -72,6 +75,24 @@ def test_metrics_count_held_and_free_devices_and_degraded_links(tmp_path):
     assert (units("CUSTOM_NIC", "held"), units("CUSTOM_NIC", "free")) == (1, 1)
     assert registry.get_sample_value("compute_agent_pci_link_share", {"device": GPU}) == 0.5
     assert registry.get_sample_value("compute_agent_pci_degraded_links") == 1
+
+
+def test_a_class_of_a_provider_file_is_no_device(tmp_path):
+    source, _ = source_of(tmp_path, ("web", CARD, "CUSTOM_EXTRA", 5))
+    tree = source._pipeline.tree
+    source._pipeline.tree = replace(
+        tree,
+        nodes=tuple(
+            replace(node, inventories={**node.inventories, "CUSTOM_EXTRA": ProviderInventory(9)})
+            for node in tree.nodes
+        ),
+    )
+    assert [(use.address, use.total, use.held_amount) for use in source.list_uses()] == [
+        (GPU, 1, 0),
+        (CARD, 2, 0),
+    ]
+    (view,) = source._pipeline.guest_views()
+    assert held_devices(source._pipeline.tree, view.allocation) == {}
 
 
 def test_a_device_that_is_gone_is_listed_without_driver_and_link(tmp_path):

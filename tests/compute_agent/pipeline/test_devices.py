@@ -19,6 +19,7 @@ GPU = ProviderNode(
     {"CUSTOM_GPU": ProviderInventory(1)},
     attributes={"numa_node": 1.0},
     device="0000:81:00.0",
+    device_class="CUSTOM_GPU",
 )
 WITH_GPU = replace(HOST_STATE, tree=replace(TREE, nodes=(*TREE.nodes, GPU)))
 HELD = {"root": {"PCPU": 2}, "gpu": {"CUSTOM_GPU": 1}}

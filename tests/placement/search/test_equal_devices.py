@@ -1,16 +1,13 @@
 """Equal devices are one: of candidates that differ only in a swap of these, one comes before the others."""
 
 from collections import Counter
-from collections.abc import Iterator
 from itertools import groupby
-from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
-from placement.search import compiled_request
 from placement.search.candidate_search import find_candidates
 from placement.search.candidates import AllocationCandidate, candidates_of
 from placement.search.request import CandidatesRequest, RequestGroup
@@ -21,18 +18,12 @@ from tests.placement.search.brute import all_candidates
 from tests.placement.search.device_hosts import GPU, class_of, device_requests, unlike_hosts
 from tests.placement.search.snapshots import Spec, build
 
+pytestmark = pytest.mark.usefixtures("wide_from_the_start")
 exhaustive = settings(
     max_examples=examples(450),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _wide_from_the_start() -> Iterator[None]:
-    """Small hosts, which brute force can judge, are searched in the way of wide ones."""
-    with patch.object(compiled_request, "_WIDE", 1):
-        yield
 
 
 @exhaustive
@@ -132,7 +123,7 @@ def nodes_of(snapshot: ModelSnapshot, candidate: AllocationCandidate) -> tuple[i
 
 @pytest.fixture
 def choices(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Counts the providers that are tried."""
+    """Counts the providers that are tried, and those that are taken."""
     counts: Counter[str] = Counter()
     allowed = NeedAssignment.allows_provider
 
@@ -140,7 +131,14 @@ def choices(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counts["tried"] += 1
         return allowed(self, index, provider)
 
+    take = NeedAssignment.take_provider
+
+    def taking(self: NeedAssignment, index: int, provider: Provider) -> None:
+        counts["taken"] += 1
+        take(self, index, provider)
+
     monkeypatch.setattr(NeedAssignment, "allows_provider", counting)
+    monkeypatch.setattr(NeedAssignment, "take_provider", taking)
     return counts
 
 
@@ -160,3 +158,16 @@ def test_a_limit_beyond_the_distinct_candidates_takes_few_choices(groups: int, c
 def test_an_impossible_number_of_devices_takes_few_choices(choices: Counter[str]) -> None:
     assert find(hosts(20, 16, 2), asking(17)) == []
     assert choices["tried"] < 1_000
+
+
+def test_devices_with_amounts_of_their_own_take_few_choices(choices: Counter[str]) -> None:
+    """One node alone cannot serve 15 groups with 14 devices, in whatever order they have them."""
+    nodes = [Spec("n0", "h", {"PCPU": 4}), Spec("n1", "h", {"PCPU": 4})]
+    devices = [Spec(f"{node.name}d{at}", node.name, {GPU: 4 + at}) for node in nodes for at in range(14)]
+    groups = (RequestGroup("_cpu", {"PCPU": 1}), *asking(15).groups)
+    near = CandidatesRequest(
+        groups, group_policy="isolate", same_subtrees=(frozenset(each.suffix for each in groups),)
+    )
+    assert find(build(Spec("h"), *nodes, *devices), near) == []
+    # 2 to the power of 14 at each node without proofs
+    assert choices["taken"] < 1_000

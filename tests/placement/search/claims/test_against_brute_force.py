@@ -5,12 +5,13 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget
-from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim
+from placement.search.claims.claim import ClaimScenario, HostChoice, Order, WantedClaim
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.store.groups import ConsumerGroup, GroupPolicy
 from tests.examples import examples
@@ -26,6 +27,8 @@ GROUPS = (
     ConsumerGroup("two", GroupPolicy.ANTI_AFFINITY),
     ConsumerGroup("two", GroupPolicy.ANTI_AFFINITY, 2),
 )
+ORDERS: tuple[Order, ...] = ((), (("pack", 1.0),), (("spread", 1.0), ("best_fit", 0.5)))
+pytestmark = pytest.mark.usefixtures("wide_from_the_start")
 Members = Mapping[str, Mapping[int, int]]
 """By group how many are where."""
 
@@ -55,6 +58,7 @@ def situations(draw: st.DrawFn) -> tuple[ClaimScenario, list[WantedClaim]]:
                 avoid=draw(st.sampled_from((frozenset(), frozenset(), draw(some)))),
                 alternates=draw(st.integers(0, 3)),
                 group=draw(st.none() | st.sampled_from(GROUPS)),
+                order=draw(st.sampled_from(ORDERS)),
             )
         )
     return ClaimScenario(snapshot, members), wanted

@@ -36,6 +36,7 @@ from tests.placement.search import brute
 from tests.placement.search.claims.strategies import OWNER
 from tests.placement.search.snapshots import Spec, build, inventory
 
+pytestmark = pytest.mark.usefixtures("wide_from_the_start")
 SPLIT = ("PCPU", "MEMORY_MB")
 Taken = Mapping[tuple[int, str], int]
 """How much is taken, by provider and class."""

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from placement.read_model.provider import Provider
+from placement.read_model.provider import SHARES, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import ZONE
 from placement.schemas import explanation
@@ -29,7 +29,7 @@ from tests.examples import examples
 from tests.placement.search import brute
 from tests.placement.search.claims.strategies import OWNER, anything, zoned
 from tests.placement.search.device_hosts import device_requests, unlike_hosts
-from tests.placement.search.snapshots import Spec, build
+from tests.placement.search.snapshots import Spec, build, inventory, name_to_uuid
 
 TAKEN = frozenset[tuple[int, str, int]]
 device_worlds = st.tuples(unlike_hosts(most_devices=4), device_requests())
@@ -180,9 +180,11 @@ def test_the_best_choice_is_made_and_alternates_are_the_best_of_other_hosts(situ
     assert listed == sorted(listed, reverse=True)
 
 
-def chosen(snapshot: ModelSnapshot, query: str, order: Order) -> PlacedClaim:
+def chosen(
+    snapshot: ModelSnapshot, query: str, order: Order, avoid: frozenset[str] = frozenset()
+) -> PlacedClaim:
     asked = explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, {})
-    wanted = WantedClaim("c", None, OWNER, asked.request, asked.version, order=order)
+    wanted = WantedClaim("c", None, OWNER, asked.request, asked.version, order=order, avoid=avoid)
     found = place_claims(ClaimScenario(snapshot), [wanted], SearchBudget(), random.Random(0))
     assert isinstance(found, list)
     return found[0]
@@ -236,6 +238,33 @@ def test_a_nic_below_the_switch_of_the_gpu_is_nearest(used: tuple[str, ...], nic
     assert [each.name for each in choice.mappings["_n"]] == [nic]
     assert choice.score is not None
     assert choice.score.total == pytest.approx(score)
+
+
+def test_the_device_with_least_left_fits_best_of_many() -> None:
+    devices = (
+        Spec(f"d{number}", "h", {"VF": inventory(8, max_unit=1)}, used={"VF": 7 * (number == 7)})
+        for number in range(8)
+    )
+    choice = chosen(build(Spec("h"), *devices), "resources_v=VF:1", (("best_fit", 1.0),)).choice
+    assert [each.name for each in choice.mappings["_v"]] == ["d7"]
+
+
+@pytest.mark.parametrize(
+    ("avoid", "capacity", "pool"), [((), 100, "pool0"), (("pool0",), 100, "pool1"), ((), 1000, "pool7")]
+)
+def test_every_pool_is_compared(avoid: tuple[str, ...], capacity: int, pool: str) -> None:
+    """Eight pools have 100 GB free; with a larger capacity the last one is the fullest."""
+    sizes = [100] * 7 + [capacity]
+    snapshot = build(
+        *(
+            Spec(f"pool{number}", None, {"DISK_GB": size}, [SHARES], ["a"], {"DISK_GB": size - 100})
+            for number, size in enumerate(sizes)
+        ),
+        Spec("h", None, {"VCPU": 8}, [], ["a"]),
+    )
+    avoided = frozenset(map(name_to_uuid, avoid))
+    choice = chosen(snapshot, "resources=VCPU:1,DISK_GB:10", (("pack", 1.0),), avoided).choice
+    assert [provider.name for provider, _ in choice.resources] == ["h", pool]
 
 
 @settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
