@@ -24,6 +24,9 @@ def test_a_change_of_drivers_and_links_is_no_change_of_the_host(root, load):
     folder = root / "sys/bus/pci/devices" / GPU
     (folder / "driver").symlink_to("/sys/bus/pci/drivers/vfio-pci")
     (folder / "current_link_width").write_text("8\n")
+    (folder / "nvme/nvme0").mkdir(parents=True)
+    (folder / "nvme/nvme0/model").write_text("Disk\n")
+    (folder / "net/ens1").mkdir(parents=True)
     fresh = DeviceSurvey()
     assert host_signature(conf, fresh.read_devices(conf)) == before
     for one in (survey, fresh):
