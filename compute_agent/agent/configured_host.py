@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 from oslo_config import cfg
 
+from compute_agent.agent.class_warnings import class_warnings
 from compute_agent.agent.host_access import HostResctrl, offered_platform, open_resctrl
 from compute_agent.agent.parked_cpus import (
     known_topology,
@@ -26,14 +26,14 @@ from compute_agent.agent.parked_cpus import (
 )
 from compute_agent.classes.blockio_classes import parse_blockio_classes
 from compute_agent.classes.cpu_classes import parse_cpu_classes, parse_cpu_pools
-from compute_agent.classes.guest_classes import class_warnings, parse_classes
+from compute_agent.classes.guest_classes import parse_classes
 from compute_agent.classification.resolution import parse_policy
 from compute_agent.conf.isolation import MOVE
 from compute_agent.conf.policy import DEFAULT_POLICY, FOLLOW
 from compute_agent.conf.qos import cpu_pool_sections
 from compute_agent.controllers.base import KernelController
 from compute_agent.controllers.blockio import BlockIoController
-from compute_agent.controllers.core_cookies import CookieNoteStore, CoreCookieController
+from compute_agent.controllers.core_cookies import CoreCookieController
 from compute_agent.controllers.cpu import CpuController, CpusetController
 from compute_agent.controllers.cpu_class import (
     NO_CPU_CLASSES,
@@ -50,6 +50,7 @@ from compute_agent.controllers.realtime import RealtimeController
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.drivers.base import GuestDriver
 from compute_agent.events.event import EventRecorder
+from compute_agent.host import kernel_files
 from compute_agent.host.block_devices import read_block_devices
 from compute_agent.host.pci_devices import read_pci_devices
 from compute_agent.host.reader import read_topology
@@ -84,9 +85,9 @@ from compute_agent.report.client import PlacementClient
 from compute_agent.report.root_provider import NovaRoot, RootOwner, owner_of
 from compute_agent.resctrl.mount import ResctrlHandle
 from compute_agent.resctrl.share_spec import ShareSpec
-from compute_agent.schedules.cookie_notes import NOTES_FILE, CookieNotesFile
 from compute_agent.schedules.kernel_cookies import KernelCookies
 from compute_agent.schedules.realtime import KernelSchedules, read_throttle
+from compute_agent.schedules.run_notes import COOKIES_FILE, PRIORITIES_FILE, RunNotesFile, RunNoteStore
 from compute_agent.throttling.settings import ThrottlingSettings, read_settings
 from compute_agent.throttling.watermarks.metrics import MetricRegistry
 
@@ -300,7 +301,9 @@ def build_host_state(
     cpu_sets = replace(cpu_sets, pooled=frozenset[int]().union(*derived.positions.values()))
     stopped = stopped_cpus(conf, topology, whose.beside)
     offline = filter(None, [cpu_sets.offline_warning, stopped_warning(stopped)])
-    warnings = [*offline, *derived.warnings, *class_warnings(classes.classes)]
+    limit = read_throttle(Path(conf.host.root))
+    status = kernel_files.read_optional("/proc/self/status") or ""
+    warnings = [*offline, *derived.warnings, *class_warnings(classes.classes, limit, status)]
     for warning in warnings:
         LOG.warning("%s", warning)
     # Providers of other shapes of the tree: guests may still hold something of them.
@@ -439,7 +442,7 @@ class ControllerSettings:
 
 @dataclass(frozen=True, slots=True)
 class ControllerStores:
-    """The stores of controllers: former contents of files, originals of masks, notes of cookies.
+    """The stores of controllers: former contents of files, originals of masks, notes of guests.
 
     :ivar ownership: the right to change masks, which a reload must not lose.
     :ivar own_threads: the CPUs that the agent began with, which a reload must not lose either.
@@ -447,7 +450,8 @@ class ControllerStores:
 
     former: FormerStore
     originals: OriginalStore
-    cookies: CookieNoteStore
+    cookies: RunNoteStore
+    priorities: RunNoteStore
     ownership: MaskOwnership = field(default_factory=MaskOwnership)
     own_threads: OwnThreads = field(default_factory=OwnThreads)
 
@@ -457,8 +461,13 @@ def open_stores(former: FormerStore, folder: Path, locks: Path | None = None) ->
 
     :param locks: the folder of locks of all agents of the host; None: nothing is locked.
     """
-    originals, notes = OriginalsFile(folder / ORIGINALS_FILE), CookieNotesFile(folder / NOTES_FILE)
-    return ControllerStores(former, originals, notes, MaskOwnership(locks))
+    return ControllerStores(
+        former,
+        OriginalsFile(folder / ORIGINALS_FILE),
+        RunNotesFile(folder / COOKIES_FILE),
+        RunNotesFile(folder / PRIORITIES_FILE),
+        MaskOwnership(locks),
+    )
 
 
 def make_controllers(
@@ -512,8 +521,8 @@ def make_controllers(
                 for name, share in settings.cpu_shares.items()
                 if share.realtime_priority is not None
             },
+            stores.priorities,
             KernelSchedules(),
-            partial(read_throttle, root),
             drift_counter(RealtimeController.name),
         ),
         CoreCookieController(

@@ -253,6 +253,7 @@ class ConfigReloader:
             topology = read_topology(Path(options.host.root))
             client = PlacementClient.from_conf(options)
         except (cfg.Error, ConfigError, PlacementError, OSError) as error:
+            self._follow_hardware()
             return str(error)
         try:
             self._root.reload(options)
@@ -261,9 +262,8 @@ class ConfigReloader:
             # All that may be refused comes before the first change: a refused configuration changes nothing.
             warnings = self._warnings_of(host)
         except (ConfigError, IdentityError, cfg.Error, OSError) as error:
-            # Guests keep running on what there is; the report stays as it was until an operator decides.
-            known = known_topology(self._in_force.current.options, topology)
-            self._pipeline.submit(HostStateChanged(replace(self._pipeline.host_state, topology=known)))
+            self._root.reload(self._in_force.current.options)
+            self._follow_hardware()
             return str(error)
         with self._lock:
             self._in_force.current = host.with_controllers(client, controllers)
@@ -284,6 +284,26 @@ class ConfigReloader:
                 LOG.warning("The guests change to the new configuration once the worker is free")
             self._in_force.reload()
         return ""
+
+    def _follow_hardware(self) -> None:
+        """Work by the present hardware and the options in force, while those of the files are refused."""
+        with self._lock:
+            options = self._in_force.current.options
+            try:
+                topology = read_topology(Path(options.host.root))
+            except OSError as error:
+                LOG.warning("The agent continues with the hardware that it knows: %s", error)
+                return
+            try:
+                host_state = build_host_state(
+                    options, topology, control=self.resctrl.control, root=self._root.owner
+                )
+            except (ConfigError, IdentityError, cfg.Error, OSError):
+                # They do not fit the hardware either, or a provider file is refused. Guests keep running on
+                # the present CPUs; the report stays as it was until an operator decides.
+                known = known_topology(options, topology)
+                host_state = replace(self._pipeline.host_state, topology=known)
+            self._pipeline.submit(HostStateChanged(host_state))
 
     def use_root(self, owner: RootOwner) -> None:
         """Work with another root provider, and with the controllers that go with its owner.

@@ -181,16 +181,6 @@ def _check_realtime(classes: Mapping[str, QosClass]) -> None:
             )
 
 
-def class_warnings(classes: Mapping[str, QosClass]) -> list[str]:
-    """Sentences about classes with realtime guests that work of the host would wait for."""
-    return [
-        f"[{QOS_CLASS}{one.name}] realtime_priority: interrupts and other work of the host on the CPUs of a"
-        " busy guest wait for the guest; set isolation = quiet or alone for the class"
-        for one in classes.values()
-        if one.cpu.realtime_priority and not one.isolation.is_quiet
-    ]
-
-
 def _memory_share(options: cfg.ConfigOpts.GroupAttr, default: MemoryShare) -> MemoryShare:
     return MemoryShare(
         default.high if options.memory_high is None else options.memory_high,

@@ -11,7 +11,7 @@ OPTS: Final = [
         "device_spec",
         default=[],
         help="PCI devices that the host offers, in the format of Nova's option: a JSON object, or a list of"
-        " objects. An object has vendor_id, product_id, address or devname, and resource_class and traits."
+        " objects. An object has vendor_id, product_id, address, resource_class and traits."
         " The first object that matches a device applies to it. Each device has a provider below its NUMA"
         " node, so that one query can ask for the device with CPUs and memory of that node. The agent"
         " leaves devices that nova-compute reports to Nova.",

@@ -6,10 +6,12 @@ sentences. All guests are looked at together in sync(), since some share a cooki
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from compute_agent.controllers.base import (
     GuestTarget,
@@ -25,33 +27,16 @@ from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import CoreScope
-from compute_agent.schedules.cookies import CookieGuest, CookieNotes, CookiePlan, decide_cookies
+from compute_agent.schedules.cookies import CookieGuest, CookiePlan, decide_cookies
 from compute_agent.schedules.kernel_cookies import CookieError, KernelCookies, NoSiblingsError
+from compute_agent.schedules.run_notes import RunNotes, RunNoteStore
 
 LOG = logging.getLogger(__name__)
 
 OPTION: Final = "core_scheduling"
+FOREIGN: Final = "it keeps a cookie of another program"
 _ROUNDS: Final = 4
 """A new cookie, its grant to other guests of the group and to threads made meanwhile, and a last look."""
-
-
-class CookieNoteStore(Protocol):
-    """Keeps notes of guests with a cookie."""
-
-    @property
-    def kept_notes(self) -> CookieNotes:
-        """The notes.
-
-        :raises OSError: they cannot be read.
-        """
-        ...
-
-    def keep_notes(self, notes: CookieNotes) -> None:
-        """Replace the notes; durable when this returns.
-
-        :raises OSError: the former notes are still stored.
-        """
-        ...
 
 
 class CoreCookieController(KernelController):
@@ -64,7 +49,7 @@ class CoreCookieController(KernelController):
         self,
         driver: GuestThreads,
         scopes: Mapping[str, CoreScope],
-        store: CookieNoteStore,
+        store: RunNoteStore,
         cookies: KernelCookies,
         count_drift: Callable[[], object] = lambda: None,
     ) -> None:
@@ -83,7 +68,7 @@ class CoreCookieController(KernelController):
         self.refused: Mapping[str, Sequence[str]] = {}
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Give, share and take cookies.
+        """Give, share and take cookies. A guest that the kernel refuses them to costs no other guest its own.
 
         :raises OSError: notes cannot be kept; nothing is given then.
         """
@@ -92,46 +77,69 @@ class CoreCookieController(KernelController):
         if not any(groups.values()) and not self._store.kept_notes:
             return
         try:
-            self._bring_about(targets, groups)
+            self._bring_about([target.guest for target in targets], groups)
         except NoSiblingsError:
             if self._has_siblings:
                 LOG.info("No core has two threads online, so that no guests can share one: no cookies")
             self._has_siblings = False
-        except CookieError as error:
-            self.refused = {uuid: (f"{OPTION}: {error}",) for uuid, group in groups.items() if group}
         else:
             self._has_siblings = True
 
-    def _bring_about(self, targets: Sequence[GuestTarget], groups: Mapping[str, str]) -> None:
+    def _bring_about(self, guests: Sequence[Guest], groups: Mapping[str, str]) -> None:
         """Give cookies until nothing is left to do.
 
         :raises OSError: as in sync().
         :raises NoSiblingsError:
-        :raises CookieError:
         """
-        guests = [target.guest for target in targets]
+        failed: dict[str, str] = {}
         for number in range(_ROUNDS):
-            plan = self._decide_cookies(guests, groups)
-            self._keep_notes(plan.notes, guests)
+            former = self._store.kept_notes
+            plan = self._decide_cookies(guests, groups, failed)
+            self._keep_notes(plan.notes, guests, failed)
+            _log_changes(former, plan)
             if not number:
                 self._count_lost(plan)
             if not (plan.created or plan.grants):
                 break
-            for created in plan.created:
-                self._cookies.create_cookie(created.main.pid)
-            for grant in plan.grants:
-                self._cookies.grant_cookie(grant.source, grant.threads)
-        left = {grant.guest.uuid: len(grant.threads) for grant in plan.grants if grant.source}
-        self.refused = {uuid: (f"{OPTION}: {number} threads lack it",) for uuid, number in left.items()}
-        whole = {uuid: note for uuid, note in plan.notes.items() if groups.get(uuid) and uuid not in left}
+            self._carry_out(plan, failed)
+        left = Counter({one.uuid: len(one.cookies) for one in plan.created})
+        left.update({grant.guest.uuid: len(grant.threads) for grant in plan.grants})
+        self.refused = {
+            **dict.fromkeys(plan.foreign, (f"{OPTION}: {FOREIGN}",)),
+            **{
+                uuid: (f"{OPTION}: {number} threads {'lack it' if groups.get(uuid) else 'keep a cookie'}",)
+                for uuid, number in left.items()
+            },
+            **{uuid: (f"{OPTION}: {reason}",) for uuid, reason in failed.items()},
+        }
+        whole = {
+            uuid: note for uuid, note in plan.notes.items() if groups.get(uuid) and uuid not in self.refused
+        }
         self._settled = {uuid: note.main.pid for uuid, note in whole.items()}
 
-    def _keep_notes(self, notes: CookieNotes, guests: Sequence[Guest]) -> None:
-        """Keep notes, also of guests that are not reported now and still run.
+    def _carry_out(self, plan: CookiePlan, failed: dict[str, str]) -> None:
+        """Give and take the cookies of a plan. Refusals go to ``failed``, by the uuid of the guest.
+
+        :raises NoSiblingsError:
+        """
+        for guest in plan.created:
+            with _noted_refusal(guest.uuid, failed):
+                # The kernel may have given the ids of an ended guest to another process.
+                if procfs.is_alive(guest.main):
+                    self._cookies.create_cookie(guest.main.pid)
+        for grant in plan.grants:
+            with _noted_refusal(grant.guest.uuid, failed):
+                ends = [grant.guest.main] if grant.source is None else [grant.guest.main, grant.source]
+                if all(map(procfs.is_alive, ends)):
+                    pid = 0 if grant.source is None else grant.source.pid
+                    self._cookies.grant_cookie(pid, grant.threads)
+
+    def _keep_notes(self, notes: RunNotes, guests: Sequence[Guest], failed: Collection[str]) -> None:
+        """Keep notes, also of guests that are not reported now, or cannot be read, and still run.
 
         :raises OSError:
         """
-        seen = {guest.uuid for guest in guests}
+        seen = {guest.uuid for guest in guests if guest.uuid not in failed}
         others = {
             uuid: note
             for uuid, note in self._store.kept_notes.items()
@@ -160,8 +168,8 @@ class CoreCookieController(KernelController):
         if not any(groups.values()) and not self._store.kept_notes:
             return
         try:
-            plan = self._decide_cookies([target.guest for target in targets], groups)
-        except (NoSiblingsError, CookieError):
+            plan = self._decide_cookies([target.guest for target in targets], groups, {})
+        except NoSiblingsError:
             return
         created = {one.uuid for one in plan.created}
         for one in plan.created:
@@ -174,30 +182,38 @@ class CoreCookieController(KernelController):
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
         """The cookies of the agent, by guest."""
+        failed: dict[str, str] = {}
         try:
-            plan = self._decide_cookies(guests, {})
-        except (OSError, CookieError) as error:
+            plan = self._decide_cookies(guests, {}, failed)
+        except OSError as error:
             yield failed_item(OPTION, "host", error)
             return
         except NoSiblingsError:
             return
+        for uuid, reason in failed.items():
+            yield failed_item(OPTION, uuid, CookieError(reason))
         for grant in plan.grants:
             detail = f"a core cookie of {len(grant.threads)} threads"
             give_back = partial(self._give_back, grant.guest.uuid, guests)
             yield ReleaseItem(OPTION, grant.guest.uuid, detail, give_back)
 
     def _give_back(self, uuid: str, guests: Sequence[Guest]) -> None:
-        """Take the cookie of a guest.
+        """Take the cookie of a guest. Its note stays until none is left.
 
-        :raises DriverError: the kernel refuses it.
+        :raises DriverError: the kernel refuses it, or the guest makes threads faster.
         :raises OSError: notes cannot be kept.
         """
+        failed: dict[str, str] = {}
         try:
-            plan = self._decide_cookies([guest for guest in guests if guest.uuid == uuid], {})
-            for grant in plan.grants:
-                self._cookies.grant_cookie(0, grant.threads)
-        except (NoSiblingsError, CookieError) as error:
-            raise DriverError(str(error) or "no core has two threads online") from error
+            for _ in range(_ROUNDS):
+                plan = self._decide_cookies([guest for guest in guests if guest.uuid == uuid], {}, failed)
+                if failed or not plan.grants:
+                    break
+                self._carry_out(plan, failed)
+        except NoSiblingsError as error:
+            raise DriverError("no core has two threads online") from error
+        if failed or plan.grants:
+            raise DriverError(failed.get(uuid, "some of its threads keep a cookie"))
         self._store.keep_notes(
             {other: note for other, note in self._store.kept_notes.items() if other != uuid}
         )
@@ -211,23 +227,33 @@ class CoreCookieController(KernelController):
         scope = self._scopes.get(name, CoreScope.NONE)
         return {CoreScope.GUEST: f"guest {guest.uuid}", CoreScope.CLASS: f"class {name}"}.get(scope, "")
 
-    def _decide_cookies(self, guests: Sequence[Guest], groups: Mapping[str, str]) -> CookiePlan:
-        """The plan for these guests.
+    def _decide_cookies(
+        self, guests: Sequence[Guest], groups: Mapping[str, str], failed: dict[str, str]
+    ) -> CookiePlan:
+        """The plan for these guests without failed ones, which may become more.
 
         :raises NoSiblingsError:
-        :raises CookieError:
         :raises OSError: notes cannot be read.
         """
-        found = (self._read_guest(guest, groups.get(guest.uuid, "")) for guest in guests)
+        found = []
+        for guest in guests:
+            # Another guest of whatever class may have the same cookie.
+            concerned = bool(groups.get(guest.uuid)) or guest.uuid in self._store.kept_notes
+            if guest.uuid in failed or not (concerned or any(groups.values())):
+                continue
+            with _noted_refusal(guest.uuid, failed if concerned else {}):
+                found.append(self._read_guest(guest, groups.get(guest.uuid, "")))
         return decide_cookies([one for one in found if one is not None], self._store.kept_notes)
 
     def _read_guest(self, guest: Guest, group: str) -> CookieGuest | None:
-        """A guest with its cookies; None when it has ended."""
+        """A guest with its cookies; None when it has ended.
+
+        :raises NoSiblingsError:
+        :raises CookieError:
+        """
         main = procfs.identify_process(guest.pid) if guest.pid else None
         if main is None:
             return None
-        if not group and guest.uuid not in self._store.kept_notes:
-            return CookieGuest(guest.uuid, main, preserved=guest.settings.preserve)
         try:
             threads = self._driver.thread_ids(guest)
         except GuestGoneError:
@@ -235,6 +261,25 @@ class CoreCookieController(KernelController):
         cookies = {tid: self._cookies.read_cookie(tid) for tid in threads}
         present = {tid: cookie for tid, cookie in cookies.items() if cookie is not None}
         return CookieGuest(guest.uuid, main, group, present, guest.settings.preserve)
+
+
+@contextlib.contextmanager
+def _noted_refusal(uuid: str, failed: dict[str, str]) -> Iterator[None]:
+    """Note a refusal of the kernel as that of one guest."""
+    try:
+        yield
+    except CookieError as error:
+        failed[uuid] = str(error)
+
+
+def _log_changes(former: RunNotes, plan: CookiePlan) -> None:
+    """Log the guests that come to a group, or lose their cookie."""
+    for uuid, note in plan.notes.items():
+        if note.group and former.get(uuid) != note:
+            LOG.info("Guest %s gets a core cookie for %s", uuid, note.group)
+    for grant in plan.grants:
+        if not grant.source:
+            LOG.info("Guest %s loses its core cookie", grant.guest.uuid)
 
 
 def _group_text(guest: CookieGuest) -> str:

@@ -7,8 +7,10 @@ that had its schedule from the agent and lost it is drift.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from compute_agent.controllers.base import (
@@ -21,11 +23,14 @@ from compute_agent.controllers.base import (
 )
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import GuestDriver
+from compute_agent.drivers.cgroup import GuestCgroup
 from compute_agent.inventory.provider_tree import ProviderNode
+from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import Guest
-from compute_agent.model.messages import GuestGoneError
+from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.schedules.realtime import (
     NOT_ALLOWED,
+    NOT_BOUND,
     USUAL,
     KernelSchedules,
     ThreadSchedule,
@@ -33,6 +38,9 @@ from compute_agent.schedules.realtime import (
     decide_schedules,
     realtime_schedule,
 )
+from compute_agent.schedules.run_notes import RunNote, RunNoteStore, note_of
+
+LOG = logging.getLogger(__name__)
 
 OPTION: Final = "realtime_priority"
 
@@ -47,25 +55,23 @@ class RealtimeController(KernelController):
         self,
         driver: GuestDriver,
         priorities: Mapping[str, int],
+        store: RunNoteStore,
         schedules: KernelSchedules,
-        read_throttle: Callable[[], str],
         count_drift: Callable[[], object] = lambda: None,
     ) -> None:
         """Set the priorities of classes by name.
 
-        :param read_throttle: a sentence about the kernel's limit for realtime threads; empty without one.
+        :param store: the notes of guests with a priority, kept before their first one.
         :param count_drift: called for each thread that lost its schedule.
         """
         self._driver = driver
         self._priorities = priorities
+        self._store = store
         self._schedules = schedules
-        self._read_throttle = read_throttle
         self._count_drift = count_drift
         self.refused: Mapping[str, Sequence[str]] = {}
         #: Threads with a schedule of the agent, by guest.
         self._threads: dict[str, frozenset[int]] = {}
-        #: Main processes of guests without a priority that were looked at, by guest.
-        self._looked: dict[str, int] = {}
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
         """Set and lift the schedules of all guests."""
@@ -75,12 +81,15 @@ class RealtimeController(KernelController):
                 reasons = self._bring_about(target)[1]
             except GuestGoneError:
                 continue
+            except (DriverError, OSError) as error:
+                reasons = (f"{OPTION}: {error}",)
             if reasons:
                 found[target.guest.uuid] = reasons
+        self.refused = found
         present = {target.guest.uuid for target in targets}
         self._threads = {uuid: tids for uuid, tids in self._threads.items() if uuid in present}
-        self._looked = {uuid: pid for uuid, pid in self._looked.items() if uuid in present}
-        self.refused = found
+        notes = self._store.kept_notes
+        self._store.keep_notes({uuid: note for uuid, note in notes.items() if procfs.is_alive(note.main)})
 
     def describe_drift(self, target: GuestTarget) -> str | None:
         """Return None: sync() has compared all threads, and repaired them."""
@@ -114,9 +123,8 @@ class RealtimeController(KernelController):
         """The schedules of the agent, by guest."""
 
         def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
-            own = [tid for tid, has in self._read_schedules(guest).items() if has.is_own]
-            if own:
-                detail = f"{len(own)} threads"
+            if lifted := self._plan_lifting(guest):
+                detail = f"{len(lifted)} threads"
                 yield ReleaseItem(self.name, str(guest), detail, partial(self._give_back, guest))
 
         return items_by_guest(guests, self.name, of_guest)
@@ -124,23 +132,35 @@ class RealtimeController(KernelController):
     def _give_back(self, guest: Guest) -> None:
         """Lift the schedules of a guest.
 
-        :raises OSError: the kernel refuses it.
+        :raises OSError: the kernel refuses it, or the note cannot be dropped.
         """
-        present = self._read_schedules(guest)
-        for tid, schedule in decide_schedules(present, (), USUAL).items():
+        for tid, schedule in self._plan_lifting(guest).items():
             self._write(tid, schedule)
+        if not self._plan_lifting(guest):
+            self._drop_note(guest)
+
+    def _plan_lifting(self, guest: Guest) -> dict[int, ThreadSchedule]:
+        """The threads of a guest with a schedule of the agent, each with the usual one.
+
+        :raises GuestGoneError:
+        """
+        if not self._is_noted(guest):
+            return {}
+        return decide_schedules(self._read_schedules(guest), (), USUAL, noted=True)
 
     def _bring_about(self, target: GuestTarget) -> tuple[bool, Sequence[str]]:
         """Set what differs; whether anything did, and what the guest does not get.
 
         :raises GuestGoneError:
+        :raises OSError: the note cannot be kept; nothing is set then.
         """
         guest = target.guest
-        if self._priority_of(guest) is not None:
-            self._looked.pop(guest.uuid, None)
-        elif self._looked.get(guest.uuid) == guest.pid:
+        priority, noted = self._priority_of(guest), self._is_noted(guest)
+        if priority is None and not noted:
             return False, ()
         changes, reasons = self._plan_guest(target)
+        if not noted and changes:
+            self._keep_note(guest, priority)
         present = self._driver.vcpu_threads(guest)
         set_before = self._threads.get(guest.uuid, frozenset()) & present
         done: dict[int, ThreadSchedule] = {}
@@ -151,13 +171,49 @@ class RealtimeController(KernelController):
                 reason = NOT_ALLOWED if isinstance(error, PermissionError) else str(error)
                 reasons = (f"{OPTION}: {reason}",)
                 break
-            if schedule.is_own and tid in set_before:
+            if schedule != USUAL and tid in set_before:
                 self._count_drift()
-        own = {tid for tid, schedule in done.items() if schedule.is_own}
+        self._set_strangers_back(guest, done)
+        own = {tid for tid, schedule in done.items() if schedule != USUAL}
         self._threads[guest.uuid] = (set_before - done.keys()) | own
-        if self._priority_of(guest) is None and len(done) == len(changes):
-            self._looked[guest.uuid] = guest.pid
+        if priority is None and not changes:
+            self._drop_note(guest)
         return bool(done), reasons
+
+    def _set_strangers_back(self, guest: Guest, done: Mapping[int, ThreadSchedule]) -> None:
+        """Lift schedules of threads of other processes, which got the id of a thread that has ended.
+
+        :raises OSError: the kernel refuses it.
+        """
+        present: frozenset[int] = frozenset()
+        with contextlib.suppress(GuestGoneError):
+            present = self._driver.thread_ids(guest) if done else present
+        for tid in done.keys() - present:
+            if done[tid] != USUAL and self._schedules.read(tid) == done[tid]:
+                LOG.warning("Thread %d of guest %s has ended, and another one has its id", tid, guest)
+                self._write(tid, USUAL)
+
+    def _is_noted(self, guest: Guest) -> bool:
+        """Whether this run of a guest may have priorities of the agent."""
+        main = procfs.identify_process(guest.pid)
+        return main is not None and note_of(self._store.kept_notes, guest.uuid, main) is not None
+
+    def _keep_note(self, guest: Guest, priority: int | None) -> None:
+        """Note a guest.
+
+        :raises GuestGoneError:
+        :raises OSError:
+        """
+        main = procfs.identify_process(guest.pid)
+        if main is None:
+            raise GuestGoneError(f"guest {guest} has ended")
+        self._store.keep_notes({**self._store.kept_notes, guest.uuid: RunNote(main)})
+        LOG.info("Guest %s gets realtime priority %s", guest, priority)
+
+    def _drop_note(self, guest: Guest) -> None:
+        notes = self._store.kept_notes
+        self._store.keep_notes({uuid: note for uuid, note in notes.items() if uuid != guest.uuid})
+        LOG.info("Guest %s has no realtime priority of the agent any more", guest)
 
     def _write(self, tid: int, schedule: ThreadSchedule) -> ThreadSchedule:
         # A thread that has ended needs none.
@@ -170,19 +226,23 @@ class RealtimeController(KernelController):
 
         :raises GuestGoneError:
         """
-        present = self._read_schedules(target.guest)
-        priority = self._priority_of(target.guest)
-        if priority is None or target.assignment is None:
-            return decide_schedules(present, (), USUAL), ()
+        guest, place = target.guest, target.assignment
+        present, noted = self._read_schedules(guest), self._is_noted(guest)
+        priority = self._priority_of(guest)
+        if priority is None or place is None:
+            return decide_schedules(present, (), USUAL, noted), ()
         found = {tid: procfs.thread_affinity(tid) for tid in present}
         threads = {tid: cpus for tid, cpus in found.items() if cpus is not None}
-        has_others = bool(self._driver.thread_ids(target.guest) - present.keys())
-        chosen, reason = choose_threads(threads, target.assignment, has_others)
+        has_others = bool(self._driver.thread_ids(guest) - present.keys())
+        chosen, reason = choose_threads(threads, place, has_others)
+        has_names = bool(self._driver.vcpu_affinity(guest))
+        # A process may bind its threads to other CPUs.
+        if chosen and not has_names and not _is_bound(guest, place.held_cpus):
+            chosen, reason = frozenset(), NOT_BOUND
         # Threads that cannot be told apart may be several on a CPU.
-        schedule = realtime_schedule(priority, in_turn=not self._driver.vcpu_affinity(target.guest))
-        changes = decide_schedules(present, chosen, schedule)
-        limit = self._read_throttle() if chosen else ""
-        return changes, tuple(f"{OPTION}: {each}" for each in (reason, limit) if each)
+        schedule = realtime_schedule(priority, in_turn=not has_names)
+        changes = decide_schedules(present, chosen, schedule, noted)
+        return changes, (f"{OPTION}: {reason}",) if reason else ()
 
     def _read_schedules(self, guest: Guest) -> dict[int, ThreadSchedule]:
         """The schedules of the threads that run guest CPUs.
@@ -194,6 +254,12 @@ class RealtimeController(KernelController):
 
     def _priority_of(self, guest: Guest) -> int | None:
         return self._priorities.get(guest.settings.qos_class)
+
+
+def _is_bound(guest: Guest, cpus: CpuSet) -> bool:
+    """Whether the kernel keeps all threads of a guest on some of these CPUs, whatever they ask for."""
+    allowed = GuestCgroup(Path(guest.cgroup)).allowed_cpus() if guest.cgroup else None
+    return bool(allowed and allowed <= cpus)
 
 
 def _priority_text(priority: int) -> str:

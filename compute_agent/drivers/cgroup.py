@@ -230,6 +230,10 @@ class GuestCgroup:
         """
         self._write_numbers("cpuset.cpus", cpus)
 
+    def allowed_cpus(self) -> frozenset[int] | None:
+        """The CPUs of its processes (empty if they were never set); None without the controller cpuset."""
+        return self._read_numbers("cpuset.cpus")
+
     def memory_nodes(self) -> frozenset[int] | None:
         """The NUMA nodes of its memory (empty if they were never set); None without the controller cpuset."""
         return self._read_numbers("cpuset.mems")

@@ -90,7 +90,6 @@ class PciDevice:
     :ivar bridges: the addresses of the bridges above the device, the root port first.
     :ivar root_complex: such as ``pci0000:80``; empty if the path does not show the root complex.
     :ivar iommu_group: None where the IOMMU is off. Such a device cannot be given to a guest.
-    :ivar interfaces: the names of its network interfaces.
     :ivar mdev_types: the types of mediated devices that it can make.
     :ivar vgpu_type: the number of the vGPU type of a virtual function by NVIDIA's driver, 0 without one yet;
         None: the driver has no such file.
@@ -110,7 +109,6 @@ class PciDevice:
     iommu_group: int | None = None
     driver: str = ""
     link: PciLink = PciLink()
-    interfaces: tuple[str, ...] = ()
     mdev_types: tuple[MdevType, ...] = ()
     vgpu_type: int | None = None
     model: str = ""
@@ -118,7 +116,8 @@ class PciDevice:
     @property
     def lasting_facts(self) -> PciDevice:
         """The device without the facts that change as guests get it and give it back."""
-        return replace(self, driver="", link=PciLink(), mdev_types=())
+        # An NVMe controller has its model from the driver, which goes as the guest gets it.
+        return replace(self, driver="", link=PciLink(), mdev_types=(), model="")
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -196,7 +195,6 @@ def _read_device(files: SysFiles, address: str) -> PciDevice | None:
             _read_speed(files, f"{folder}/max_link_speed"),
             files.read_number(f"{folder}/max_link_width"),
         ),
-        interfaces=tuple(files.list_names(f"{folder}/net")),
         mdev_types=tuple(_read_mdev_types(files, f"{folder}/mdev_supported_types")),
         vgpu_type=files.read_number(f"{folder}/nvidia/current_vgpu_type"),
         model=_read_model(files, f"{folder}/nvme"),

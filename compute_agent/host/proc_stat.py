@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -120,3 +121,12 @@ def parse_process_stat(text: str) -> ProcessStat:
         start_time=int(fields[19]),
         cpu_seconds=(int(fields[11]) + int(fields[12])) / _TICKS,
     )
+
+
+def has_capability(status: str, number: int) -> bool:
+    """Whether a process may use a capability (capabilities(7)).
+
+    :param status: the content of its /proc/PID/status.
+    """
+    match = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return match is not None and bool(int(match[1], 16) >> number & 1)

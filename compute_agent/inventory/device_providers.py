@@ -75,7 +75,8 @@ def offer_devices(specs: Sequence[DeviceSpec], devices: Iterable[PciDevice]) -> 
     known = tuple(devices)
     by_address = {device.address: device for device in known}
     members: dict[str, list[tuple[PciDevice, DeviceSpec]]] = {}
-    for device, spec in match_devices(specs, known):
+    pairs = match_devices(specs, known)
+    for device, spec in pairs:
         if not spec.neutrons:
             members.setdefault(device.physical_function or device.address, []).append((device, spec))
     providers, conflicts = [], []
@@ -90,7 +91,14 @@ def offer_devices(specs: Sequence[DeviceSpec], devices: Iterable[PciDevice]) -> 
             OfferedDevice(address, spec.class_of(first), spec.traits, len(group), card.numa_node, card.path)
         )
     selected = [pair for group in members.values() for pair in group]
-    return DeviceOffer(tuple(providers), (*conflicts, *_device_warnings(selected)))
+    matched = [spec for _, spec in pairs]
+    unmatched = (
+        f"{OPTION}: the entry {spec.text} selects no PCI device of this host, or none that earlier entries"
+        " leave: compare it with lspci -nn, or remove it"
+        for spec in specs
+        if spec not in matched
+    )
+    return DeviceOffer(tuple(providers), (*conflicts, *unmatched, *_device_warnings(selected)))
 
 
 def _find_conflict(address: str, group: Sequence[tuple[PciDevice, DeviceSpec]]) -> str:

@@ -10,13 +10,13 @@ first, and each pair has a provider below it.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from compute_agent.host.pci_devices import PCI_ADDRESS
+from compute_agent.inventory.device_spec import parse_json
 from compute_agent.inventory.provider_tree import (
     NAME_LIMIT,
     ProviderNode,
@@ -58,10 +58,7 @@ def _parse_set(text: str) -> DeviceSet:
     def wrong_value(what: str) -> ConfigError:
         return ConfigError(f"{OPTION}: {text!r}: {what}")
 
-    try:
-        said = json.loads(text)
-    except ValueError:
-        raise wrong_value("no JSON") from None
+    said = parse_json(OPTION, text)
     if not isinstance(said, dict) or said.keys() != {"name", "addresses"}:
         raise wrong_value("an object with name and addresses is needed")
     name, addresses = said["name"], said["addresses"]

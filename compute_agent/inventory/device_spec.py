@@ -1,8 +1,8 @@
 """The PCI devices that a host offers: entries of ``[pci] device_spec`` in Nova's grammar.
 
 Nova's configuration reference (``[pci] device_spec``) has the keys. Each entry is a JSON object, or a list of
-them, that selects devices by vendor, product, address or network interface, and describes what they are. The
-first entry that matches a device counts.
+them, that selects devices by vendor, product or address, and describes what they are. The first entry that
+matches a device counts.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import os_traits
 
 from compute_agent.host.pci_devices import PciDevice
 from compute_agent.model.messages import ConfigError
+from compute_agent.model.resource import OWN_CLASSES
 
 OPTION: Final = "[pci] device_spec"
 
@@ -27,6 +28,8 @@ _WIDTHS: Final = {"domain": 4, "bus": 2, "slot": 2, "function": 1}
 _ANY: Final = "*"
 # The ids of vendors and products have four hexadecimal digits.
 _MAX_ID: Final = 0xFFFF
+_SHOWN: Final = 200
+"""Maximum number of characters of a value in a sentence."""
 _NAME_LIMIT: Final = 255
 _NAME: Final = re.compile(r"[A-Z0-9_]+", re.ASCII)
 _TRUE: Final = frozenset({"1", "t", "true", "on", "y", "yes"})
@@ -100,31 +103,28 @@ class DeviceSpec:
     :ivar resource_class: empty for a class that names vendor and product.
     :ivar neutrons: whether the devices belong to Neutron, so that they are in no inventory of devices.
     :ivar managed: whether libvirt binds the driver of VFIO. Otherwise it has to be bound before.
+    :ivar text: the entry as it is written.
     """
 
     vendor_id: str = _ANY
     product_id: str = _ANY
     address: AddressRule = AddressGlob((_ANY, _ANY, _ANY, _ANY))
-    interface: str = ""
     resource_class: str = ""
     traits: frozenset[str] = frozenset()
     neutrons: bool = False
     managed: bool = True
+    text: str = ""
 
     def matches_device(self, device: PciDevice, physical: Mapping[str, PciDevice]) -> bool:
         """Whether the entry selects a device.
 
-        The address or interface of a physical function selects its virtual functions, too.
+        The address of a physical function selects its virtual functions, too.
 
         :param physical: the physical functions of the host by address.
         """
         if self.vendor_id not in (_ANY, device.vendor_id) or self.product_id not in (_ANY, device.product_id):
             return False
         owner = physical.get(device.physical_function or "")
-        if self.interface:
-            return self.interface in device.interfaces or (
-                owner is not None and self.interface in owner.interfaces
-            )
         if self.address.matches_address(address_fields(device.address)):
             return True
         single = self.address.single_address if isinstance(self.address, AddressGlob) else None
@@ -135,6 +135,17 @@ class DeviceSpec:
         return self.resource_class or f"CUSTOM_PCI_{device.vendor_id}_{device.product_id}".upper()
 
 
+def parse_json(option: str, text: str) -> Any:
+    """Parse a value of an option.
+
+    :raises ConfigError: the value is not JSON, or nested too deeply. The text names the option.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{option} = {text[:_SHOWN]}: not JSON: {error}") from error
+
+
 def parse_device_specs(texts: Iterable[str]) -> tuple[DeviceSpec, ...]:
     """Parse the values of the option, in order.
 
@@ -142,10 +153,7 @@ def parse_device_specs(texts: Iterable[str]) -> tuple[DeviceSpec, ...]:
     """
     found: list[DeviceSpec] = []
     for text in texts:
-        try:
-            read = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{OPTION} = {text}: not JSON: {error}") from error
+        read = parse_json(OPTION, text)
         for entry in read if isinstance(read, list) else [read]:
             if not isinstance(entry, dict):
                 raise ConfigError(f"{OPTION} = {text}: {entry!r} is not a JSON object")
@@ -176,18 +184,22 @@ def _parse_entry(entry: Mapping[str, Any]) -> DeviceSpec:
     unknown = sorted(entry.keys() - _KEYS)
     if unknown:
         raise ValueError(f"unknown key {unknown[0]}; known are {', '.join(sorted(_KEYS))}")
-    if entry.get("address") and entry.get("devname"):
-        raise ValueError("address and devname exclude each other")
+    if entry.get("devname"):
+        # Nova refuses it as well, together with report_in_placement.
+        raise ValueError(
+            "devname selects a device only until a guest has it, as its network interface goes then: use"
+            " address"
+        )
     return DeviceSpec(
         vendor_id=_parse_identity(entry, "vendor_id"),
         product_id=_parse_identity(entry, "product_id"),
         address=_parse_address(entry.get("address") or "*:*:*.*"),
-        interface=_parse_text(entry, "devname"),
         resource_class=_parse_class(_parse_text(entry, "resource_class")),
         traits=_parse_traits(_parse_text(entry, "traits"))
         | {trait for key, trait in _TRAIT_TAGS.items() if _parse_flag(entry, key)},
         neutrons=bool(entry.get("physical_network")) or _parse_flag(entry, "remote_managed"),
         managed="managed" not in entry or _parse_flag(entry, "managed"),
+        text=json.dumps(entry),
     )
 
 
@@ -259,6 +271,8 @@ def _parse_class(text: str) -> str:
     if name and name not in os_resource_classes.STANDARDS and not os_resource_classes.is_custom(name):
         name = os_resource_classes.normalize_name(name) or ""
     _check_name("resource_class", name)
+    if name in OWN_CLASSES:
+        raise ValueError(f"resource_class {name} has another meaning to the agent: choose another name")
     return name
 
 
@@ -271,6 +285,8 @@ def _parse_traits(text: str) -> frozenset[str]:
         if name not in standard and not os_traits.is_custom(name):
             name = os_traits.normalize_name(name)
         _check_name("traits", name)
+        if name == os_traits.COMPUTE_MANAGED_PCI_DEVICE:
+            raise ValueError(f"the trait {name} marks devices that nova-compute reports: remove it")
         names.add(name)
     return frozenset(names)
 

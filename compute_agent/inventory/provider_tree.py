@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
@@ -102,6 +102,11 @@ class ProviderTree:
     def providers_of(self, resource_class: str) -> tuple[ProviderNode, ...]:
         """The providers that have an inventory of ``resource_class``."""
         return tuple(node for node in self.nodes if resource_class in node.inventories)
+
+    def without_devices(self, addresses: Collection[str]) -> ProviderTree:
+        """The tree without the PCI devices of these addresses."""
+        nodes = (node for node in self.nodes if not (node.device_class and node.device in addresses))
+        return replace(self, nodes=tuple(nodes))
 
     def with_attributes(self, told: Mapping[str, str | float]) -> ProviderTree:
         """The tree with more attributes on the first provider of the agent, if there is one."""

@@ -22,6 +22,7 @@ from typing import Final
 
 from compute_agent.host import kernel_files
 from compute_agent.host.kernel_files import SysFiles
+from compute_agent.host.proc_stat import has_capability
 from compute_agent.isolation.control_groups import CONTROL_GROUPS, GROUP_CPUS
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
@@ -29,6 +30,9 @@ from compute_agent.model.cpuset import CpuSet
 _EXCLUSIVE: Final = "cpuset.cpus.exclusive"
 _EFFECTIVE: Final = "cpuset.cpus.exclusive.effective"
 _PARTITION: Final = "cpuset.cpus.partition"
+
+_CAP_SYS_ADMIN: Final = 21
+"""Its number in linux/capability.h."""
 
 MEMBER: Final = "member"
 ISOLATED: Final = "isolated"
@@ -248,10 +252,7 @@ class PartitionFiles:
     @property
     def may_make(self) -> bool:
         """Whether this process may make such partitions; this takes CAP_SYS_ADMIN."""
-        match = re.search(
-            r"^CapEff:\s*([0-9a-f]+)$", self._files.text("proc/self/status") or "", re.MULTILINE
-        )
-        return match is not None and bool(int(match[1], 16) >> 21 & 1)
+        return has_capability(self._files.text("proc/self/status") or "", _CAP_SYS_ADMIN)
 
     def list_targets(
         self, uuid: str, group: str, cpus: CpuSet, vcpu_cpus: tuple[CpuSet, ...]

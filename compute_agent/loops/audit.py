@@ -257,7 +257,7 @@ class HostAuditor:
         held = frozenset[int]().union(
             *(view.assignment.held_cpus for view in views.values() if view.assignment is not None)
         )
-        tree = self._pipeline.host_state.tree
+        tree = self._pipeline.reported_tree
         cards = cards_of(tree, partial(read_pci_devices, self._root))
         found = []
         for guest in self._driver.guests():

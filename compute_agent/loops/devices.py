@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -13,8 +14,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from compute_agent.host.pci_devices import PciDevice, read_pci_device
 from compute_agent.inventory.attributes import NUMA_NODE, PCI_PATH
 from compute_agent.inventory.provider_tree import ProviderTree
+from compute_agent.model.guest import Allocation
 from compute_agent.model.messages import on_one_line
-from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.worker import GuestPipeline
 
 
@@ -25,7 +26,7 @@ class DeviceUse:
     :ivar node: the nearest NUMA node with CPUs; None where it is unknown.
     :ivar path: the root complex and the bridges above it.
     :ivar device: as the kernel shows it; None if it is gone.
-    :ivar holders: the amounts of guests by name.
+    :ivar holders: the amounts of guests by name, or by uuid of those that do not run.
     """
 
     address: str
@@ -52,17 +53,22 @@ class DeviceUse:
 
 
 def list_devices(
-    tree: ProviderTree, read_device: Callable[[str], PciDevice | None], views: Iterable[GuestView]
+    tree: ProviderTree,
+    read_device: Callable[[str], PciDevice | None],
+    holdings: Iterable[tuple[str, Allocation]],
 ) -> list[DeviceUse]:
     """List the devices of a tree by address.
 
     :param read_device: reads a device by its address.
+    :param holdings: names of holders with their allocations; several holders may have one name.
     """
-    holdings = [(view.guest.name, view.allocation or {}) for view in views]
-    found = []
+    known, found = list(holdings), []
     for node in tree.nodes:
         if not (name := node.device_class):
             continue
+        held = Counter[str]()
+        for holder, allocation in known:
+            held[holder] += allocation.get(node.uuid, {}).get(name, 0)
         number = node.attributes.get(NUMA_NODE)
         found.append(
             DeviceUse(
@@ -72,11 +78,7 @@ def list_devices(
                 int(number) if isinstance(number, float) else None,
                 str(node.attributes.get(PCI_PATH, "")),
                 read_device(node.device),
-                {
-                    holder: amount
-                    for holder, held in holdings
-                    if (amount := held.get(node.uuid, {}).get(name))
-                },
+                +held,
             )
         )
     return sorted(found, key=lambda each: each.address)
@@ -96,7 +98,11 @@ class DeviceSource:
 
     def list_uses(self) -> list[DeviceUse]:
         """List the devices by address."""
-        return list_devices(self._pipeline.host_state.tree, self._read_device, self._pipeline.guest_views())
+        views, unclaimed = self._pipeline.guest_views(), self._pipeline.unclaimed_holdings
+        holdings = [(view.guest.name, view.allocation or {}) for view in views]
+        # Guests that do not run keep their devices.
+        holdings += [(consumer, one.allocation) for consumer, one in unclaimed.items()]
+        return list_devices(self._pipeline.reported_tree, self._read_device, holdings)
 
     def collect(self) -> Iterator[Metric]:
         """Count devices by class and state, and compare links with what devices support."""

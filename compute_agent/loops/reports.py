@@ -370,6 +370,7 @@ class ReportLoop:
         if self.status.waiting:
             LOG.info("The root provider %s exists now", self._pipeline.host_state.tree.root.name)
         now, before = self._reporter.waiting, self.status.not_offered
+        self._pipeline.foreign_devices = now.foreign_devices
         for sentence in now.all_sentences:
             if sentence not in before.all_sentences:
                 LOG.warning("%s", sentence)

@@ -197,16 +197,17 @@ class PromiseVerifier:
         # Nothing is promised to a guest that the agent leaves alone.
         views = [view for view in self._pipeline.guest_views() if not view.guest.settings.preserve]
         caches = read_caches(conf.controllers, views, host_state.all_zones, online)
+        tree = self._pipeline.reported_tree
         promises = {
             view.guest.uuid: make_promises(
-                view, self._level_of(view), caches, held_devices(host_state.tree, view.allocation or {})
+                view, self._level_of(view), caches, held_devices(tree, view.allocation or {})
             )
             for view in views
         }
         # All guests, as a preserved one may run on the CPUs of another.
         guests = self._pipeline.guests()
         found = {guest.uuid: self._read_guest(guest, promises.get(guest.uuid), caches) for guest in guests}
-        cards = cards_of(host_state.tree, partial(read_pci_devices, Path(conf.options.host.root)))
+        cards = cards_of(tree, partial(read_pci_devices, Path(conf.options.host.root)))
         facts = HostFacts(host_state.topology, found, cards=cards)
         facts = self._with_host(facts, promises.values(), guests)
         return judge_promises(promises.values(), facts)

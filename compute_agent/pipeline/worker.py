@@ -19,6 +19,7 @@ from compute_agent.controllers.base import KernelController
 from compute_agent.drivers.base import GuestChange, GuestDriver, Listener, RunningGuests, StartingDriver
 from compute_agent.events.event import EventKind, EventRecorder
 from compute_agent.host.topology import HostTopology
+from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.model.cpuset import CpuSet, named_cpus
 from compute_agent.model.guest import Allocation, CpuAssignment, Guest, GuestMigration
 from compute_agent.model.messages import DriverError, GuestGoneError
@@ -148,6 +149,8 @@ class GuestPipeline:
         self._driver = driver
         self._recorder = recorder = recorder or EventRecorder()
         self._devices = HeldDeviceWatch(recorder)
+        self.foreign_devices: frozenset[str] = frozenset()
+        """Addresses of the PCI devices that other programs report, as of the last report."""
         self._enforcer = GuestEnforcer(controllers, metrics, recorder, read_online)
         self._save = save
         self._metrics = metrics
@@ -218,6 +221,11 @@ class GuestPipeline:
     def host_state(self) -> HostState:
         """The host state behind the worker's decisions."""
         return self._placer.host_state
+
+    @property
+    def reported_tree(self) -> ProviderTree:
+        """The tree of the host without the PCI devices that other programs report."""
+        return self.host_state.tree.without_devices(self.foreign_devices)
 
     @property
     def has_taken_over(self) -> bool:

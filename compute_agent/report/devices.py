@@ -31,19 +31,18 @@ def without_foreign_devices(
     foreign: dict[str, list[str]] = {}
     named = {provider.name: provider for provider in reported.values()}
     for node in derived.nodes:
-        other = named.get(node.name) if node.device else None
+        other = named.get(node.name) if node.device_class else None
         if other is not None and is_novas_device(other):
             foreign.setdefault("nova-compute", []).append(node.device)
         elif other is not None and other.uuid != node.uuid:
             foreign.setdefault("another program", []).append(node.device)
     left_out = {address for addresses in foreign.values() for address in addresses}
-    nodes = tuple(node for node in derived.nodes if node.device not in left_out or not node.device)
     sentences = (
         f"{named_few(addresses, _SHOWN)}: {program} reports them to Placement, so the agent does not. Remove"
         " them from [pci] device_spec here, or there"
         for program, addresses in sorted(foreign.items())
     )
-    return replace(derived, nodes=nodes), tuple(sentences)
+    return derived.without_devices(left_out), tuple(sentences)
 
 
 def keep_gone_devices(

@@ -266,6 +266,7 @@ class WithheldOffers:
     :ivar removed: held classes that no provider file adds any more.
     :ivar withheld: the result for each class with units to withhold.
     :ivar devices: PCI devices of another program, used ones, and those that are gone and held.
+    :ivar foreign_devices: addresses of the PCI devices that other programs report.
     """
 
     pages: tuple[str, ...] = ()
@@ -273,6 +274,7 @@ class WithheldOffers:
     removed: tuple[str, ...] = ()
     withheld: tuple[WithheldUnits, ...] = ()
     devices: tuple[str, ...] = ()
+    foreign_devices: frozenset[str] = frozenset()
 
     @property
     def all_sentences(self) -> tuple[str, ...]:
@@ -297,13 +299,14 @@ def beside_held(
     """
     # Withheld units come last: they may take only what the other reasons have left.
     tree, foreign = without_foreign_devices(derived, reported)
+    left_out = frozenset(node.device for node in derived.nodes if tree.get(node.uuid) is None)
     tree, pages = keep_held_memory(tree, reported, lambda uuid: held(uuid, "MEMORY_MB"))
     tree, cpus = keep_held_cpus(tree, reported, held)
     tree, used = reserve_used_devices(tree, reported, held)
     tree, gone = keep_gone_devices(tree, reported, owned, held)
     tree, removed = _keep_removed(tree, reported, owned, held)
     tree, withheld = keep_withheld(tree, reported, owned, held)
-    return tree, WithheldOffers(pages, cpus, removed, withheld, (*foreign, *used, *gone))
+    return tree, WithheldOffers(pages, cpus, removed, withheld, (*foreign, *used, *gone), left_out)
 
 
 def _keep_removed(

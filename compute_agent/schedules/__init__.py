@@ -9,10 +9,10 @@ Example: guests A and B of a class with ``core_scheduling = guest`` hold CPUs 2 
 core. While A runs on CPU 2, CPU 6 is idle or runs the kernel, never B.
 
 The module :mod:`realtime` chooses threads and schedules, and sets them. The module :mod:`cookies` decides
-cookies, as a pure function, :mod:`kernel_cookies` gives them, and :mod:`cookie_notes` keeps which guests have
-one from the agent.
+cookies, as a pure function, and :mod:`kernel_cookies` gives them. The module :mod:`run_notes` keeps which
+guests have a priority or a cookie from the agent.
 
-Invariants. Realtime schedules of the agent have SCHED_RESET_ON_FORK, which is their mark. Schedules and
-cookies of another program stay. A guest is noted on disk before its first cookie. Two groups have different
-cookies.
+Invariants. A guest is noted on disk before its first priority or cookie. Schedules and cookies of another
+program stay: those of guests without a note, and realtime schedules without SCHED_RESET_ON_FORK. Two groups
+have different cookies.
 """

@@ -79,8 +79,12 @@ class KernelCookies:
                 with contextlib.suppress(ProcessLookupError):
                     _call_kernel(_SHARE_TO, tid, _THREAD)
 
-        with contextlib.suppress(ProcessLookupError):
+        try:
             run_aside(COOKIE_THREAD, pass_on).result(_GRANT_SECONDS)
+        except ProcessLookupError:
+            return
+        except TimeoutError as error:
+            raise CookieError(f"the kernel gave no answer within {_GRANT_SECONDS:g} s") from error
 
 
 def _call_kernel(command: int, tid: int, scope: int, found: ctypes.c_ulong | None = None) -> None:

@@ -1,8 +1,9 @@
 """Realtime schedules of the threads that run guest CPUs.
 
 The agent sets SCHED_FIFO or SCHED_RR. Its flag SCHED_RESET_ON_FORK gives new threads of the guest the usual
-schedule at first. libvirt's ``<vcpusched>``, which Nova writes for ``hw:cpu_realtime``,
-has no such flag. A guest with realtime threads of another program stays as it is.
+schedule at first. Other programs set the flag as well (rtkit, ``chrt -R``). So it marks threads of the agent
+in noted guests only. libvirt's ``<vcpusched>``, which Nova writes for ``hw:cpu_realtime``, has no such
+flag. A guest with realtime threads of another program stays as it is.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ MAX_PRIORITY: Final = 49
 
 NONE_HELD: Final = "it is for dedicated CPUs, and the guest holds none"
 NO_ROOM: Final = "its other threads may use the CPUs of busy guest CPUs only, and would never run"
+NOT_BOUND: Final = (
+    "its threads cannot be told apart, and no control group of its own (controller cpuset) keeps them on its"
+    " dedicated CPUs"
+)
 NOT_ALLOWED: Final = (
     "the kernel refuses it: it takes CAP_SYS_NICE, and in control groups of version 1 realtime runtime"
     " (cpu.rt_runtime_us)"
@@ -30,6 +35,8 @@ NOT_ALLOWED: Final = (
 _DEADLINE: Final = 6
 """SCHED_DEADLINE, which Python does not name."""
 _REALTIME: Final = frozenset({os.SCHED_FIFO, os.SCHED_RR, _DEADLINE})
+_OWN: Final = frozenset({os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.SCHED_RR | os.SCHED_RESET_ON_FORK})
+RESET_USUAL: Final = os.SCHED_OTHER | os.SCHED_RESET_ON_FORK
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +47,19 @@ class ThreadSchedule:
     priority: int = 0
 
     @property
-    def is_own(self) -> bool:
-        """Whether the agent has set it."""
-        return self.policy in (
-            os.SCHED_FIFO | os.SCHED_RESET_ON_FORK,
-            os.SCHED_RR | os.SCHED_RESET_ON_FORK,
-        )
+    def is_usual(self) -> bool:
+        """Whether it is the usual one. A thread may give a priority up, but not the flag."""
+        return self.policy in (os.SCHED_OTHER, RESET_USUAL)
 
     @property
-    def is_foreign(self) -> bool:
-        """Whether it is a realtime schedule of another program."""
-        return self.policy & ~os.SCHED_RESET_ON_FORK in _REALTIME and not self.is_own
+    def is_realtime(self) -> bool:
+        """Whether it is one of realtime."""
+        return self.policy & ~os.SCHED_RESET_ON_FORK in _REALTIME
+
+    @property
+    def is_like_own(self) -> bool:
+        """Whether the agent sets such schedules."""
+        return self.policy in _OWN and 1 <= self.priority <= MAX_PRIORITY
 
 
 USUAL: Final = ThreadSchedule()
@@ -76,27 +85,29 @@ def choose_threads(
     held = place.held_cpus
     if not any(cpus and cpus <= held for cpus in place.vcpu_cpus):
         return frozenset(), NONE_HELD
-    found = {tid: cpus for tid, cpus in threads.items() if cpus <= held}
+    found = {tid: cpus for tid, cpus in threads.items() if cpus and cpus <= held}
     if has_others and place.emulator_cpus <= frozenset().union(*found.values()):
         return frozenset(), NO_ROOM if found else ""
     return frozenset(found), ""
 
 
 def decide_schedules(
-    present: Mapping[int, ThreadSchedule], wanted: Collection[int], schedule: ThreadSchedule
+    present: Mapping[int, ThreadSchedule], wanted: Collection[int], schedule: ThreadSchedule, noted: bool
 ) -> dict[int, ThreadSchedule]:
     """The threads of a guest that need another schedule, each with that one.
 
     :param present: the schedules of all threads of the guest.
     :param wanted: the threads that should have ``schedule``.
+    :param noted: whether the guest may have priorities of the agent.
     """
-    if any(one.is_foreign for one in present.values()):
+    own = {tid for tid, has in present.items() if noted and has.is_like_own}
+    if any(has.is_realtime and tid not in own for tid, has in present.items()):
         wanted = ()
     found = {}
     for tid, has in present.items():
         goal = schedule if tid in wanted else USUAL
         # Batch and idle schedules are another program's wish as well.
-        if has != goal and (has.is_own or (has == USUAL and goal is schedule)):
+        if has != goal and (tid in own or (has.is_usual and (noted or tid in wanted))):
             found[tid] = goal
     return found
 
@@ -130,7 +141,8 @@ def read_throttle(root: Path) -> str:
     runtime, period = (
         kernel_files.read_optional(f"{folder}/sched_rt_{name}_us") or "" for name in ("runtime", "period")
     )
-    has_server = (root / "sys/kernel/debug/sched/fair_server").is_dir()
+    # Path.is_dir() raises an error where other users than root may not look.
+    has_server = os.path.isdir(root / "sys/kernel/debug/sched/fair_server")
     try:
         limit, whole = int(runtime), int(period)
     except ValueError:
@@ -138,6 +150,6 @@ def read_throttle(root: Path) -> str:
     if has_server or not 0 <= limit < whole:
         return ""
     return (
-        f"the kernel stops busy realtime threads for {(whole - limit) // 1000} ms in each"
+        f"realtime_priority: the kernel stops busy realtime threads for {(whole - limit) // 1000} ms in each"
         f" {whole // 1000} ms (kernel.sched_rt_runtime_us)"
     )

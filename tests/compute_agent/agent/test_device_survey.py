@@ -1,8 +1,12 @@
 """Devices are read again only when an event or another address shows a change."""
 
+import functools
+
 import pytest
 
 from compute_agent.agent.reload import DeviceSurvey, host_signature
+from tests.compute_agent.agent.cache_agent import host_tree
+from tests.compute_agent.agent.running import RunningAgent
 from tests.compute_agent.host.pci_trees import FakeDevice, make_pci_tree
 
 GPU = "0000:81:00.0"
@@ -20,6 +24,9 @@ def test_a_change_of_drivers_and_links_is_no_change_of_the_host(root, load):
     folder = root / "sys/bus/pci/devices" / GPU
     (folder / "driver").symlink_to("/sys/bus/pci/drivers/vfio-pci")
     (folder / "current_link_width").write_text("8\n")
+    (folder / "nvme/nvme0").mkdir(parents=True)
+    (folder / "nvme/nvme0/model").write_text("Disk\n")
+    (folder / "net/ens1").mkdir(parents=True)
     fresh = DeviceSurvey()
     assert host_signature(conf, fresh.read_devices(conf)) == before
     for one in (survey, fresh):
@@ -43,3 +50,32 @@ def test_a_host_without_options_of_devices_reads_none(root, load):
     survey = DeviceSurvey()
     assert survey.read_devices(load(f"[host]\nroot = {root}\n")) == ()
     survey.close()
+
+
+@pytest.mark.parametrize("section", [{"policy": "name = nonsense"}, {"pci": "device_spec = {"}])
+def test_a_device_goes_while_the_configuration_of_the_files_is_refused(
+    two_cpus, tmp_path, write_ini, client, section
+):
+    host = tmp_path / "host"
+    host_tree(host)
+    make_pci_tree(host, [FakeDevice(("0000:80:01.0", GPU), node=1)])
+    write_host = functools.partial(
+        write_ini, host=f"root = {host}", pci='device_spec = {"vendor_id": "10de"}'
+    )
+    rig = RunningAgent(write_host, client)
+
+    def offered():
+        return [node.device for node in rig.agent.pipeline.host_state.tree.nodes if node.device]
+
+    try:
+        assert offered() == [GPU]
+        rig.write_ini(**section)
+        rig.agent.reload_changes()
+        assert rig.ask("status")["config_error"]
+        assert offered() == [GPU]
+        (host / "sys/bus/pci/devices" / GPU).unlink()
+        rig.agent.reload_changes()
+        rig.wait_for(lambda: offered() == [])
+        assert rig.ask("status")["config_error"]
+    finally:
+        rig.close()

@@ -6,7 +6,6 @@ from compute_agent.classes.guest_classes import (
     DEFAULT_CLASSES,
     QosClass,
     QosClasses,
-    class_warnings,
     parse_classes,
 )
 from compute_agent.controllers.base import GuestTarget
@@ -85,10 +84,3 @@ def test_a_class_cannot_come_first_and_last(tmp_path):
     classes = load_text(tmp_path, "[qos_class:LS]\ncpu_idle = true\nrealtime_priority = 5\n")
     with pytest.raises(ConfigError, match=r"\[qos_class:LS\] cpu_idle and realtime_priority exclude each"):
         parse_classes(classes)
-
-
-@pytest.mark.parametrize(("level", "warnings"), [("shared", 1), ("quiet", 0), ("alone", 0)])
-def test_a_realtime_class_that_work_of_the_host_would_wait_for_is_a_warning(tmp_path, level, warnings):
-    options = load_text(tmp_path, f"[qos_class:LSR]\nrealtime_priority = 5\nisolation = {level}\n")
-    found = class_warnings(parse_classes(options).classes)
-    assert [text.split(":")[1] for text in found] == ["LSR] realtime_priority"] * warnings

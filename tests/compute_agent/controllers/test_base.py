@@ -56,7 +56,7 @@ def test_a_controller_answers_everything_that_it_is_asked(controller, method):
 
 
 def test_one_list_makes_all_controllers():
-    stores = ControllerStores(object(), object(), object())
+    stores = ControllerStores(object(), object(), object(), object())
     made = make_controllers(FakeDriver([0]), object(), ControllerSettings(), stores, Path("/"))
     following = make_controllers(FakeDriver([0]), None, ControllerSettings(pins=False), stores, Path("/"))
     assert [one.name for one in following] == [
@@ -67,7 +67,7 @@ def test_one_list_makes_all_controllers():
 
 
 def test_a_reload_keeps_the_cpus_that_the_agent_began_with():
-    stores = ControllerStores(object(), object(), object())
+    stores = ControllerStores(object(), object(), object(), object())
     first, second = (
         find_controller(
             make_controllers(FakeDriver([0]), None, ControllerSettings(), stores, Path("/")),

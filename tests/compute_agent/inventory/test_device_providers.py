@@ -160,6 +160,14 @@ def test_a_device_without_a_driver_of_vfio_is_reported_if_libvirt_binds_none(
     assert ["0000:0a:00.0" in each for each in offer.warnings] == [True] * is_told
 
 
+def test_an_entry_without_a_device_is_named_once() -> None:
+    specs = parse_device_specs([GPU, '[{"vendor_id": "1000"}, {"address": "0000:0a:00.0"}]'])
+    devices = [gpu("0000:0a:00.0"), gpu("0000:8a:00.0")]
+    first, second = offer_devices(specs, devices).warnings
+    assert '{"vendor_id": "1000"} selects no PCI device of this host' in first
+    assert '{"address": "0000:0a:00.0"} selects no PCI device' in second
+
+
 def test_a_virtual_gpu_without_a_type_is_reported() -> None:
     (warning,) = offer_devices(
         parse_device_specs([GPU]), [replace(gpu("0000:0a:00.0"), vgpu_type=0)]

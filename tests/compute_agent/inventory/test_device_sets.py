@@ -157,7 +157,8 @@ def test_the_option_is_parsed() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("pair", "no JSON"),
+        ("pair", "not JSON"),
+        ("[" * 5000, "not JSON"),
         ("[]", "an object with name and addresses is needed"),
         ('{"name": "pair", "addresses": []}', "capital letters"),
         ('{"name": "PAIR", "addresses": "all"}', "no list of texts"),

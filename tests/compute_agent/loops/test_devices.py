@@ -9,7 +9,7 @@ from compute_agent.inventory.device_providers import offer_devices, with_devices
 from compute_agent.inventory.device_spec import parse_device_specs
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.loops.devices import DeviceSource
-from compute_agent.pipeline.guest_cache import GuestView
+from compute_agent.pipeline.guest_cache import GuestView, UnclaimedHolding
 from compute_agent.promises.devices import held_devices
 from tests.compute_agent.builders import build_guest
 from tests.compute_agent.host.pci_trees import FakeDevice, make_pci_tree
@@ -23,10 +23,11 @@ SPECS = parse_device_specs(
 
 
 class FakePipeline:
-    """A host state and views of guests."""
+    """A tree and views of guests."""
 
     def __init__(self, tree, *views):
-        self.host_state, self.tree = self, tree
+        self.reported_tree = tree
+        self.unclaimed_holdings = {}
         self._views = views
 
     def guest_views(self):
@@ -64,6 +65,15 @@ def test_devices_are_listed_with_their_holders(tmp_path):
     assert card.in_words == f"{CARD} CUSTOM_NIC, 1 of 2 held: web"
 
 
+def test_a_guest_that_does_not_run_keeps_its_device(tmp_path):
+    source, _ = source_of(tmp_path, ("web", CARD, "CUSTOM_NIC", 1), ("web", CARD, "CUSTOM_NIC", 1))
+    pipeline, stopped = source._pipeline, "0b5d0a34-6bb5-4a2f-9d6e-0000000000f1"
+    gpu = next(node.uuid for node in pipeline.reported_tree.nodes if node.device == GPU)
+    pipeline.unclaimed_holdings[stopped] = UnclaimedHolding({gpu: {"CUSTOM_GPU": 1}}, 0.0)
+    # Guests may share a name.
+    assert [use.holders for use in source.list_uses()] == [{stopped: 1}, {"web": 2}]
+
+
 def test_metrics_count_held_and_free_devices_and_degraded_links(tmp_path):
     _, registry = source_of(tmp_path, ("a", CARD, "CUSTOM_NIC", 1), ("b", GPU, "CUSTOM_GPU", 1))
 
@@ -79,8 +89,8 @@ def test_metrics_count_held_and_free_devices_and_degraded_links(tmp_path):
 
 def test_a_class_of_a_provider_file_is_no_device(tmp_path):
     source, _ = source_of(tmp_path, ("web", CARD, "CUSTOM_EXTRA", 5))
-    tree = source._pipeline.tree
-    source._pipeline.tree = replace(
+    tree = source._pipeline.reported_tree
+    source._pipeline.reported_tree = extended = replace(
         tree,
         nodes=tuple(
             replace(node, inventories={**node.inventories, "CUSTOM_EXTRA": ProviderInventory(9)})
@@ -92,7 +102,7 @@ def test_a_class_of_a_provider_file_is_no_device(tmp_path):
         (CARD, 2, 0),
     ]
     (view,) = source._pipeline.guest_views()
-    assert held_devices(source._pipeline.tree, view.allocation) == {}
+    assert held_devices(extended, view.allocation) == {}
 
 
 def test_a_device_that_is_gone_is_listed_without_driver_and_link(tmp_path):

@@ -17,6 +17,7 @@ from compute_agent.pipeline.events import HostStateChanged, StartGuest
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.policy import POLICIES
+from compute_agent.promises.devices import cards_of, held_devices
 from compute_agent.report.answers import ConflictError, CredentialsError, UnavailableError
 from compute_agent.report.reporter import HostReporter
 from compute_agent.report.root_provider import DisableCause
@@ -99,6 +100,20 @@ def test_a_good_report_shows_in_status_and_metrics(rig):
     assert document["last_report_seconds_ago"] >= 0
     assert rig.metric("placement_up") == 1
     assert rig.metric("reports_total", outcome="ok") == 1
+
+
+def test_devices_of_another_program_are_left_out_everywhere(rig):
+    assert rig.loop.report_now()
+    address, uuid = "0000:81:00.0", "11111111-0000-4000-8000-000000000009"
+    rig.client.create_provider("33333333-0000-4000-8000-000000000001", f"h_{address}", ROOT)
+    rig.reporter.forget_providers()
+    gpu = {"CUSTOM_GPU": ProviderInventory(1)}
+    device = ProviderNode(f"h_{address}", uuid, ROOT, gpu, device=address, device_class="CUSTOM_GPU")
+    assert rig.use_tree(replace(TREE, nodes=(*TREE.nodes, device)))
+    assert rig.pipeline.foreign_devices == {address}
+    assert rig.pipeline.reported_tree.nodes == TREE.nodes
+    assert held_devices(rig.pipeline.reported_tree, {uuid: {"CUSTOM_GPU": 1}}) == {}
+    assert cards_of(rig.pipeline.reported_tree, list) == {}
 
 
 def test_an_invalid_answer_costs_one_report(rig, monkeypatch):

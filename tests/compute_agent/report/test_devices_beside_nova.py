@@ -12,6 +12,7 @@ from compute_agent.host.pci_devices import PciDevice
 from compute_agent.inventory.derive import InventorySettings, derive_provider_tree
 from compute_agent.inventory.device_providers import foreign_attributes, offer_devices, with_devices
 from compute_agent.inventory.device_spec import parse_device_specs
+from compute_agent.inventory.provider_tree import device_of
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.report.reporter import HostReporter
 from tests.compute_agent.inventory.machines import machine
@@ -69,11 +70,9 @@ class HostWithDevices:
         """The program that reports each device, by address."""
         records = self.client.providers_in_tree(self.nova.uuid)
         return {
-            record.name.rpartition("_")[2].lower(): "nova"
-            if MANAGED in self.client.get_traits(record.uuid)[0]
-            else "agent"
+            address: "nova" if MANAGED in self.client.get_traits(record.uuid)[0] else "agent"
             for record in records
-            if record.uuid != self.nova.uuid
+            if (address := device_of(record.name))
         }
 
     def attributes(self, address):
@@ -91,7 +90,8 @@ def test_devices_that_nova_does_not_report_are_offered(host):
     (sentence,) = host.report()
     assert sentence.startswith(f"{FIRST}: nova-compute reports them to Placement, so the agent does not.")
     assert host.owners() == {FIRST: "nova", SECOND: "agent", THIRD: "agent"}
-    assert len(host.owned) == 2
+    assert host.reporter.waiting.foreign_devices == {FIRST}
+    assert len(host.owned) == 3  # with the switch of the second node
 
 
 def test_a_device_that_nova_begins_to_report_is_left_to_it(host, caplog):
@@ -117,7 +117,7 @@ def test_a_device_of_another_program_is_left_to_it(host):
     host.client.create_provider(f"33333333-0000-4000-8000-{host.id:012d}", name, host.nova.uuid)
     (sentence,) = host.report()
     assert sentence.startswith(f"{FIRST}: another program reports them to Placement")
-    assert len(host.owned) == 2
+    assert len(host.owned) == 3  # with the switch of the second node
 
 
 def test_novas_devices_have_their_node_and_path(host):

@@ -31,6 +31,8 @@ class CookieHost:
 
     def __init__(self):
         self.guests, self.writes, self.kill_at, self.refusal = {}, 0, None, None
+        #: Refusals by guest, and the number of grants at which a guest makes a thread.
+        self.refusing, self.busy = {}, {}
         self._numbers = itertools.count(100)
         self._even, self._odd = itertools.count(2, 2), itertools.count(3, 2)
 
@@ -88,16 +90,26 @@ class CookieHost:
     def create_cookie(self, pid):
         self._note_write()
         owner = self._owner_of(pid)
+        self._refuse(owner)
         owner.cookies = dict.fromkeys(owner.cookies, next(self._even))
 
     def grant_cookie(self, source, tids):
         cookie = self.read_cookie(source) if source else 0
         for tid in tids:
             self._note_write()
-            self._owner_of(tid).cookies[tid] = cookie
+            owner = self._owner_of(tid)
+            self._refuse(owner)
+            if self.busy.get(owner.uuid, 0) > 0:
+                self.busy[owner.uuid] -= 1
+                owner.cookies[next(self._numbers)] = owner.cookies[tid]
+            owner.cookies[tid] = cookie
 
     def _owner_of(self, tid):
         return next((one for one in self.guests.values() if tid in one.cookies), None)
+
+    def _refuse(self, owner):
+        if owner.uuid in self.refusing:
+            raise self.refusing[owner.uuid]
 
     def _note_write(self):
         if self.kill_at is not None and self.writes >= self.kill_at:

@@ -12,10 +12,10 @@ from unittest import mock
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from compute_agent.controllers.core_cookies import CoreCookieController
+from compute_agent.controllers.core_cookies import FOREIGN, CoreCookieController
 from compute_agent.drivers import procfs
 from compute_agent.model.resource import CoreScope
-from compute_agent.schedules.cookie_notes import NOTES_FILE, CookieNotesFile
+from compute_agent.schedules.run_notes import COOKIES_FILE, RunNotesFile
 from tests.compute_agent.schedules.cookie_host import CookieHost, Killed
 
 MEMORY = Path("/dev/shm")
@@ -43,7 +43,7 @@ class CookieWorld:
         self.restart()
 
     def restart(self):
-        self.store = CookieNotesFile(self.folder / NOTES_FILE)
+        self.store = RunNotesFile(self.folder / COOKIES_FILE)
         self.agent = CoreCookieController(self.host, SCOPES, self.store, self.host)
 
     def happen(self, kind, name="", *rest):
@@ -85,14 +85,14 @@ class CookieWorld:
                 group = name if scope is CoreScope.GUEST or name not in notes else guest.qos_class
                 groups.setdefault(group, set()).update(self.host.cookies_of(name))
                 assert 0 not in self.host.cookies_of(name) or name not in notes
-                assert name in notes or not self.agent.refused
+                assert (name in notes) != (name in self.agent.refused)
         # A guest of a class with cookies of another program is apart by these.
         for group, cookies in groups.items():
             others = set().union(*(each for other, each in groups.items() if other != group))
             assert not cookies & others
             assert len(cookies) == 1 or group not in notes
             assert LAUNCHER not in cookies or group not in notes
-        assert self.agent.refused == {}
+        assert set(self.agent.refused.values()) <= {(f"core_scheduling: {FOREIGN}",)}
 
 
 @settings(max_examples=150, deadline=None)

@@ -2,18 +2,20 @@
 
 import contextlib
 import errno
+from concurrent.futures import Future
 
 import pytest
 
-from compute_agent.controllers.core_cookies import CoreCookieController
+from compute_agent.controllers.core_cookies import FOREIGN, CoreCookieController
 from compute_agent.drivers import procfs
 from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.files import UnsafeFileError
+from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import CoreScope
-from compute_agent.schedules import cookie_notes, kernel_cookies
-from compute_agent.schedules.cookie_notes import NOTES_FILE, CookieNotesFile
-from compute_agent.schedules.cookies import CookieGuest, CookieNote, decide_cookies
+from compute_agent.schedules import kernel_cookies, run_notes
+from compute_agent.schedules.cookies import CookieGuest, RunNote, decide_cookies
 from compute_agent.schedules.kernel_cookies import CookieError, KernelCookies, NoSiblingsError
+from compute_agent.schedules.run_notes import COOKIES_FILE, RunNotesFile
 from tests.compute_agent.schedules.cookie_host import CookieHost
 
 SCOPES = {"G": CoreScope.GUEST, "C": CoreScope.CLASS}
@@ -29,7 +31,7 @@ def host(monkeypatch):
 
 @pytest.fixture
 def store(tmp_path):
-    return CookieNotesFile(tmp_path / NOTES_FILE)
+    return RunNotesFile(tmp_path / COOKIES_FILE)
 
 
 @pytest.fixture
@@ -67,7 +69,101 @@ def test_cookies_of_another_program_stay(controller, host, store):
     host.make_own("a")
     before = host.cookies_of("a")
     sync(controller, host)
-    assert (host.cookies_of("a"), store.kept_notes, controller.refused) == (before, {}, {})
+    assert (host.cookies_of("a"), store.kept_notes) == (before, {})
+    assert controller.refused == {"a": (f"core_scheduling: {FOREIGN}",)}
+
+
+@pytest.mark.parametrize("with_thread", [True, False])
+def test_a_cookie_of_another_program_counts_only_if_it_separates(controller, host, with_thread):
+    host.start("a", "G")
+    host.start("b", "LS")
+    host.make_own("a")
+    threads = host.guests["a"].cookies
+    if with_thread:
+        threads[max(threads)] = 0
+    else:
+        host.guests["b"].cookies = dict.fromkeys(host.guests["b"].cookies, min(host.cookies_of("a")))
+    sync(controller, host)
+    assert (len(host.cookies_of("a")), controller.refused) == (1, {})
+    assert not host.cookies_of("a") & (host.cookies_of("b") | {0})
+
+
+def test_a_refusal_of_one_guest_costs_no_other_its_cookie(controller, host, store):
+    for name, qos_class in (("a", "G"), ("b", "C"), ("c", "C"), ("d", "C")):
+        host.start(name, qos_class)
+    host.refusing = dict.fromkeys("ab", CookieError("no"))
+    sync(controller, host)
+    assert controller.refused == dict.fromkeys("ab", ("core_scheduling: no",))
+    assert host.cookies_of("a") == host.cookies_of("b") == {0}
+    assert host.cookies_of("c") == host.cookies_of("d") != {0}
+    assert store.kept_notes.keys() == set("abcd")
+    host.refusing = {}
+    sync(controller, host)
+    assert (host.cookies_of("b"), controller.refused) == (host.cookies_of("c"), {})
+
+
+def test_a_guest_of_another_group_brings_no_cookie_along(controller, host):
+    for name, qos_class in (("a", "C"), ("b", "C"), ("c", "G")):
+        host.start(name, qos_class)
+    sync(controller, host)
+    [former] = host.cookies_of("a")
+    host.guests["a"].qos_class, host.guests["c"].qos_class = "G", "C"
+    sync(controller, host)
+    assert host.cookies_of("b") == host.cookies_of("c") == {former}
+    assert not host.cookies_of("a") & {0, former}
+
+
+def test_a_guest_that_leaves_its_group_does_not_keep_its_cookie(controller, host):
+    host.start("a", "C")
+    host.start("b", "C")
+    sync(controller, host)
+    [former] = host.cookies_of("a")
+    # The other guest keeps what it has, and is not decided about.
+    host.guests["a"].qos_class, host.guests["b"].preserve = "G", True
+    sync(controller, host)
+    assert host.cookies_of("b") == {former}
+    assert not host.cookies_of("a") & {0, former}
+
+
+def test_ids_of_an_ended_guest_get_no_cookie(controller, host, monkeypatch):
+    host.start("a", "G")
+    monkeypatch.setattr(procfs, "is_alive", lambda identity: False)
+    sync(controller, host)
+    assert host.cookies_of("a") == {0}
+
+
+def test_a_guest_that_makes_threads_faster_is_told_so(controller, host, store):
+    host.start("a", "G")
+    sync(controller, host)
+    threads = host.guests["a"].cookies
+    threads[max(threads)], host.busy["a"] = 0, 100
+    sync(controller, host)
+    assert controller.refused == {"a": ("core_scheduling: 1 threads lack it",)}
+    host.guests["a"].qos_class = "LS"
+    sync(controller, host)
+    assert "threads keep a cookie" in controller.refused["a"][0]
+    host.guests["a"].qos_class = "G"
+    releasing = CoreCookieController(host, {}, store, host)
+    guests = [target.guest for target in host.targets()]
+    [item] = releasing.release(guests, frozenset())
+    with pytest.raises(DriverError, match="some of its threads keep a cookie"):
+        item.give_back()
+    assert store.kept_notes.keys() == {"a"}
+    host.busy["a"] = 2
+    item.give_back()
+    assert (host.cookies_of("a"), store.kept_notes) == ({0}, {})
+
+
+def test_a_refusal_while_a_cookie_is_taken_is_said(controller, host, store):
+    host.start("a", "G")
+    sync(controller, host)
+    host.guests["a"].qos_class, host.refusing = "LS", {"a": CookieError("no")}
+    sync(controller, host)
+    assert controller.refused == {"a": ("core_scheduling: no",)}
+    [item] = controller.release([target.guest for target in host.targets()], frozenset())
+    with pytest.raises(DriverError, match="no"):
+        item.give_back()
+    assert store.kept_notes.keys() == {"a"}
 
 
 def test_a_thread_that_lost_its_cookie_is_drift_and_gets_it_again(controller, host, lost):
@@ -144,18 +240,18 @@ def test_without_a_note_on_disk_no_cookie_is_given(controller, host, monkeypatch
     def fail(path, content):
         raise full
 
-    monkeypatch.setattr(cookie_notes, "write_durably", fail)
+    monkeypatch.setattr(run_notes, "write_durably", fail)
     with pytest.raises(OSError, match="no space"):
         sync(controller, host)
     assert host.cookies_of("a") == {0}
 
 
-NOTE = CookieNote(ProcessIdentity(7, (1 << 63) + 1, "boot"), (1 << 64) - 1)
+NOTE = RunNote(ProcessIdentity(7, (1 << 63) + 1, "boot"), (1 << 64) - 1)
 
 
 def test_notes_survive_a_restart(tmp_path):
-    CookieNotesFile(tmp_path / "n").keep_notes({"a": NOTE})
-    assert CookieNotesFile(tmp_path / "n").kept_notes == {"a": NOTE}
+    RunNotesFile(tmp_path / "n").keep_notes({"a": NOTE})
+    assert RunNotesFile(tmp_path / "n").kept_notes == {"a": NOTE}
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"version": 1, "sha256": "", "data": {}}', '{"version": 2}'])
@@ -163,26 +259,26 @@ def test_a_damaged_file_is_put_aside(tmp_path, content, caplog):
     path = tmp_path / "n"
     path.write_text(content)
     path.chmod(0o600)
-    store = CookieNotesFile(path)
+    store = RunNotesFile(path)
     assert store.kept_notes == {}
-    assert "guests keep their core cookies" in caplog.text
+    assert "guests keep what they have by it" in caplog.text
     store.keep_notes({"a": NOTE})
-    assert CookieNotesFile(path).kept_notes == {"a": NOTE}
+    assert RunNotesFile(path).kept_notes == {"a": NOTE}
 
 
 def test_a_file_of_another_user_is_refused(tmp_path):
     (tmp_path / "m").write_text("{}")
     (tmp_path / "n").symlink_to(tmp_path / "m")
     with pytest.raises(UnsafeFileError):
-        CookieNotesFile(tmp_path / "n").keep_notes({})
+        RunNotesFile(tmp_path / "n").keep_notes({})
 
 
 def test_a_later_run_of_a_guest_gets_a_cookie_of_its_own():
-    note = {"a": CookieNote(ProcessIdentity(7, 1, "boot"))}
+    note = {"a": RunNote(ProcessIdentity(7, 1, "boot"))}
     again = CookieGuest("a", ProcessIdentity(7, 2, "boot"), "guest a", {7: 0})
     plan = decide_cookies([again], note)
     assert plan.created == (again,)
-    assert plan.notes == {"a": CookieNote(again.main)}
+    assert plan.notes == {"a": RunNote(again.main, group="guest a")}
 
 
 def test_the_kernels_answers_have_a_remedy(monkeypatch):
@@ -205,6 +301,13 @@ def test_the_kernels_answers_have_a_remedy(monkeypatch):
     monkeypatch.setattr(kernel_cookies.ctypes, "get_errno", lambda: errno.ENODEV)
     with pytest.raises(NoSiblingsError):
         KernelCookies().create_cookie(1)
+
+
+def test_a_kernel_that_hangs_is_a_reason(monkeypatch):
+    monkeypatch.setattr(kernel_cookies, "_GRANT_SECONDS", 0.01)
+    monkeypatch.setattr(kernel_cookies, "run_aside", lambda role, work: Future())
+    with pytest.raises(CookieError, match=r"the kernel gave no answer within 0\.01 s"):
+        KernelCookies().grant_cookie(1, [2])
 
 
 class Refusing:

@@ -1,5 +1,6 @@
 """Realtime schedules: the threads that get them, schedules of others, refusals, the way back."""
 
+import errno
 import os
 from dataclasses import replace
 
@@ -10,12 +11,17 @@ from hypothesis import strategies as st
 from compute_agent.controllers.base import GuestTarget
 from compute_agent.controllers.realtime import RealtimeController
 from compute_agent.drivers import procfs
+from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.model.guest import CpuAssignment
 from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.messages import DriverError
+from compute_agent.schedules import run_notes
 from compute_agent.schedules.realtime import (
     NO_ROOM,
     NONE_HELD,
     NOT_ALLOWED,
+    NOT_BOUND,
+    RESET_USUAL,
     USUAL,
     KernelSchedules,
     ThreadSchedule,
@@ -24,30 +30,41 @@ from compute_agent.schedules.realtime import (
     read_throttle,
     realtime_schedule,
 )
+from compute_agent.schedules.run_notes import PRIORITIES_FILE, RunNote, RunNotesFile
 from tests.compute_agent.builders import cpu_set
 from tests.compute_agent.fakes import FakeDriver
 
 OWN = realtime_schedule(5, in_turn=False)
 NOVA = ThreadSchedule(os.SCHED_FIFO, 1)
+OTHER_OWN, DEADLINE = realtime_schedule(9, in_turn=True), ThreadSchedule(6)
+# A higher priority than the agent sets, with the flag that it sets.
+RTKIT = ThreadSchedule(OWN.policy, 60)
+RESET = ThreadSchedule(RESET_USUAL)
 SCHEDULES = st.sampled_from(
-    [USUAL, OWN, realtime_schedule(9, True), NOVA, ThreadSchedule(os.SCHED_BATCH), ThreadSchedule(6)]
+    [USUAL, OWN, OTHER_OWN, NOVA, ThreadSchedule(os.SCHED_BATCH), DEADLINE, RTKIT, RESET]
 )
 PLACE = CpuAssignment((cpu_set(2), cpu_set(3)), cpu_set(0, 1), (2, 3))
 
 
-@given(st.dictionaries(st.integers(1, 6), SCHEDULES), st.frozensets(st.integers(1, 8)))
-def test_schedules_of_others_stay_and_all_own_ones_are_as_wanted(present, wanted):
-    changes = decide_schedules(present, wanted, OWN)
+@given(st.dictionaries(st.integers(1, 6), SCHEDULES), st.frozensets(st.integers(1, 8)), st.booleans())
+def test_schedules_of_others_stay_and_all_own_ones_are_as_wanted(present, wanted, noted):
+    changes = decide_schedules(present, wanted, OWN, noted)
     after = present | changes
     assert changes.keys() <= present.keys()
     assert all(present[tid] != goal for tid, goal in changes.items())
-    has_foreign = any(one.is_foreign for one in present.values())
+    foreign = {
+        tid
+        for tid, has in present.items()
+        if has in (NOVA, DEADLINE, RTKIT) or (not noted and has in (OWN, OTHER_OWN))
+    }
     for tid, has in present.items():
-        if has.is_foreign or has.policy == os.SCHED_BATCH:
+        if tid in foreign or has.policy == os.SCHED_BATCH:
             assert after[tid] == has
+        elif tid in wanted and not foreign:
+            assert after[tid] == OWN
         else:
-            assert after[tid] == (OWN if tid in wanted and not has_foreign else USUAL)
-    assert not decide_schedules(after, wanted, OWN)
+            assert after[tid] == (USUAL if noted else has)
+    assert not decide_schedules(after, wanted, OWN, noted or OWN in changes.values())
 
 
 @pytest.mark.parametrize(
@@ -55,6 +72,7 @@ def test_schedules_of_others_stay_and_all_own_ones_are_as_wanted(present, wanted
     [
         ({7: cpu_set(2), 8: cpu_set(3)}, PLACE, True, {7, 8}, ""),
         ({7: cpu_set(2), 8: cpu_set(0)}, PLACE, True, {7}, ""),
+        ({7: cpu_set(2), 8: cpu_set()}, PLACE, True, {7}, ""),
         # Pins come first.
         ({7: cpu_set(0, 1, 2, 3)}, PLACE, True, set(), ""),
         ({7: cpu_set(2)}, replace(PLACE, dedicated=()), True, set(), NONE_HELD),
@@ -94,7 +112,7 @@ def test_the_kernels_limit_is_said(tmp_path, runtime, period, server, text):
 
 class FakeSchedules(KernelSchedules):
     def __init__(self):
-        self.schedules, self.refusal = {}, None
+        self.schedules, self.refusal, self.before_write = {}, None, lambda tid: None
 
     def read(self, tid):
         return self.schedules.get(tid, USUAL)
@@ -102,25 +120,31 @@ class FakeSchedules(KernelSchedules):
     def write(self, tid, schedule):
         if self.refusal:
             raise self.refusal
+        self.before_write(tid)
         self.schedules[tid] = schedule
 
 
 class RealtimeHost:
     """A driver with one guest of two threads on dedicated CPUs."""
 
-    def __init__(self, monkeypatch):
+    def __init__(self, monkeypatch, folder):
+        self.folder = folder
         self.driver, self.schedules, self.lost = FakeDriver(range(4)), FakeSchedules(), []
         self.guest = self.driver.create_guest("a", "a", GuestSettings(vcpus=2, qos_class="RT"), ())
         self.threads = self.driver.affinities["a"]
         self.threads.update(zip(self.threads, PLACE.vcpu_cpus, strict=True))
         self.driver.vcpu_cpus["a"] = dict(enumerate(PLACE.vcpu_cpus))
-        self.throttle = ""
+        self.main = ProcessIdentity(self.guest.pid, 1, "boot")
         monkeypatch.setattr(procfs, "thread_affinity", self.threads.get)
+        monkeypatch.setattr(procfs, "identify_process", {self.guest.pid: self.main}.get)
 
     def controller(self, **priorities):
         return RealtimeController(
-            self.driver, priorities, self.schedules, lambda: self.throttle, lambda: self.lost.append(1)
+            self.driver, priorities, self.store(), self.schedules, lambda: self.lost.append(1)
         )
+
+    def store(self):
+        return RunNotesFile(self.folder / PRIORITIES_FILE)
 
     def target(self, **settings):
         guest = replace(self.guest, settings=replace(self.guest.settings, **settings))
@@ -131,8 +155,8 @@ class RealtimeHost:
 
 
 @pytest.fixture
-def host(monkeypatch):
-    return RealtimeHost(monkeypatch)
+def host(monkeypatch, tmp_path):
+    return RealtimeHost(monkeypatch, tmp_path)
 
 
 def test_guest_cpus_get_the_priority_and_give_it_back(host):
@@ -142,7 +166,7 @@ def test_guest_cpus_get_the_priority_and_give_it_back(host):
     assert controller.apply(host.target())
     assert host.present() == {OWN}
     assert not controller.apply(host.target())
-    # Another class, and a reload: another controller finds the threads by their mark.
+    # Another class, and a reload: another controller finds the guest by its note.
     controller = host.controller(RT=5)
     controller.sync([host.target(qos_class="LS")], ())
     assert host.present() == {USUAL}
@@ -166,13 +190,14 @@ def test_a_thread_id_of_another_thread_meanwhile_is_no_drift(host):
     assert (host.present(), host.lost) == ({OWN}, [])
 
 
-def test_release_finds_the_threads_by_their_mark(host):
+def test_release_finds_the_guest_by_its_note(host):
     host.controller(RT=5).sync([host.target()], ())
     host.schedules.schedules[min(host.threads)] = USUAL
     [item] = host.controller().release([host.guest], frozenset())
     assert (item.kind, item.detail) == ("realtime", "1 threads")
     item.give_back()
     assert host.present() == {USUAL}
+    assert host.store().kept_notes == {}
     assert not list(host.controller().release([host.guest], frozenset()))
 
 
@@ -197,21 +222,104 @@ def test_a_guest_of_novas_realtime_stays(host):
 
 def test_threads_that_cannot_be_told_apart_take_turns(host):
     host.driver.vcpu_cpus.clear()
-    host.controller(RT=5).sync([host.target()], ())
-    assert host.present() == {realtime_schedule(5, in_turn=True)}
-
-
-def test_refusals_and_limits_are_said(host):
+    host.guest = replace(host.guest, cgroup=str(host.folder))
     controller = host.controller(RT=5)
-    host.schedules.refusal, host.throttle = PermissionError(), "a limit"
+    # Such a thread may bind itself to another CPU, unless its group has none.
+    for cpus in (None, "", "0-3"):
+        if cpus is not None:
+            (host.folder / "cpuset.cpus").write_text(f"{cpus}\n")
+        controller.sync([host.target()], ())
+        assert host.present() == {USUAL}
+        assert controller.refused == {"a": (f"realtime_priority: {NOT_BOUND}",)}
+    (host.folder / "cpuset.cpus").write_text("2-3\n")
+    controller.sync([host.target()], ())
+    assert host.present() == {realtime_schedule(5, in_turn=True)}
+    host.guest = replace(host.guest, cgroup="")
+    controller.sync([host.target()], ())
+    assert host.present() == {USUAL}
+
+
+def test_priorities_of_another_program_with_the_flag_stay(host):
+    host.schedules.schedules = dict.fromkeys(host.threads, OWN)
+    controller = host.controller(RT=5)
+    for qos_class in ("LS", "RT", "LS"):
+        controller.sync([host.target(qos_class=qos_class)], ())
+        assert (host.present(), host.store().kept_notes) == ({OWN}, {})
+    assert not list(controller.release([host.guest], frozenset()))
+
+
+def test_a_thread_that_gave_its_priority_up_has_kept_the_flag(host):
+    controller = host.controller(RT=5)
+    controller.sync([host.target()], ())
+    host.schedules.schedules = dict.fromkeys(host.threads, RESET)
+    controller.sync([host.target()], ())
+    assert (host.present(), host.lost) == ({OWN}, [1, 1])
+    host.schedules.schedules = dict.fromkeys(host.threads, RESET)
+    controller.sync([host.target(qos_class="LS")], ())
+    assert host.present() == {USUAL}
+
+
+def test_a_note_is_kept_before_the_first_priority_and_until_the_last_is_lifted(host, monkeypatch):
+    controller = host.controller(RT=5)
+    with monkeypatch.context() as patch:
+        patch.setattr(run_notes, "write_durably", full_disk)
+        with pytest.raises(OSError, match="no space"):
+            controller.apply(host.target())
+        controller.sync([host.target()], ())
+        assert "no space" in controller.refused["a"][0]
+        assert host.present() == {USUAL}
+    controller.sync([host.target()], ())
+    host.schedules.refusal = PermissionError()
+    controller.sync([host.target(qos_class="LS")], ())
+    assert (host.present(), host.store().kept_notes) == ({OWN}, {"a": RunNote(host.main)})
+    host.schedules.refusal = None
+    controller.sync([host.target(qos_class="LS")], ())
+    controller.sync([host.target(qos_class="LS")], ())
+    assert (host.present(), host.store().kept_notes) == ({USUAL}, {})
+
+
+def full_disk(path, content):
+    raise OSError(errno.ENOSPC, "no space")
+
+
+def test_a_stranger_with_the_id_of_an_ended_thread_keeps_its_schedule(host):
+    ended = max(host.threads)
+
+    def end_thread(tid):
+        host.threads.pop(ended, None)
+
+    host.schedules.before_write = end_thread
+    host.controller(RT=5).sync([host.target()], ())
+    assert host.schedules.read(ended) == USUAL
+    assert host.present() == {OWN}
+
+
+def test_refusals_are_said(host):
+    controller = host.controller(RT=5)
+    host.schedules.refusal = PermissionError()
     assert not controller.apply(host.target())
     assert controller.refused == {"a": (f"realtime_priority: {NOT_ALLOWED}",)}
-    host.schedules.refusal = None
+    host.schedules.refusal = OSError("no")
     controller.sync([host.target()], ())
-    assert controller.refused == {"a": ("realtime_priority: a limit",)}
-    host.throttle = ""
-    assert not controller.apply(host.target())
+    assert controller.refused == {"a": ("realtime_priority: no",)}
+    host.schedules.refusal = None
+    assert controller.apply(host.target())
     assert controller.refused == {}
+
+
+def test_a_guest_that_cannot_be_read_costs_no_other_its_priority(host, monkeypatch):
+    controller, read = host.controller(RT=5), host.driver.vcpu_threads
+    broken = GuestTarget(replace(host.guest, uuid="b"), PLACE, frozenset(range(4)))
+
+    def read_threads(guest):
+        if guest.uuid == "b":
+            raise DriverError("libvirtd is away")
+        return read(guest)
+
+    monkeypatch.setattr(host.driver, "vcpu_threads", read_threads)
+    controller.sync([broken, host.target()], ())
+    assert host.present() == {OWN}
+    assert controller.refused == {"b": ("realtime_priority: libvirtd is away",)}
 
 
 def test_a_preserved_or_ended_guest_is_left_alone(host):

@@ -1,0 +1,126 @@
+"""Notes on disk: which guests have a cookie of core scheduling, or a realtime priority, from the agent.
+
+Neither has a sure mark, and a guest may have it from another program. The note of a guest has its main
+process, so that the next run of the guest is another one. Cookies and priorities have a file each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from compute_agent import kept_json
+from compute_agent.drivers.procfs import ProcessIdentity
+from compute_agent.files import put_aside, read_own, write_durably
+
+LOG = logging.getLogger(__name__)
+
+COOKIES_FILE: Final = "core_cookies.json"
+PRIORITIES_FILE: Final = "realtime_guests.json"
+_VERSION: Final = 1
+_MAX_NUMBER: Final = 1 << 64
+
+
+@dataclass(frozen=True, slots=True)
+class RunNote:
+    """A run of a guest that has something from the agent, or is about to get it.
+
+    :ivar main: its main process.
+    :ivar before: the cookie that this had before it came to its group.
+    :ivar group: the group that it shares a cookie with.
+    """
+
+    main: ProcessIdentity
+    before: int = 0
+    group: str = ""
+
+
+RunNotes = Mapping[str, RunNote]
+"""Notes by the uuid of the guest."""
+
+
+class RunNoteStore(Protocol):
+    """Keeps notes of runs of guests."""
+
+    @property
+    def kept_notes(self) -> RunNotes:
+        """The notes.
+
+        :raises OSError: they cannot be read.
+        """
+        ...
+
+    def keep_notes(self, notes: RunNotes) -> None:
+        """Replace the notes; durable when this returns.
+
+        :raises OSError: the former notes are still stored.
+        """
+        ...
+
+
+def note_of(notes: RunNotes, uuid: str, main: ProcessIdentity) -> RunNote | None:
+    """The note of this run of a guest."""
+    note = notes.get(uuid)
+    return note if note is not None and note.main == main else None
+
+
+class RunNotesFile:
+    """Keeps notes in a file, which is read when it is asked for first."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._notes: RunNotes | None = None
+
+    @property
+    def kept_notes(self) -> RunNotes:
+        """The notes in the file; none where it is absent. A damaged one is put aside.
+
+        :raises UnsafeFileError: it is not ours.
+        :raises OSError: it cannot be read.
+        """
+        if self._notes is None:
+            try:
+                self._notes = kept_json.parse(_VERSION, read_own(self._path), _read_notes)
+            except FileNotFoundError:
+                self._notes = {}
+            except ValueError as error:
+                LOG.error("%s cannot be used: %s; guests keep what they have by it", self._path, error)
+                with contextlib.suppress(FileNotFoundError):
+                    put_aside(self._path)
+                self._notes = {}
+        return self._notes
+
+    def keep_notes(self, notes: RunNotes) -> None:
+        """Replace the file.
+
+        :raises OSError: the former notes are still stored.
+        """
+        if notes == self.kept_notes:
+            return
+        data = {uuid: asdict(note) for uuid, note in notes.items()}
+        write_durably(self._path, kept_json.dump(_VERSION, kept_json.checked_content(data)))
+        self._notes = dict(notes)
+
+
+def _read_notes(document: Any) -> RunNotes:
+    return {str(uuid): _read_note(one) for uuid, one in kept_json.checked_data(document).items()}
+
+
+def _read_note(one: Any) -> RunNote:
+    main = one["main"]
+    pid, start = (_read_whole(main[name]) for name in ("pid", "start_time"))
+    return RunNote(
+        ProcessIdentity(pid, start, kept_json.text(main["boot_id"])),
+        _read_whole(one["before"]),
+        kept_json.text(one["group"]),
+    )
+
+
+def _read_whole(value: Any) -> int:
+    # A cookie has 64 bits, which a float has not.
+    kept_json.read_number(value, _MAX_NUMBER)
+    return int(value)
