@@ -63,8 +63,8 @@ class CoreCookieController(KernelController):
         self._cookies = cookies
         self._count_drift = count_drift
         self._has_siblings = True
-        #: Main processes of guests in which all threads had their cookie at the last look.
-        self._settled: dict[str, int] = {}
+        #: Notes of guests in which all threads had their cookie at the last look.
+        self._settled: RunNotes = {}
         self.refused: Mapping[str, Sequence[str]] = {}
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
@@ -112,10 +112,9 @@ class CoreCookieController(KernelController):
             },
             **{uuid: (f"{OPTION}: {reason}",) for uuid, reason in failed.items()},
         }
-        whole = {
+        self._settled = {
             uuid: note for uuid, note in plan.notes.items() if groups.get(uuid) and uuid not in self.refused
         }
-        self._settled = {uuid: note.main.pid for uuid, note in whole.items()}
 
     def _carry_out(self, plan: CookiePlan, failed: dict[str, str]) -> None:
         """Give and take the cookies of a plan. Refusals go to ``failed``, by the uuid of the guest.
@@ -149,7 +148,9 @@ class CoreCookieController(KernelController):
 
     def _count_lost(self, plan: CookiePlan) -> None:
         for grant in plan.grants:
-            if grant.source and self._settled.get(grant.guest.uuid) == grant.guest.main.pid:
+            # A guest that comes from another group has another note.
+            uuid = grant.guest.uuid
+            if grant.source and self._settled.get(uuid) == plan.notes[uuid]:
                 self._count_drift()
 
     def describe_drift(self, target: GuestTarget) -> str | None:

@@ -102,7 +102,7 @@ def test_a_refusal_of_one_guest_costs_no_other_its_cookie(controller, host, stor
     assert (host.cookies_of("b"), controller.refused) == (host.cookies_of("c"), {})
 
 
-def test_a_guest_of_another_group_brings_no_cookie_along(controller, host):
+def test_a_guest_of_another_group_brings_no_cookie_along(controller, host, lost):
     for name, qos_class in (("a", "C"), ("b", "C"), ("c", "G")):
         host.start(name, qos_class)
     sync(controller, host)
@@ -111,6 +111,7 @@ def test_a_guest_of_another_group_brings_no_cookie_along(controller, host):
     sync(controller, host)
     assert host.cookies_of("b") == host.cookies_of("c") == {former}
     assert not host.cookies_of("a") & {0, former}
+    assert lost == []
 
 
 def test_a_guest_that_leaves_its_group_does_not_keep_its_cookie(controller, host):
