@@ -70,9 +70,9 @@ Invariants
       fewer only where fewer exist. ``tests/placement/search/brute.py`` defines a candidate, with a function
       for each rule.
     - A limit bounds the work, not only the answer: the search looks for nothing beyond it.
-    - If the order is not random, and a tree can serve a request in many equivalent ways, one of them comes
-      before all the others, also before those of other trees. So a limit first leaves out candidates that
-      make no difference.
+    - If a tree can serve a request in many equivalent ways, one of them comes before all the others, also
+      before those of other trees. So a limit first leaves out candidates that make no difference. A random
+      order is the exception.
     - Trees share patterns only if conditions have the same results for them, and the free amounts that matter
       are the same.
     - Feasibility checks and dead ends rule out only the impossible. A need that passes may still be
