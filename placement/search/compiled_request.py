@@ -160,7 +160,7 @@ class CompiledRequest:
         is_wide = self._is_wide(options)
         if is_wide:
             # trees with the same ways differ in which of these are equivalent
-            likeness = likeness, self._families
+            likeness = likeness, self._kinship_key
         known = self._searched.batches.get(likeness)
         if known is None:
             kinds = self._kinds_at(provider_set, options) if is_wide else None
@@ -182,7 +182,7 @@ class CompiledRequest:
         ) >= _WIDE
 
     @cached_property
-    def _families(self) -> Hashable:
+    def _kinship_key(self) -> Hashable:
         """A key of the relations that decide which options are equivalent: parents, children and pools."""
         lineages = self._shape.lineages
         parents = {each[1] for each in lineages if len(each) > 1}
