@@ -257,5 +257,5 @@ def _check_status(path: Path, status: os.stat_result) -> None:
 
 
 def _unusable_file(path: Path) -> UnsafeFileError:
-    kind = "a symbolic link" if path.is_symlink() else "no regular file"
+    kind = "a symbolic link" if path.is_symlink() else "not a regular file"
     return UnsafeFileError(f"{path} is {kind} and is not used: move it away")

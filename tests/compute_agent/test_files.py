@@ -115,11 +115,11 @@ class TestOneFile:
     @pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_WRONLY, os.O_RDWR])
     def test_a_fifo_is_neither_used_nor_waited_for(self, tmp_path, flags):
         os.mkfifo(tmp_path / "fifo")
-        with pytest.raises(UnsafeFileError, match="no regular file"):
+        with pytest.raises(UnsafeFileError, match="not a regular file"):
             open_own(tmp_path / "fifo", flags)
 
     def test_a_folder_is_no_file(self, tmp_path):
-        with pytest.raises(UnsafeFileError, match="no regular file"):
+        with pytest.raises(UnsafeFileError, match="not a regular file"):
             read_own(tmp_path)
 
     def test_a_file_that_any_user_may_write_is_refused(self, path):

@@ -120,7 +120,7 @@ def test_invalid_variables_of_an_environment_are_refused(agent, monkeypatch):
     monkeypatch.delenv("NOT_HERE", raising=False)
     agent.start()
     for variable, words in (
-        ("1A=b", "no name of a variable"),
+        ("1A=b", "not a name of a variable"),
         ("COMPUTE_AGENT_GUEST=x", "sets that one itself"),
         ("NOT_HERE", "there is no variable NOT_HERE here"),
     ):

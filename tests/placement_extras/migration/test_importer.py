@@ -347,7 +347,7 @@ def test_consumers_of_a_missing_owner_are_reported(database, reference):
 
 def test_our_own_database_is_refused_as_a_source(database, database_url):
     with (
-        pytest.raises(InvalidRequest, match=r"no database of OpenStack Placement .* table \w+ lacks"),
+        pytest.raises(InvalidRequest, match=r"not a database of OpenStack Placement .* table \w+ lacks"),
         open_source(database_url, OWNER),
     ):
         pass
