@@ -20,6 +20,7 @@ from compute_agent.inventory.cpu_pools import lay_out_pools
 from compute_agent.inventory.cpu_sets import resolve_cpu_sets
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import IDLE, SHARED
+from compute_agent.model.resource import CoreScope
 from compute_agent.resctrl.share_spec import WayRange
 
 Row = tuple[Any, ...]
@@ -31,6 +32,8 @@ def set_values(one: Any, besides: Iterable[str] = ("name",)) -> Iterator[str]:
     for field in fields(one):
         value = getattr(one, field.name)
         if field.name in besides or value is None or value is False or value in ("", (), {}, frozenset()):
+            continue
+        if value is CoreScope.NONE:
             continue
         if isinstance(value, WayRange):
             yield f"{field.name} = {value.first}-{value.last}"

@@ -243,7 +243,7 @@ def test_an_identity_service_that_hangs_has_one_thread_of_four_however_many_ask(
         identity.held.set()
         waiting.join()
     assert answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE
-    assert "Others are signing in" in answer.text
+    assert "Other visitors are signing in" in answer.text
     assert "operator in cloud" in browser.get("/console/").text
     assert Browser(app).sign_in(RIGHT).status_code == HTTPStatus.SEE_OTHER
 

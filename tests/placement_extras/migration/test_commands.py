@@ -74,7 +74,7 @@ def test_the_upgrade_check_names_the_command_that_helps(manage, tmp_path, capsys
 def test_a_dry_run_changes_nothing(manage, stock):
     result, output, _ = manage("db", "adopt", "--dry-run")
     assert result == 0
-    assert "It can be adopted." in output
+    assert "The database can be adopted." in output
     assert migration.version(stock) == LAST
 
 
