@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from compute_agent.agent.protocol import RequestError, call_agent
-from tests.vm.inside_machine import BASE_INI, CGROUP, FOLDER, SOCKET, MachineAgent, uid
+from tests.vm.inside_machine import BASE_INI, CGROUP, SOCKET, make_agent, uid
 from tests.waits import wait_for
 
 DISK = Path("/dev/vda")
@@ -54,10 +54,7 @@ while True:
 
 @pytest.fixture(scope="module")
 def agent():
-    (CGROUP.parent / "cgroup.subtree_control").write_text("+cpu +cpuset +memory +io")
-    CGROUP.mkdir(exist_ok=True)
-    agent = MachineAgent()
-    (FOLDER / "agent.ini").write_text(INI)
+    agent = make_agent(INI, "+cpu +cpuset +memory +io")
     agent.start()
     yield agent
     print(agent.log())

@@ -13,7 +13,7 @@ from compute_agent.host.pci_devices import PCI_DEVICES, read_pci_devices
 from compute_agent.host.uevents import PciEvents
 from compute_agent.inventory.provider_tree import device_of
 from compute_agent.model import cpuset
-from tests.vm.inside_machine import BASE_INI, CGROUP, FOLDER, SOCKET, SPIN, MachineAgent, PlacementRest, uid
+from tests.vm.inside_machine import BASE_INI, SOCKET, SPIN, PlacementRest, make_agent, uid
 from tests.waits import wait_for
 
 INI = f"""{BASE_INI}
@@ -41,10 +41,7 @@ TOGETHER = (
 
 @pytest.fixture(scope="module")
 def agent():
-    (CGROUP.parent / "cgroup.subtree_control").write_text("+cpu +cpuset +memory")
-    CGROUP.mkdir(exist_ok=True)
-    agent = MachineAgent()
-    (FOLDER / "agent.ini").write_text(INI)
+    agent = make_agent(INI)
     agent.start()
     wait_for(lambda: len(call_agent(SOCKET, "device.list")) == 4, evidence=agent.log)
     wait_for(lambda: len(providers()) == 7, evidence=agent.log)

@@ -134,11 +134,18 @@ class MachineAgent:
         self.process.wait()
 
 
-@pytest.fixture(scope="module")
-def agent():
-    (CGROUP.parent / "cgroup.subtree_control").write_text("+cpu +cpuset +memory")
+def make_agent(ini, controllers="+cpu +cpuset +memory"):
+    """An agent with this configuration, and with a control group for its guests. It does not run yet."""
+    (CGROUP.parent / "cgroup.subtree_control").write_text(controllers)
     CGROUP.mkdir(exist_ok=True)
     agent = MachineAgent()
+    (FOLDER / "agent.ini").write_text(ini)
+    return agent
+
+
+@pytest.fixture(scope="module")
+def agent():
+    agent = make_agent(INI)
     agent.start()
     yield agent
     print(agent.log())

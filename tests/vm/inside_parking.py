@@ -13,7 +13,7 @@ import pytest
 from compute_agent.agent.protocol import call_agent
 from compute_agent.host.cpus import read_online
 from compute_agent.model import cpuset
-from tests.vm.inside_machine import BASE_INI, CGROUP, FOLDER, SOCKET, SPIN, MachineAgent, PlacementRest, uid
+from tests.vm.inside_machine import BASE_INI, FOLDER, SOCKET, SPIN, PlacementRest, make_agent, uid
 from tests.waits import wait_for
 
 INI = f"""{BASE_INI}
@@ -41,10 +41,7 @@ def kept():
 
 @pytest.fixture(scope="module")
 def agent():
-    (CGROUP.parent / "cgroup.subtree_control").write_text("+cpu +cpuset +memory")
-    CGROUP.mkdir(exist_ok=True)
-    agent = MachineAgent()
-    (FOLDER / "agent.ini").write_text(INI)
+    agent = make_agent(INI)
     agent.start()
     yield agent
     print(agent.log())

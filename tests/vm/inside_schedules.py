@@ -17,7 +17,7 @@ from compute_agent.agent.protocol import call_agent
 from compute_agent.model import cpuset
 from compute_agent.schedules.kernel_cookies import CookieError, KernelCookies
 from compute_agent.schedules.realtime import USUAL, KernelSchedules, realtime_schedule
-from tests.vm.inside_machine import BASE_INI, CGROUP, FOLDER, SOCKET, MachineAgent, PlacementRest, uid
+from tests.vm.inside_machine import BASE_INI, CGROUP, FOLDER, SOCKET, PlacementRest, make_agent, uid
 from tests.waits import wait_for
 
 INI = f"""{BASE_INI}
@@ -51,16 +51,13 @@ used = {}
 
 @pytest.fixture(scope="module")
 def agent():
-    (CGROUP.parent / "cgroup.subtree_control").write_text("+cpu +cpuset +memory")
-    CGROUP.mkdir(exist_ok=True)
+    agent = make_agent(INI)
     # As with systemd, no process of the host is in the root of the groups.
     slice = CGROUP.parent / "system.slice"
     slice.mkdir()
     for pid in (CGROUP.parent / "cgroup.procs").read_text().split():
         if os.path.exists(f"/proc/{pid}/exe"):
             (slice / "cgroup.procs").write_text(pid)
-    agent = MachineAgent()
-    (FOLDER / "agent.ini").write_text(INI)
     agent.start()
     yield agent
     print(agent.log())
