@@ -2,8 +2,7 @@
 
 A new controller implements :class:`KernelController`. A controller that handles one guest at a time inherits
 the rest from :class:`GuestController`. Dry run, reconcile and release ask all controllers in the order in
-which
-:mod:`compute_agent.agent.configured_host` makes them.
+which :mod:`compute_agent.agent.configured_host` makes them.
 """
 
 from __future__ import annotations

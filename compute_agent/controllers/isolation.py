@@ -1,7 +1,7 @@
 """Controller ``isolation``: interrupts and the kernel's own work keep off the CPUs of guests that ask for it.
 
 :mod:`compute_agent.isolation` decides and writes; this controller turns guests into its demand, and its
-    answers into sentences.
+answers into sentences.
 """
 
 from __future__ import annotations

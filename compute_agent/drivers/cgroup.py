@@ -91,7 +91,7 @@ def burst_microseconds(wanted: CpuLimits) -> int:
 def without_missing(group: GuestCgroup, wanted: CpuLimits) -> CpuLimits:
     """The parts of limits that the kernel of a group knows.
 
-    Cpu.idle exists since Linux 5.15, the burst since 5.14.
+    ``cpu.idle`` exists since Linux 5.15, the burst since 5.14.
     """
     if wanted.idle and not group.has_file(IDLE):
         wanted = replace(wanted, idle=False)

@@ -7,9 +7,9 @@ worker (:mod:`~compute_agent.pipeline.worker`) then does the following for one e
    this is the work of :mod:`~compute_agent.pipeline.lifecycle`. :mod:`~compute_agent.pipeline.guest_settings`
    resolves the settings of each guest.
 2. The worker places guests by the policy (:mod:`~compute_agent.pipeline.placer`), on the host that
-:mod:`~compute_agent.pipeline.host_state` describes, and marks the controllers with pending work. 3. The
-    worker runs these controllers (:mod:`~compute_agent.pipeline.enforcer`). 4. The worker saves the state
-    (:mod:`~compute_agent.pipeline.state`).
+   :mod:`~compute_agent.pipeline.host_state` describes, and marks the controllers with pending work.
+3. The worker runs these controllers (:mod:`~compute_agent.pipeline.enforcer`).
+4. The worker saves the state (:mod:`~compute_agent.pipeline.state`).
 
 Invariants: only the worker changes the cache. The worker sends no request to Placement: events carry the
 allocations. A controller that fails stays pending and is called again after the next event.

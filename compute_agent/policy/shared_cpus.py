@@ -58,8 +58,8 @@ class PoolBorrower:
     """A pool that may borrow.
 
     :ivar cpus: CPUs of the pool.
-    :ivar zones: all CPUs of the guest's zones.
-    :ivar max_cpus: the most shared CPUs that the guest may have, including borrowed ones.
+    :ivar zones: all CPUs of the pool's zones.
+    :ivar max_cpus: the most shared CPUs that the pool may have, including borrowed ones.
     """
 
     pool: str

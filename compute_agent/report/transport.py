@@ -1,8 +1,8 @@
 """Sends requests to Placement over a keystoneauth1 adapter, and checks the answers.
 
 The transport negotiates the microversion, and asks for the version of the API below ``/ext/v1``. Each failure
-becomes a
-:class:`~compute_agent.report.answers.PlacementError`. Each request has an id, which Placement logs, too.
+becomes a :class:`~compute_agent.report.answers.PlacementError`. Each request has an id, which Placement logs,
+too.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class RunNote:
     """A run of a guest that has something from the agent, or is about to get it.
 
     :ivar main: its main process.
-    :ivar before: the cookie that this had before it came to its group.
+    :ivar before: the cookie that the main process had before the guest came to its group.
     :ivar group: the group that it shares a cookie with.
     """
 

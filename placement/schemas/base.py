@@ -3,8 +3,7 @@
 Clients of the Placement API know texts such as "JSON does not validate: 'total' is a required property" and
 "Failed validating 'minimum' in schema['properties']['total']". So a field here fails with a
 :class:`SchemaViolation`: the violated keyword and its sentence. :func:`load` turns the first violation, with
-its path, into
-:class:`~placement.exceptions.InvalidRequest`.
+its path, into :class:`~placement.exceptions.InvalidRequest`.
 """
 
 import re

@@ -173,7 +173,7 @@ class PortableContent:
     Values of a provider are its id, name, generation and the uuid of its parent. An inventory has
     :data:`INVENTORY_COLUMNS`. A consumer with allocations has project, user, type and generation, an
     allocation its amount. Resource classes and traits are the custom ones: the release
-        decides about the others.
+    decides about the others.
 
     :param by_table: values by the name of our table and their key, such as (consumer, provider, class).
     :param times: times of the last change in seconds since 1970, by table and key.
