@@ -29,7 +29,7 @@ from compute_agent.events.event import EventKind, EventOutcome, EventRecorder
 from compute_agent.fleet.kept import KEPT
 from compute_agent.host.cpus import read_online
 from compute_agent.host.kernel_files import read_optional
-from compute_agent.host.pci_devices import PciDevice, pci_addresses, read_pci_devices
+from compute_agent.host.pci_devices import PciDevice, pci_addresses, read_lasting_facts
 from compute_agent.host.reader import read_topology
 from compute_agent.host.uevents import PciEvents
 from compute_agent.inventory.provider_files import files_in
@@ -93,7 +93,7 @@ class DeviceSurvey:
     """
 
     def __init__(self) -> None:
-        self._events = PciEvents()
+        self._events: PciEvents | None = None
         self._seen: tuple[object, ...] = ()
         self._devices: tuple[PciDevice, ...] = ()
 
@@ -101,16 +101,19 @@ class DeviceSurvey:
         """The facts about the devices that do not change with their guests; none if no option needs them."""
         if not conf.pci.device_spec and conf.pci.nodes == "none":
             return ()
+        # Without these options a socket that is not read would fill up.
+        self._events = self._events or PciEvents()
         root = Path(conf.host.root)
         seen = (root, self._events.count_events(), pci_addresses(root))
         if seen != self._seen:
             self._seen = seen
-            self._devices = tuple(device.lasting_facts for device in read_pci_devices(root))
+            self._devices = read_lasting_facts(root)
         return self._devices
 
     def close(self) -> None:
         """Close the socket of events."""
-        self._events.close()
+        if self._events is not None:
+            self._events.close()
 
 
 def _other_files(conf: cfg.ConfigOpts) -> tuple[Path, ...]:
@@ -223,17 +226,15 @@ class ConfigReloader:
         """Read configuration and host again. A refused configuration changes nothing and is reported."""
         self.error = self._take_up()
         self._refused.set(bool(self.error))
-        record, kind = self._recorder.record_event, EventKind.RELOAD
         if self.error:
-            failed = EventOutcome.FAILED
             self._recorder.record_event(
                 LOG.error,
-                kind,
+                EventKind.RELOAD,
                 None,
                 "The old configuration stays in force: %s",
                 self.error,
                 reason=self.error,
-                outcome=failed,
+                outcome=EventOutcome.FAILED,
             )
             return
         before, now = self._values, option_values(self._in_force.current.options)
@@ -242,7 +243,9 @@ class ConfigReloader:
         if before is not None and now is not None:
             changed = "; ".join(changed_values(before, now)) or "no option has changed"
         LOG.info("Options: %s", changed)
-        record(LOG.info, kind, None, "The configuration and the host were read again", reason=changed)
+        self._recorder.record_event(
+            LOG.info, EventKind.RELOAD, None, "The configuration and the host were read again", reason=changed
+        )
 
     def _take_up(self) -> str:
         """Work by the current configuration and host. Returns why that cannot be."""

@@ -236,11 +236,11 @@ class CoreCookieController(KernelController):
         :raises NoSiblingsError:
         :raises OSError: notes cannot be read.
         """
-        found = []
+        found, has_groups = [], any(groups.values())
         for guest in guests:
             # Another guest of whatever class may have the same cookie.
             concerned = bool(groups.get(guest.uuid)) or guest.uuid in self._store.kept_notes
-            if guest.uuid in failed or not (concerned or any(groups.values())):
+            if guest.uuid in failed or not (concerned or has_groups):
                 continue
             with _noted_refusal(guest.uuid, failed if concerned else {}):
                 found.append(self._read_guest(guest, groups.get(guest.uuid, "")))

@@ -195,8 +195,10 @@ class RealtimeController(KernelController):
 
     def _is_noted(self, guest: Guest) -> bool:
         """Whether this run of a guest may have priorities of the agent."""
-        main = procfs.identify_process(guest.pid)
-        return main is not None and note_of(self._store.kept_notes, guest.uuid, main) is not None
+        notes = self._store.kept_notes
+        # Mostly no guest has a note, and each look at a process costs reads of /proc.
+        main = procfs.identify_process(guest.pid) if guest.uuid in notes else None
+        return main is not None and note_of(notes, guest.uuid, main) is not None
 
     def _keep_note(self, guest: Guest, priority: int | None) -> None:
         """Note a guest.

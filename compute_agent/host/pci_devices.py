@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -114,12 +114,6 @@ class PciDevice:
     model: str = ""
 
     @property
-    def lasting_facts(self) -> PciDevice:
-        """The device without the facts that change as guests get it and give it back."""
-        # An NVMe controller has its model from the driver, which goes as the guest gets it.
-        return replace(self, driver="", link=PciLink(), mdev_types=(), model="")
-
-    @property
     def path(self) -> tuple[str, ...]:
         """The root complex and the bridges above the device; empty where sysfs does not show them."""
         return (self.root_complex, *self.bridges) if self.root_complex else ()
@@ -145,15 +139,32 @@ def read_pci_devices(root: Path) -> tuple[PciDevice, ...]:
 
     A device that disappears meanwhile, or has no readable vendor, is left out.
     """
+    return _read_all(root, _read_device)
+
+
+def read_lasting_facts(root: Path) -> tuple[PciDevice, ...]:
+    """Read the PCI devices without the facts that change as guests get them and give them back.
+
+    Links and mdev types are left out, as a read of theirs may wait for the device or its driver.
+    """
+    return _read_all(root, _read_lasting)
+
+
+def _read_all(root: Path, read_device: Callable[[SysFiles, str], PciDevice | None]) -> tuple[PciDevice, ...]:
     files = SysFiles(root)
     addresses = [name for name in files.list_names(PCI_DEVICES) if PCI_ADDRESS.fullmatch(name)]
-    found = [device for address in addresses if (device := _read_device(files, address)) is not None]
+    found = [device for address in addresses if (device := read_device(files, address)) is not None]
     return _with_nodes_of_bridges(found)
 
 
 def read_pci_device(root: Path, address: str) -> PciDevice | None:
     """Read one device, without the node of its bridges; None if it is gone."""
     return _read_device(SysFiles(root), address)
+
+
+def read_pci_link(root: Path, address: str) -> PciLink:
+    """Read the link of a device; without values if it is gone."""
+    return _read_link(SysFiles(root), address)
 
 
 def pci_addresses(root: Path) -> tuple[str, ...]:
@@ -165,6 +176,30 @@ def pci_addresses(root: Path) -> tuple[str, ...]:
 
 
 def _read_device(files: SysFiles, address: str) -> PciDevice | None:
+    device, folder = _read_lasting(files, address), f"{PCI_DEVICES}/{address}"
+    if device is None:
+        return None
+    return replace(
+        device,
+        driver=_link_name(files, f"{folder}/driver"),
+        link=_read_link(files, address),
+        mdev_types=tuple(_read_mdev_types(files, f"{folder}/mdev_supported_types")),
+        # The driver of an NVMe controller tells its model, and goes as a guest gets the controller.
+        model=_read_model(files, f"{folder}/nvme"),
+    )
+
+
+def _read_link(files: SysFiles, address: str) -> PciLink:
+    folder = f"{PCI_DEVICES}/{address}"
+    return PciLink(
+        _read_speed(files, f"{folder}/current_link_speed"),
+        files.read_number(f"{folder}/current_link_width"),
+        _read_speed(files, f"{folder}/max_link_speed"),
+        files.read_number(f"{folder}/max_link_width"),
+    )
+
+
+def _read_lasting(files: SysFiles, address: str) -> PciDevice | None:
     folder = f"{PCI_DEVICES}/{address}"
     vendor, product = _read_hex(files, f"{folder}/vendor"), _read_hex(files, f"{folder}/device")
     if vendor is None or product is None:
@@ -188,16 +223,7 @@ def _read_device(files: SysFiles, address: str) -> PciDevice | None:
         bridges=bridges,
         root_complex=complex_name,
         iommu_group=int(group) if group.isascii() and group.isdigit() else None,
-        driver=_link_name(files, f"{folder}/driver"),
-        link=PciLink(
-            _read_speed(files, f"{folder}/current_link_speed"),
-            files.read_number(f"{folder}/current_link_width"),
-            _read_speed(files, f"{folder}/max_link_speed"),
-            files.read_number(f"{folder}/max_link_width"),
-        ),
-        mdev_types=tuple(_read_mdev_types(files, f"{folder}/mdev_supported_types")),
         vgpu_type=files.read_number(f"{folder}/nvidia/current_vgpu_type"),
-        model=_read_model(files, f"{folder}/nvme"),
     )
 
 

@@ -165,6 +165,10 @@ class HostTopology:
         """Ids of the NUMA nodes that ``cpus`` are on."""
         return frozenset(node.id for node in self.numa_nodes if not cpus.isdisjoint(node.cpus))
 
+    def cpus_of(self, nodes: frozenset[int]) -> CpuSet:
+        """The CPUs of these NUMA nodes."""
+        return frozenset[int]().union(*(node.cpus for node in self.numa_nodes if node.id in nodes))
+
     @property
     def l3_domains(self) -> tuple[CpuCache, ...]:
         """The unified caches of level 3, by id; empty where the machine has or shows none."""

@@ -74,16 +74,14 @@ def is_pci_event(content: bytes, port: int) -> bool:
 
 
 def _open_socket() -> socket.socket | None:
+    found = None
     try:
         found = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _KOBJECT_UEVENT)
-    except OSError as error:
-        LOG.info("There are no events of devices, so devices are polled: %s", error)
-        return None
-    try:
         found.setblocking(False)
         found.bind((0, _KERNEL_GROUP))
     except OSError as error:
         LOG.info("There are no events of devices, so devices are polled: %s", error)
-        found.close()
+        if found is not None:
+            found.close()
         return None
     return found

@@ -25,6 +25,7 @@ from compute_agent.inventory.provider_tree import (
     ProviderTree,
     child_uuid,
     device_name,
+    nodes_below,
 )
 from compute_agent.inventory.traits import NUMA_ROOT
 from compute_agent.model.messages import ConfigError, named_few
@@ -234,14 +235,9 @@ def _junction_provider(
         uuid=child_uuid(root.uuid, f"PCIE{place}"),
         parent=parent.uuid,
         traits=_junction_traits(junction, outermost),
-        numa_nodes=_nodes_below(root, parent),
+        numa_nodes=nodes_below(root, parent),
         device=junction[-1],
     )
-
-
-def _nodes_below(root: ProviderNode, parent: ProviderNode) -> frozenset[int]:
-    """The NUMA nodes of a provider of a device; the root's say nothing of it."""
-    return frozenset() if parent is root else parent.numa_nodes
 
 
 def nearest_cpu_nodes(topology: HostTopology) -> Mapping[int, int]:
@@ -297,7 +293,7 @@ def _device_provider(
         inventories={device.resource_class: ProviderInventory(total=device.amount, max_unit=device.amount)},
         traits=device.traits,
         attributes=of_device(node, device.path),
-        numa_nodes=_nodes_below(root, parent),
+        numa_nodes=nodes_below(root, parent),
         device=device.address,
         device_class=device.resource_class,
     )

@@ -22,6 +22,7 @@ from compute_agent.inventory.provider_tree import (
     ProviderNode,
     ProviderTree,
     child_uuid,
+    nodes_below,
 )
 from compute_agent.model.messages import ConfigError, named_few
 
@@ -147,7 +148,7 @@ def _with_provider(
         uuid=child_uuid(tree.root.uuid, f"SET_{place}"),
         parent=above.uuid,
         traits=frozenset((wanted.provider_trait,)),
-        numa_nodes=frozenset() if above is tree.root else above.numa_nodes,
+        numa_nodes=nodes_below(tree.root, above),
         device=place,
     )
     is_added = False

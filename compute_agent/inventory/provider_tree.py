@@ -103,6 +103,11 @@ class ProviderTree:
         """The providers that have an inventory of ``resource_class``."""
         return tuple(node for node in self.nodes if resource_class in node.inventories)
 
+    @property
+    def device_providers(self) -> tuple[ProviderNode, ...]:
+        """The providers of PCI devices."""
+        return tuple(node for node in self.nodes if node.device_class)
+
     def without_devices(self, addresses: Collection[str]) -> ProviderTree:
         """The tree without the PCI devices of these addresses."""
         nodes = (node for node in self.nodes if not (node.device_class and node.device in addresses))
@@ -115,6 +120,11 @@ class ProviderTree:
         first = self.ours[0]
         changed = replace(first, attributes={**first.attributes, **told})
         return replace(self, nodes=tuple(changed if node is first else node for node in self.nodes))
+
+
+def nodes_below(root: ProviderNode, parent: ProviderNode) -> frozenset[int]:
+    """The NUMA nodes of a provider of devices below another one; the root's say nothing of it."""
+    return frozenset() if parent is root else parent.numa_nodes
 
 
 def child_uuid(root_uuid: str, zone: str) -> str:

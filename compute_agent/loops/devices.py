@@ -11,7 +11,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from compute_agent.host.pci_devices import PciDevice, read_pci_device
+from compute_agent.host.pci_devices import PciDevice, read_pci_device, read_pci_link
 from compute_agent.inventory.attributes import NUMA_NODE, PCI_PATH
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.model.guest import Allocation
@@ -63,10 +63,8 @@ def list_devices(
     :param holdings: names of holders with their allocations; several holders may have one name.
     """
     known, found = list(holdings), []
-    for node in tree.nodes:
-        if not (name := node.device_class):
-            continue
-        held = Counter[str]()
+    for node in tree.device_providers:
+        name, held = node.device_class, Counter[str]()
         for holder, allocation in known:
             held[holder] += allocation.get(node.uuid, {}).get(name, 0)
         number = node.attributes.get(NUMA_NODE)
@@ -92,17 +90,20 @@ class DeviceSource:
 
         :param root: the folder that contains /sys.
         """
-        self._read_device = partial(read_pci_device, root)
+        self._root = root
         self._pipeline = pipeline
         registry.register(self)
 
     def list_uses(self) -> list[DeviceUse]:
         """List the devices by address."""
+        return self._list_uses(partial(read_pci_device, self._root))
+
+    def _list_uses(self, read_device: Callable[[str], PciDevice | None]) -> list[DeviceUse]:
         views, unclaimed = self._pipeline.guest_views(), self._pipeline.unclaimed_holdings
         holdings = [(view.guest.name, view.allocation or {}) for view in views]
         # Guests that do not run keep their devices.
         holdings += [(consumer, one.allocation) for consumer, one in unclaimed.items()]
-        return list_devices(self._pipeline.reported_tree, self._read_device, holdings)
+        return list_devices(self._pipeline.reported_tree, read_device, holdings)
 
     def collect(self) -> Iterator[Metric]:
         """Count devices by class and state, and compare links with what devices support."""
@@ -122,14 +123,15 @@ class DeviceSource:
         )
         sums: dict[tuple[str, str], int] = {}
         degraded = 0
-        for use in self.list_uses():
+        # Of each device the link is enough here: other files would be read at each scrape.
+        for use in self._list_uses(lambda address: None):
             for state, amount in (("held", use.held_amount), ("free", max(0, use.total - use.held_amount))):
                 key = (use.resource_class, state)
                 sums[key] = sums.get(key, 0) + amount
-            if use.device is not None:
-                degraded += use.device.link.is_degraded
-                if use.device.link.share is not None:
-                    links.add_metric([use.address], use.device.link.share)
+            link = read_pci_link(self._root, use.address)
+            degraded += link.is_degraded
+            if link.share is not None:
+                links.add_metric([use.address], link.share)
         for labels, amount in sorted(sums.items()):
             units.add_metric(labels, amount)
         lanes.add_metric([], degraded)

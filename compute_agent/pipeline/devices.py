@@ -53,4 +53,4 @@ class HeldDeviceWatch:
 
 def offered_devices(tree: ProviderTree) -> Mapping[str, str]:
     """The addresses of the devices of a tree by provider."""
-    return {node.uuid: node.device for node in tree.nodes if node.device_class}
+    return {node.uuid: node.device for node in tree.device_providers}

@@ -341,10 +341,7 @@ def _choose_near(
 
 def near_cpus(supply: CpuSupply, request: GuestRequest, cpus: CpuSet) -> CpuSet:
     """The part of these CPUs that is on the NUMA nodes of the guest's devices."""
-    if not request.near:
-        return frozenset()
-    nodes = supply.topology.numa_nodes
-    return cpus & frozenset[int]().union(*(node.cpus for node in nodes if node.id in request.near))
+    return cpus & supply.topology.cpus_of(request.near)
 
 
 def build_assignment(

@@ -58,8 +58,7 @@ def limits_of(topology: HostTopology, constraints: PlacementConstraints, vcpus: 
 
 def _cpus_of_nodes(topology: HostTopology, nodes: frozenset[int]) -> CpuSet:
     """The CPUs of NUMA nodes; all CPUs without nodes, or where the nodes have none, as with far memory."""
-    found = frozenset[int]().union(*(node.cpus for node in topology.numa_nodes if node.id in nodes))
-    return found or topology.usable
+    return topology.cpus_of(nodes) or topology.usable
 
 
 def give_out(zones: Sequence[tuple[CpuSet, int]], floating: CpuSet, limits: Limits) -> dict[int, int] | None:

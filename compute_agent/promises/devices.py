@@ -17,8 +17,8 @@ def held_devices(tree: ProviderTree, allocation: Allocation) -> HeldDevices:
     """The devices in an allocation."""
     return {
         node.device: amount
-        for node in tree.nodes
-        if node.device_class and (amount := allocation.get(node.uuid, {}).get(node.device_class))
+        for node in tree.device_providers
+        if (amount := allocation.get(node.uuid, {}).get(node.device_class))
     }
 
 
@@ -27,7 +27,7 @@ def cards_of(tree: ProviderTree, read_devices: Callable[[], Iterable[PciDevice]]
 
     :param read_devices: reads the devices of the host; called only if the host offers any.
     """
-    offered = {node.device for node in tree.nodes if node.device_class}
+    offered = {node.device for node in tree.device_providers}
     if not offered:
         return {}
     cards = {device.address: device.physical_function or device.address for device in read_devices()}

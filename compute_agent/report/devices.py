@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Final
 
 import os_traits
 
@@ -20,7 +21,7 @@ from compute_agent.report.plan import Ownership, ReportedProvider, is_novas_devi
 HeldAmount = Callable[[str, str], int]
 """Returns the held amount of a provider and class."""
 
-_SHOWN = 5
+_SHOWN: Final = 5
 """Maximum number of addresses in a sentence."""
 
 
@@ -30,8 +31,8 @@ def without_foreign_devices(
     """The tree without devices that other programs report, and a sentence on these for each program."""
     foreign: dict[str, list[str]] = {}
     named = {provider.name: provider for provider in reported.values()}
-    for node in derived.nodes:
-        other = named.get(node.name) if node.device_class else None
+    for node in derived.device_providers:
+        other = named.get(node.name)
         if other is not None and is_novas_device(other):
             foreign.setdefault("nova-compute", []).append(node.device)
         elif other is not None and other.uuid != node.uuid:

@@ -25,6 +25,7 @@ from compute_agent.usage.rounds import (
     MeasuredGuest,
     MeasuringRound,
     guest_cpu_use,
+    parse_moved_bytes,
     pressure_share,
 )
 from compute_agent.usage.snapshot import MetricSeries, UsageSnapshot
@@ -51,12 +52,7 @@ def parse_schedstat(text: str) -> int:
 
 def parse_io_stat(text: str) -> int:
     """Bytes read and written by a cgroup, of all devices (io.stat)."""
-    return sum(
-        int(number)
-        for line in text.splitlines()
-        for key, _, number in (word.partition("=") for word in line.split()[1:])
-        if key in ("rbytes", "wbytes")
-    )
+    return sum(parse_moved_bytes(text).values())
 
 
 class _SampledThreads(NamedTuple):

@@ -29,7 +29,8 @@ from compute_agent.usage.rounds import (
     MeasuredGuest,
     MeasuringRound,
     guest_cpu_seconds,
-    guest_memory_use,
+    held_memory,
+    parse_moved_bytes,
     parse_pressure,
 )
 from compute_agent.usage.subjects import SubjectFactory
@@ -107,13 +108,11 @@ class GuestMetrics(Collector):
         for owner, by_guest in self._limits().items():
             for uuid in chosen & by_guest.keys():
                 families.add_limits(owner, uuid, by_guest[uuid])
-        measured = MeasuringRound(now.time, self._root, [one for one in subjects if one.facts.uuid in chosen])
-        held = guest_memory_use(measured)
-        for subject in measured.subjects:
-            uuid = subject.facts.uuid
-            families.add_use(uuid, counted.get(uuid), held.get(uuid))
-            if subject.cgroup:
-                families.add_group(measured, subject)
+        for subject in subjects:
+            if (uuid := subject.facts.uuid) in chosen:
+                families.add_use(uuid, counted.get(uuid), held_memory(now, subject))
+                if subject.cgroup:
+                    families.add_group(now, subject)
         return iter(families.all_families)
 
     def _choose_guests(
@@ -257,19 +256,3 @@ def parse_counters(text: str) -> dict[str, int]:
     :raises ValueError: a line has other words.
     """
     return {name: int(number) for name, number in (line.split() for line in text.splitlines())}
-
-
-_DIRECTIONS: Final = {"rbytes": "read", "wbytes": "write"}
-
-
-def parse_moved_bytes(text: str) -> dict[str, int]:
-    """Bytes by direction, of all devices together, from io.stat.
-
-    :raises ValueError: a value is no number.
-    """
-    found = dict.fromkeys(_DIRECTIONS.values(), 0)
-    for line in text.splitlines():
-        for key, _, number in (word.partition("=") for word in line.split()[1:]):
-            if key in _DIRECTIONS:
-                found[_DIRECTIONS[key]] += int(number)
-    return found

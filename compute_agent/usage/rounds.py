@@ -233,6 +233,22 @@ def parse_page_cache(text: str) -> int:
     return int(sizes["file"]) - int(sizes.get("shmem", 0))
 
 
+_DIRECTIONS: Final = {"rbytes": "read", "wbytes": "write"}
+
+
+def parse_moved_bytes(text: str) -> dict[str, int]:
+    """Bytes by direction, of all devices together, from io.stat.
+
+    :raises ValueError: a value is no number.
+    """
+    found = dict.fromkeys(_DIRECTIONS.values(), 0)
+    for line in text.splitlines():
+        for key, _, number in (word.partition("=") for word in line.split()[1:]):
+            if key in _DIRECTIONS:
+                found[_DIRECTIONS[key]] += int(number)
+    return found
+
+
 def guest_cpu_seconds(now: MeasuringRound) -> dict[str, float]:
     """CPU time of each guest so far, in seconds; of its present processes where it has no cgroup."""
     found = {subject.facts.uuid: _cpu_seconds(now, subject) for subject in now.subjects}
@@ -255,7 +271,7 @@ def guest_cpu_use(now: MeasuringRound, before: MeasuringRound | None) -> dict[st
 
 def guest_memory_use(now: MeasuringRound) -> dict[str, float]:
     """Memory of the host that each guest holds, in bytes; without page cache where it has a cgroup."""
-    found = {subject.facts.uuid: _held_memory(now, subject) for subject in now.subjects}
+    found = {subject.facts.uuid: held_memory(now, subject) for subject in now.subjects}
     return {guest: float(held) for guest, held in found.items() if held is not None}
 
 
@@ -280,7 +296,8 @@ def _grown_seconds(first: dict[Hashable, float], last: dict[Hashable, float]) ->
     return sum(max(0.0, last[key] - first[key]) for key in common) if common else None
 
 
-def _held_memory(now: MeasuringRound, subject: MeasuredGuest) -> int | None:
+def held_memory(now: MeasuringRound, subject: MeasuredGuest) -> int | None:
+    """Memory of the host that a guest holds, in bytes; None if it is not known."""
     if subject.cgroup:
         held = now.parse_file(f"{subject.cgroup}/memory.current", int)
         if held is not None:

@@ -322,7 +322,9 @@ def _run_through(
             # for a small search the memory of dead ends costs more than trying again, and with an order of
             # equal needs another order may have a result
             if not small and kinds is None:
-                dead_ends = dead_ends or RememberedAssignments(AssignmentKinds(rules, options))
+                if dead_ends is None:
+                    alike = AssignmentKinds(rules, options) if visited is None else visited.kinds
+                    dead_ends = RememberedAssignments(alike)
                 dead_ends.add(assignment.chosen)
                 proves = True
             suffix = rules.needs[index].suffix

@@ -13,7 +13,7 @@ from typing import Final
 from placement.read_model.provider import Provider
 from placement.search.rules import RequestRules, available_amount
 
-# an assignment has some hundred bytes, and requests of several threads search at once
+# an assignment of 8 needs has 0.5 KB, one of 64 has 4 KB, and requests of several threads search at once
 MAX_REMEMBERED: Final = 100_000
 """The number of assignments remembered below one root."""
 

@@ -125,13 +125,12 @@ def huge_pages(guest: FlavorGuest) -> tuple[str, int] | None:
     :raises InvalidRequest: the memory of the flavor is not a multiple of the size.
     """
     size = page_size(guest)
-    name = PAGE_CLASSES.get(size) if isinstance(size, int) else None
-    if name is None or not isinstance(size, int):
+    if isinstance(size, str) or size not in PAGE_CLASSES:
         return None
     pages, left = divmod(guest.flavor.ram * 1024, size)
     if left:
         raise refusal_error(f"{guest.flavor.ram} MiB are no multiple of pages of {size} KiB")
-    return name, pages
+    return PAGE_CLASSES[size], pages
 
 
 def _page_size(text: str) -> str | int:

@@ -32,7 +32,7 @@ class WeekMoment(NamedTuple):
 
 def local_moment() -> WeekMoment:
     """The present minute of the week, by the clock and the time zone of the host."""
-    # The kernel of a time zone is read again if /etc/localtime was changed: localtime() alone does not look.
+    # localtime() alone does not see that /etc/localtime was changed.
     time.tzset()
     now = time.localtime()
     return WeekMoment(now.tm_wday, now.tm_hour * 60 + now.tm_min)

@@ -26,6 +26,8 @@ from placement.search.claims.topology import LOCAL, distance_of
 
 ATTRIBUTE: Final = "attribute:"
 """Prefix of criteria that are attributes of providers; the name of the attribute follows."""
+DISTANCE: Final = "distance"
+"""The criterion that reads the lineages of providers."""
 
 Found = AllocationCandidate | HostChoice
 """A choice, as the search has it or made already."""
@@ -46,6 +48,7 @@ class ChoiceScorer:
         self._wanted = wanted
         # by class of trees and pattern: equivalent hosts take the same of the same positions
         self._terms: dict[tuple[TreeClass, int], _PatternTerms] = {}
+        self._with_lineages = any(name == DISTANCE for name, _ in wanted.order)
         #: for each requested class, the sums by tree, and the requested amount
         self._asked = {
             name: (world.snapshot.sums_of(name), amount)
@@ -104,7 +107,7 @@ class ChoiceScorer:
                 terms = self._terms.get((tree.kind, id(pattern)))
                 if terms is None:
                     terms = self._terms[tree.kind, id(pattern)] = _PatternTerms.from_pattern(
-                        self._world, tree, pattern
+                        self._world, tree, pattern, with_lineages=self._with_lineages
                     )
                 return _TreeTaking(self._world, self._wanted, self._asked, tree, terms)
             found = HostChoice.from_candidate(self._world.snapshot, found)
@@ -140,8 +143,8 @@ class _TakenAmounts(Protocol):
 class _PatternTerms:
     """The resources that a pattern takes of trees of a class.
 
-    ``zones_score`` are the positions of NUMA nodes, ``demands`` slots with amounts, ``lineages`` those of the
-    providers of groups with a suffix.
+    ``zones_score`` are the positions of NUMA nodes, ``demands`` slots with amounts. ``lineages`` are those of
+    the providers of groups with a suffix, for orders that read them.
     """
 
     pattern: CandidatePattern
@@ -150,7 +153,9 @@ class _PatternTerms:
     lineages: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def from_pattern(cls, world: ClaimScenario, tree: HostTree, pattern: CandidatePattern) -> _PatternTerms:
+    def from_pattern(
+        cls, world: ClaimScenario, tree: HostTree, pattern: CandidatePattern, *, with_lineages: bool
+    ) -> _PatternTerms:
         # positions, as these terms hold for all trees of the class
         at = {member.id: position for position, member in enumerate(tree.members)}
         zones = {zone_of(world.snapshot, tree.members[position]) for position in pattern.resources}
@@ -166,7 +171,9 @@ class _PatternTerms:
             tuple(
                 tree.kind.shape.lineages[position]
                 for position in _served_by_suffix(pattern.mappings) & pattern.resources.keys()
-            ),
+            )
+            if with_lineages
+            else (),
         )
 
 
@@ -351,7 +358,7 @@ CRITERIA: Final[Mapping[str, Callable[[_TakenAmounts], float]]] = {
     "spread": spread_score,
     "numa_nodes": zones_score,
     "numa_distance": distance_score,
-    "distance": nearness_score,
+    DISTANCE: nearness_score,
     "best_fit": fit_score,
     "group": group_score,
 }
