@@ -142,8 +142,9 @@ class ProcessServer(DatabaseServer):
             raise ServerFailed(f"{command[0]} ended with {done.returncode}:\n{done.stdout[-4000:]}")
 
     def _as_user(self) -> dict[str, Any]:
-        path = os.environ.get("PATH", os.defpath)
-        environment = {"PATH": path, "HOME": str(self.folder), "LC_ALL": "C.UTF-8"}
+        path, folder = os.environ.get("PATH", os.defpath), str(self.folder)
+        # MariaDB removes temporary tables from TMPDIR when it starts, those of other running servers as well
+        environment = {"PATH": path, "HOME": folder, "TMPDIR": folder, "LC_ALL": "C.UTF-8"}
         options: dict[str, Any] = {"cwd": self.folder, "env": environment}
         if self._user is not None:
             options |= {"user": self._user.pw_uid, "group": self._user.pw_gid, "extra_groups": []}

@@ -6,6 +6,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.databases import DatabaseServer
+from tests.databases.mariadb import MariaDB
 
 
 @pytest.fixture
@@ -91,3 +92,13 @@ def test_committed_rows_are_there_after_a_kill(database_server: DatabaseServer, 
             _run(url, "SELECT id FROM parents")
     database_server.start()
     assert _run(url, "SELECT id FROM parents") == [(1,)]
+
+
+def test_each_mariadb_server_has_its_own_temporary_tables(database_server: DatabaseServer, url: str) -> None:
+    if database_server.kind != "mariadb":
+        pytest.skip("only MariaDB removes temporary tables of others when it starts")
+    assert isinstance(database_server, MariaDB)
+    engine = sa.create_engine(url, poolclass=sa.NullPool)
+    with engine.connect() as connection:
+        folder = connection.exec_driver_sql("SELECT @@tmpdir").scalar_one()
+    assert folder == str(database_server.folder)
