@@ -261,6 +261,7 @@ def _run_through(
     skipped = [False] * len(order)  # whether a choice was left out that had been visited
     kinds_tried: list[set[int]] = [set() for _ in order]  # of providers that serve nothing else yet
     proves = False  # whether each step is checked first
+    turned_back = False  # whether a need had no option left: a straight way to hundreds of needs is long
     dead_ends: RememberedAssignments | None = None
     choices_before_rest = choices_left = _CHOICES_BEFORE_REST
     # budget is spent in portions: a call for each choice would cost more than cheap choices
@@ -276,7 +277,7 @@ def _run_through(
         if choices_left < 0:
             choices_before_rest = choices_left = 2 * choices_before_rest
             # an order of equal needs has many failures that are no dead ends: only a rest tells
-            proves = proves or not small
+            proves = proves or (turned_back and not small)
             yield None
         index = order[depth]
         # the choice of the last visit: a new need has none, and release ignores that
@@ -329,4 +330,5 @@ def _run_through(
                 proves = True
             suffix = rules.needs[index].suffix
             budget.dead_ends[suffix] = budget.dead_ends.get(suffix, 0) + 1
+        turned_back = True
         depth -= 1
