@@ -1,7 +1,9 @@
 """Masks follow demands on files that answer as kernels do, and have their originals afterwards."""
 
+import contextlib
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -246,10 +248,35 @@ def test_only_one_agent_of_a_host_changes_masks(tmp_path):
     locks[1].give_up()
 
 
-def test_without_a_folder_of_locks_masks_are_changed(tmp_path):
-    ownership = MaskOwnership(tmp_path / "missing")
-    assert ownership.find_objection() == ""
-    ownership.give_up()
+def test_without_a_lock_masks_are_changed_and_that_is_said(tmp_path, caplog):
+    host, folder = IsolationHost(tmp_path), tmp_path / "locks"
+    isolator = HostIsolator(host.kernel, host.store, ownership=MaskOwnership(folder))
+    assert isolator.bring_about(NOTHING).sentences == ()
+    for _ in range(2):
+        status = isolator.bring_about(demand(2))
+        assert status.quiet == {2}
+        assert "no lock can be taken" in status.sentences[-1]
+    assert caplog.text.count("no lock can be taken") == 1
+    folder.mkdir()
+    assert isolator.bring_about(demand(2)).unlocked == ""
+    assert "another agent" in MaskOwnership(folder).find_objection()
+    isolator.bring_about(NOTHING)
+
+
+def test_a_process_with_a_million_open_files_costs_a_few_of_them(host, monkeypatch):
+    class Entries(contextlib.AbstractContextManager):
+        def __exit__(self, *error):
+            self.closed = True
+
+        def __iter__(self):
+            for number in range(1_000_000):
+                self.listed = number
+                yield SimpleNamespace(name=str(number))
+
+    entries = Entries()
+    monkeypatch.setattr(os, "scandir", lambda folder: entries)
+    assert len(host.kernel._list_some("proc/77/fd")) == entries.listed + 1 == 8192
+    assert entries.closed
 
 
 def test_movable_kernel_threads_leave_and_those_of_one_cpu_stay(host):
