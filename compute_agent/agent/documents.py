@@ -21,7 +21,7 @@ from compute_agent.controllers.cpu_class_plan import in_words
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.host.cpus import read_online
 from compute_agent.inventory.provider_tree import FIELDS
-from compute_agent.isolation.shell import IsolationStatus, stuck_sentences
+from compute_agent.isolation.shell import IsolationStatus
 from compute_agent.loops.devices import DeviceUse
 from compute_agent.loops.events import EventLog, OomEvents
 from compute_agent.loops.monitoring import CacheMonitoring
