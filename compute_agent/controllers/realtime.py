@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -132,6 +132,7 @@ class RealtimeController(KernelController):
     def _give_back(self, guest: Guest) -> None:
         """Lift the schedules of a guest.
 
+        :raises GuestGoneError:
         :raises OSError: the kernel refuses it, or the note cannot be dropped.
         """
         for tid, schedule in self._plan_lifting(guest).items():
@@ -173,12 +174,25 @@ class RealtimeController(KernelController):
                 break
             if schedule != USUAL and tid in set_before:
                 self._count_drift()
+        if noted:
+            self._restore_nice(guest, {tid for tid, one in done.items() if one != USUAL} - set_before)
         self._set_strangers_back(guest, done)
         own = {tid for tid, schedule in done.items() if schedule != USUAL}
         self._threads[guest.uuid] = (set_before - done.keys()) | own
         if priority is None and not changes:
             self._drop_note(guest)
         return bool(done), reasons
+
+    def _restore_nice(self, guest: Guest, tids: Collection[int]) -> None:
+        """Give threads that got the nice value 0 by their birth that of the main thread.
+
+        :raises OSError: the kernel refuses it.
+        """
+        nice = self._schedules.read_nice(guest.pid) or 0
+        for tid in tids if nice else ():
+            with contextlib.suppress(ProcessLookupError):
+                if self._schedules.read_nice(tid) == 0:
+                    self._schedules.write_nice(tid, nice)
 
     def _set_strangers_back(self, guest: Guest, done: Mapping[int, ThreadSchedule]) -> None:
         """Lift schedules of threads of other processes, which got the id of a thread that has ended.
@@ -213,6 +227,13 @@ class RealtimeController(KernelController):
         LOG.info("Guest %s gets realtime priority %s", guest, priority)
 
     def _drop_note(self, guest: Guest) -> None:
+        """End the note of a guest without priorities.
+
+        :raises GuestGoneError:
+        :raises OSError: the note cannot be dropped.
+        """
+        # Threads that were made since the last look.
+        self._restore_nice(guest, self._driver.vcpu_threads(guest))
         notes = self._store.kept_notes
         self._store.keep_notes({uuid: note for uuid, note in notes.items() if uuid != guest.uuid})
         LOG.info("Guest %s has no realtime priority of the agent any more", guest)
