@@ -243,9 +243,10 @@ class CoreCookieController(KernelController):
 
     def _group_guests(self, targets: Sequence[GuestTarget]) -> dict[str, str]:
         """The group of each guest that the agent may change; empty for none."""
-        return {target.guest.uuid: self._group_of(target.guest) for target in without_preserved(targets)}
+        return {target.guest.uuid: self.group_of(target.guest) for target in without_preserved(targets)}
 
-    def _group_of(self, guest: Guest) -> str:
+    def group_of(self, guest: Guest) -> str:
+        """The guests that a guest shares cores with by its class, in words; empty for all guests."""
         name = guest.settings.qos_class
         scope = self._scopes.get(name, CoreScope.NONE)
         return {CoreScope.GUEST: f"guest {guest.uuid}", CoreScope.CLASS: f"class {name}"}.get(scope, "")

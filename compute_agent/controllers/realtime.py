@@ -156,7 +156,7 @@ class RealtimeController(KernelController):
         :raises OSError: the note cannot be kept; nothing is set then.
         """
         guest = target.guest
-        priority, noted = self._priority_of(guest), self._is_noted(guest)
+        priority, noted = self.priority_of(guest), self._is_noted(guest)
         if priority is None and not noted:
             return False, ()
         changes, reasons = self._plan_guest(target)
@@ -251,7 +251,7 @@ class RealtimeController(KernelController):
         """
         guest, place = target.guest, target.assignment
         present, noted = self._read_schedules(guest), self._is_noted(guest)
-        priority = self._priority_of(guest)
+        priority = self.priority_of(guest)
         if priority is None or place is None:
             return decide_schedules(present, (), USUAL, noted), ()
         found = {tid: procfs.thread_affinity(tid) for tid in present}
@@ -275,7 +275,8 @@ class RealtimeController(KernelController):
         found = {tid: self._schedules.read(tid) for tid in self._driver.vcpu_threads(guest)}
         return {tid: one for tid, one in found.items() if one is not None}
 
-    def _priority_of(self, guest: Guest) -> int | None:
+    def priority_of(self, guest: Guest) -> int | None:
+        """The priority of a guest by its class; None for none."""
         return self._priorities.get(guest.settings.qos_class)
 
 

@@ -1,7 +1,8 @@
 """Promises to guests, compared with what the kernel shows now.
 
 Nouns: a *promise* is what a guest has by its allocation and its settings. There are promises of CPUs, their
-siblings, NUMA nodes of memory, ways of caches, memory bandwidth and isolation. A *verdict* is a promise with
+siblings, NUMA nodes of memory, ways of caches, memory bandwidth, isolation, realtime priority, core
+scheduling and devices. A *verdict* is a promise with
 its state: ``kept``, ``limited`` (the agent or the kernel keeps it down on purpose), ``broken``, or
 ``unknown`` (it cannot be read).
 
