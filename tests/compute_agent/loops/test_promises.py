@@ -30,9 +30,9 @@ from compute_agent.schedules.kernel_cookies import CookieError
 from compute_agent.schedules.realtime import ThreadSchedule, realtime_schedule
 from compute_agent.schedules.run_notes import RunNotesFile
 from tests.compute_agent.controllers.resctrl_host import GuestThreads, ResctrlHost
+from tests.compute_agent.inventory.machines import machine
 from tests.compute_agent.isolation.fake_kernel import IsolationHost
 from tests.compute_agent.loops.configurations import configuration
-from tests.compute_agent.inventory.machines import machine
 from tests.compute_agent.pipeline.fake_host import HOST_STATE, TOPOLOGY, FakeHost
 from tests.compute_agent.resctrl import fake
 
