@@ -142,7 +142,7 @@ class KernelFiles:
         return None if text is None else text.strip()
 
     def write(self, path: str, text: str) -> None:
-        """Write a text in one piece, because the kernel takes each write(2) as a value of its own.
+        """Write a text in one piece, because the kernel parses each piece as a value of its own.
 
         :raises OSError: the kernel refuses the value.
         """
