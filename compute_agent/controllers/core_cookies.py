@@ -280,8 +280,8 @@ class CoreCookieController(KernelController):
         :raises OSError: the notes cannot be read.
         """
         notes = self._store.kept_notes
-        # If any guest has a group, all guests are read, because a guest of any class may have the same cookie.
-        # A guest without a group may have the cookie that another one shared with it before.
+        # If any guest has a group, all guests are read, because a guest of any class may have the same
+        # cookie. A guest without a group may have the cookie that another one shared with it before.
         needs_all = any(groups.values()) or any(note.lender for note in notes.values())
         found = []
         for guest in guests:
