@@ -471,7 +471,7 @@ class _GuestJudge:
     def _judge_refused(
         self, kind: PromiseKind, promised: str, faults: Iterable[str], limits: Iterable[str] = ()
     ) -> PromiseVerdict:
-        """The verdict on a promise whose faults may be there because the kernel refuses the change."""
+        """The verdict on a promise that may have faults because the kernel refuses a change."""
         faults = list(faults)
         refused = self._facts.refused.get((self._promise.uuid, kind))
         if faults and refused:

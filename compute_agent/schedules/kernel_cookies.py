@@ -1,8 +1,8 @@
 """Cookies of threads by prctl(2) with PR_SCHED_CORE (Linux 5.14, CONFIG_SCHED_CORE).
 
-The kernel has no call to give the cookie of one process to another, or to take one away: a thread takes the
-cookie of a process over, or that of a process without one, and passes it on. Such a thread lives for one
-grant, since it keeps the cookie.
+The kernel has no call to give the cookie of one process to another. A thread takes the cookie of a process
+over and passes it on. To take a cookie away, the thread copies "no cookie" from a process without one. Such a
+thread lives for one grant, since it keeps what it took over.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ NOT_ALLOWED: Final = (
 
 _RELEASE: Final = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})", re.ASCII)
 _FAIR_SERVER: Final = 6, 12
-"""The first version of Linux whose fair server replaces the limit for realtime threads."""
+"""The first version of Linux with a fair server in place of the limit for realtime threads."""
 
 _DEADLINE: Final = 6
 """SCHED_DEADLINE, which Python does not name."""

@@ -1,7 +1,7 @@
-"""Modules of vhost for Debian's kernels of the virtual machine, whose file system has none.
+"""Modules of vhost for Debian's kernels of the virtual machine. The machine itself has none.
 
 `python -m tests.vm.modules` takes them from Debian's packages of these kernels, as root on Debian 12. A
-kernel whose package is no longer in Debian's archives goes without.
+kernel goes without if its package is no longer in Debian's archives.
 """
 
 import subprocess
