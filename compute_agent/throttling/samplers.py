@@ -256,12 +256,14 @@ class MetricSampler:
 
 
 def needed_metrics(rules: WatermarkRules) -> list[WatermarkMetric]:
-    """The metrics that watermarks name, and those that their levers limit."""
+    """The metrics that watermarks name, also in expressions, and those that their levers limit."""
     names: dict[str, None] = {}
     for watermark in rules.watermarks:
-        lever = rules.registry[watermark.metric].lever
+        metric = rules.registry[watermark.metric]
+        # The metrics of an expression, for operators: they show why it holds.
+        names |= dict.fromkeys((metric.name, *metric.inputs))
         # The lever's own metric, too: what a limit leaves is computed from its use.
-        names |= {watermark.metric: None} | ({lever.metric: None} if lever else {})
+        names |= {metric.lever.metric: None} if metric.lever else {}
     return [rules.registry[name] for name in names if name in rules.registry]
 
 

@@ -131,6 +131,11 @@ def memory_usage(now: MeasuringRound, before: MeasuringRound | None) -> MetricUs
     return host_usage(memory.used, rounds.guest_memory_use(now), memory.total)
 
 
+def swap_in(now: MeasuringRound, before: MeasuringRound | None) -> MetricUsage:
+    """Bytes a second that the host reads back from swap, also from compressed memory (zswap)."""
+    return host_usage(rounds.swapped_in(now, before))
+
+
 def memory_bandwidth(now: MeasuringRound, before: MeasuringRound | None) -> MetricUsage:
     """Memory bandwidth in bytes a second, by L3 cache."""
     # Read once a round for both metrics of caches.
@@ -179,12 +184,13 @@ def pressure_measure(resource: str) -> Measure:
 
 
 class MetricUnit(enum.StrEnum):
-    """The unit of usage and thresholds of a metric."""
+    """The unit of usage and thresholds of a metric. A condition is 1 while it holds, else 0."""
 
     CORES = "cores"
     BYTES = "bytes"
     BYTES_PER_SECOND = "bytes/s"
     PERCENT = "percent"
+    CONDITION = "condition"
     OTHER = ""
 
 
@@ -201,6 +207,7 @@ class WatermarkMetric:
     - ``evict_quantified``: the amount that an eviction frees can be computed.
     - ``evict`` makes a guest leave in a way of this metric's own; None: the agent's way. The function is
       called with the guest's uuid, from a thread, and raises an exception when it fails.
+    - ``inputs``: the metrics of an expression, which is the name.
     """
 
     name: str
@@ -213,10 +220,11 @@ class WatermarkMetric:
     evictable: bool = False
     evict_quantified: bool = False
     evict: Callable[[str], None] | None = None
+    inputs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        # It is an option's value, a label of Prometheus and a word of the log.
-        if not re.fullmatch(r"[a-z][a-z0-9_]*", self.name, re.ASCII):
+        # It is an option's value, a label of Prometheus and a word of expressions.
+        if not self.inputs and not re.fullmatch(r"[a-z][a-z0-9_]*", self.name, re.ASCII):
             raise ValueError(f"{self.name!r} is not a name of a metric: small letters, digits and _")
         if not 0 <= self.action_priority <= 10:
             raise ValueError(f"{self.name}: action_priority {self.action_priority} is not within 0..10")
@@ -236,6 +244,10 @@ BUILT_IN: Final = (
     WatermarkMetric(
         "memory_usage", MetricUnit.BYTES, 9, memory_usage, MEMORY_ORDER,
         evictable=True, evict_quantified=True,
+    ),
+    # Memory that guests read back at once was not theirs to lose: the host is full, whatever its usage says.
+    WatermarkMetric(
+        "swap_in", MetricUnit.BYTES_PER_SECOND, 8, swap_in, MEMORY_ORDER, CPU_QUOTA, evictable=True
     ),
     WatermarkMetric(
         "cpu_usage", MetricUnit.CORES, 7, cpu_usage, CPU_ORDER,
@@ -307,6 +319,13 @@ class MetricRegistry(Mapping[str, WatermarkMetric]):
         self._metrics[metric.name] = metric
         if lever is not None:
             self.levers[lever.name] = lever
+
+    def with_metrics(self, metrics: Iterable[WatermarkMetric]) -> MetricRegistry:
+        """Another registry, with further metrics.
+
+        :raises ValueError: a name is taken.
+        """
+        return MetricRegistry([*self.values(), *metrics])
 
     def metrics_moved_by(self, lever: str) -> list[WatermarkMetric]:
         """The metrics that throttle guests with a lever."""
