@@ -277,12 +277,14 @@ class MetricSampler:
 
 
 def needed_metrics(rules: WatermarkRules) -> list[WatermarkMetric]:
-    """The metrics that watermarks name, and the metrics that the levers of these limit, each once."""
+    """The metrics to measure, each once: those that watermarks name, and those that their levers limit."""
     names: dict[str, None] = {}
     for watermark in rules.watermarks:
-        lever = rules.registry[watermark.metric].lever
+        metric = rules.registry[watermark.metric]
+        # The metrics of an expression are measured, too, so that operators see why the expression holds.
+        names |= dict.fromkeys((metric.name, *metric.inputs))
         # The lever's own metric is needed, too: the effect of a limit is computed from a guest's use of it.
-        names |= {watermark.metric: None} | ({lever.metric: None} if lever else {})
+        names |= {metric.lever.metric: None} if metric.lever else {}
     return [rules.registry[name] for name in names if name in rules.registry]
 
 

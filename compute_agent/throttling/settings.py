@@ -15,7 +15,7 @@ from compute_agent.throttling.guest_command import GuestCommand, guest_command
 from compute_agent.throttling.interference.signals import SIGNALS, InterferenceWatch
 from compute_agent.throttling.levers import ThrottleSteps
 from compute_agent.throttling.watermarks.metrics import MetricRegistry
-from compute_agent.throttling.watermarks.sections import WatermarkRules, parse_watermarks
+from compute_agent.throttling.watermarks.sections import WatermarkRules, parse_watermarks, with_expressions
 
 _ESCALATE_SECONDS: Final = 600.0
 """Seconds after which the agent kills and reports an ``escalate_command``; a live migration takes minutes."""
@@ -67,6 +67,7 @@ def build_rules(conf: cfg.ConfigOpts, registry: MetricRegistry, classes: QosClas
 
     :raises ConfigError: an option is wrong, or options contradict each other; the text names them.
     """
+    registry = with_expressions(conf, registry)
     return WatermarkRules(
         registry,
         parse_watermarks(conf, registry, classes),

@@ -209,6 +209,26 @@ def host_memory_use(now: MeasuringRound) -> HostMemory | None:
     return now.parse_file(f"{now.root}/proc/meminfo", parse_meminfo)
 
 
+def parse_swapped_in(text: str) -> int:
+    """Bytes that the host has read back from swap since boot, from /proc/vmstat (proc(5)).
+
+    :raises KeyError: the kernel was built without swap.
+    """
+    pages = dict(line.split(" ", 1) for line in text.splitlines())
+    # zswap keeps compressed pages in memory. They do not reach the device, so that pswpin lacks them.
+    return (int(pages["pswpin"]) + int(pages.get("zswpin", 0))) * _PAGE
+
+
+def swapped_in(now: MeasuringRound, before: MeasuringRound | None) -> float | None:
+    """Bytes a second that the host reads back from swap since the round before; None if unknown."""
+    path = f"{now.root}/proc/vmstat"
+    last = now.parse_file(path, parse_swapped_in)
+    first = before.parse_file(path, parse_swapped_in) if before else None
+    if before is None or last is None or first is None or now.time <= before.time or last < first:
+        return None
+    return (last - first) / (now.time - before.time)
+
+
 def pressure_share(path: str, now: MeasuringRound, before: MeasuringRound | None) -> float | None:
     """The part of the time since the round before in which some task waited, in percent; None if unknown.
 

@@ -144,6 +144,11 @@ def memory_usage(now: MeasuringRound, before: MeasuringRound | None) -> MetricUs
     return host_usage(memory.used, rounds.guest_memory_use(now), memory.total)
 
 
+def swap_in(now: MeasuringRound, before: MeasuringRound | None) -> MetricUsage:
+    """Bytes a second that the host reads back from swap, including compressed memory (zswap)."""
+    return host_usage(rounds.swapped_in(now, before))
+
+
 def memory_bandwidth(now: MeasuringRound, before: MeasuringRound | None) -> MetricUsage:
     """Memory bandwidth of the host and its guests in bytes a second, by L3 cache."""
     # The round keeps the counters of resctrl, which llc_occupancy() uses as well.
@@ -193,12 +198,13 @@ def pressure_measure(resource: str) -> Measure:
 
 
 class MetricUnit(enum.StrEnum):
-    """The unit of usage and thresholds of a metric."""
+    """The unit of usage and thresholds of a metric. The usage of a condition is 1 while it holds, else 0."""
 
     CORES = "cores"
     BYTES = "bytes"
     BYTES_PER_SECOND = "bytes/s"
     PERCENT = "percent"
+    CONDITION = "condition"
     OTHER = ""
 
 
@@ -215,6 +221,7 @@ class WatermarkMetric:
     - ``evict_quantified``: the amount that an eviction frees can be computed.
     - ``evict`` makes the guest with the given uuid leave in a way of the metric's own; None: the agent's way.
       The function is called in a thread of its own, and raises an exception when it fails.
+    - ``inputs`` are the metrics of an expression; ``name`` is the expression then.
     """
 
     name: str
@@ -227,10 +234,11 @@ class WatermarkMetric:
     evictable: bool = False
     evict_quantified: bool = False
     evict: Callable[[str], None] | None = None
+    inputs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        # The name is the value of an option, a label of Prometheus and a word in log lines.
-        if not re.fullmatch(r"[a-z][a-z0-9_]*", self.name, re.ASCII):
+        # The name is the value of an option, a label of Prometheus and a word in expressions.
+        if not self.inputs and not re.fullmatch(r"[a-z][a-z0-9_]*", self.name, re.ASCII):
             raise ValueError(f"{self.name!r} is not a name of a metric: small letters, digits and _")
         if not 0 <= self.action_priority <= 10:
             raise ValueError(f"{self.name}: action_priority {self.action_priority} is not within 0..10")
@@ -250,6 +258,11 @@ BUILT_IN: Final = (
     WatermarkMetric(
         "memory_usage", MetricUnit.BYTES, 9, memory_usage, MEMORY_ORDER,
         evictable=True, evict_quantified=True,
+    ),
+    # Guests that read memory back from swap need this memory: the host is short of it even if its usage is
+    # below the thresholds of memory_usage.
+    WatermarkMetric(
+        "swap_in", MetricUnit.BYTES_PER_SECOND, 8, swap_in, MEMORY_ORDER, CPU_QUOTA, evictable=True
     ),
     WatermarkMetric(
         "cpu_usage", MetricUnit.CORES, 7, cpu_usage, CPU_ORDER,
@@ -322,6 +335,13 @@ class MetricRegistry(Mapping[str, WatermarkMetric]):
         self._metrics[metric.name] = metric
         if lever is not None:
             self.levers[lever.name] = lever
+
+    def with_metrics(self, metrics: Iterable[WatermarkMetric]) -> MetricRegistry:
+        """A new registry with the metrics of this one and further ``metrics``.
+
+        :raises ValueError: a name is taken.
+        """
+        return MetricRegistry([*self.values(), *metrics])
 
     def metrics_moved_by(self, lever: str) -> list[WatermarkMetric]:
         """The metrics that throttle guests with the lever of this name."""

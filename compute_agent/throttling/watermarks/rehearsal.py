@@ -11,8 +11,9 @@ from dataclasses import replace
 from compute_agent.throttling.actions import WatermarkAct, takes_away
 from compute_agent.throttling.watermarks.breaches import Streaks, observe_usage
 from compute_agent.throttling.watermarks.plan import make_plan
-from compute_agent.throttling.watermarks.sections import WatermarkRules, parse_threshold
+from compute_agent.throttling.watermarks.sections import WatermarkRules
 from compute_agent.throttling.watermarks.state import WatermarkState
+from compute_agent.throttling.watermarks.thresholds import parse_usage
 from compute_agent.usage.snapshot import UsageSnapshot
 
 
@@ -29,7 +30,7 @@ def rehearse_usage(
     if not watched:
         names = ", ".join(sorted({one.metric for one in rules.watermarks})) or "none"
         raise ValueError(f"no watermark is of {metric}; there are watermarks of {names}")
-    amount = parse_threshold(usage, rules.registry[metric].unit)
+    amount = parse_usage(usage, rules.registry[metric].unit)
     measured = [series for series in snapshot.host if series.metric == metric]
     if not measured:
         raise ValueError(f"{metric} is not measured yet: try again after the next round")

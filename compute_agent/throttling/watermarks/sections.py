@@ -7,7 +7,6 @@ also computes the expected effects of actions.
 from __future__ import annotations
 
 import enum
-import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +19,7 @@ from compute_agent.conf.qos import WATERMARK, watermark_sections
 from compute_agent.model.messages import ConfigError
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.throttling.levers import ThrottleSteps, left_by, taken_by
+from compute_agent.throttling.watermarks.expressions import is_expression, normal_text, parse_expression
 from compute_agent.throttling.watermarks.metrics import MetricRegistry, MetricUnit, WatermarkMetric
 from compute_agent.throttling.watermarks.schedule import (
     WeekMoment,
@@ -28,13 +28,11 @@ from compute_agent.throttling.watermarks.schedule import (
     week_bounds,
 )
 from compute_agent.throttling.watermarks.state import WatermarkState
+from compute_agent.throttling.watermarks.thresholds import THRESHOLD, WatermarkThreshold, parse_threshold
 from compute_agent.usage.snapshot import GuestUsage, MetricSeries, UsageSnapshot
 
-# Powers of 1024, as in files of cgroups (memory.max accepts 12G).
-_POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
-_THRESHOLD: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT%]?)", re.ASCII)
 # The amount is the last word: the period before it may end in a digit, too.
-_AMOUNT: Final = re.compile(rf"\s+({_THRESHOLD.pattern})$", re.ASCII)
+_AMOUNT: Final = re.compile(rf"\s+({THRESHOLD.pattern})$", re.ASCII)
 
 
 class WatermarkAction(enum.StrEnum):
@@ -51,26 +49,6 @@ MAX_PERIODS: Final = 20
 
 ABOVE: Final = (WatermarkAction.DISABLE_SCHEDULING, WatermarkAction.EVICT, WatermarkAction.THROTTLE_DOWN)
 """The actions that are taken above their threshold; only limits are raised below one."""
-
-
-@dataclass(frozen=True, slots=True)
-class WatermarkThreshold:
-    """The usage above which (for throttling up: below which) an action is taken.
-
-    ``value`` is in the metric's unit or, if ``relative``, in percent of the capacity of the host.
-    """
-
-    value: float
-    relative: bool = False
-
-    def absolute_amount(self, capacity: float | None) -> float | None:
-        """The threshold in the metric's unit; None for a percentage of an unknown ``capacity``."""
-        if not self.relative:
-            return self.value
-        return None if capacity is None else self.value / 100 * capacity
-
-    def __str__(self) -> str:
-        return f"{self.value:.15g}{'%' if self.relative else ''}"
 
 
 Schedules = Mapping[WatermarkAction, tuple[tuple[WeekPeriod, WatermarkThreshold], ...]]
@@ -148,6 +126,22 @@ class WatermarkSection:
         return None if threshold is None else threshold.absolute_amount(capacity)
 
 
+def with_expressions(conf: cfg.ConfigOpts, registry: MetricRegistry) -> MetricRegistry:
+    """A registry with the metrics of ``registry`` and the expressions of all watermarks.
+
+    :raises ConfigError: an expression cannot be used; the text names its section.
+    """
+    found: dict[str, WatermarkMetric] = {}
+    for name, options in watermark_sections(conf):
+        if options.metric and is_expression(options.metric):
+            try:
+                metric = parse_expression(options.metric, registry)
+            except ValueError as error:
+                raise ConfigError(f"[{WATERMARK}{name}] metric: {error}") from error
+            found[metric.name] = metric
+    return registry.with_metrics(found.values()) if found else registry
+
+
 def parse_watermarks(
     conf: cfg.ConfigOpts, registry: MetricRegistry, classes: QosClasses
 ) -> tuple[WatermarkSection, ...]:
@@ -199,29 +193,6 @@ def check_watermarks(watermarks: Sequence[WatermarkSection]) -> None:
             check_together(present)
         except ConfigError as error:
             raise ConfigError(f"{error} (on {moment})" if periods else str(error)) from error
-
-
-def parse_threshold(text: str, unit: MetricUnit) -> WatermarkThreshold:
-    """Parse the text of a threshold, such as ``0.8``, ``12G`` or ``80%``, for a metric in ``unit``.
-
-    :raises ValueError: the text is no threshold, or its suffix does not fit the unit.
-    """
-    match = _THRESHOLD.fullmatch(text.strip())
-    # A number of hundreds of digits is infinite as a float, and no usage would ever be above it.
-    if match is None or not math.isfinite(float(match[1])):
-        raise ValueError(f"{text!r} is not a threshold: a number such as 12, 1.5, 12G or 80% is needed")
-    value, suffix = float(match[1]), match[2]
-    if suffix == "%":
-        if unit == MetricUnit.OTHER:
-            raise ValueError("the metric has no percentages")
-        # A metric in percent has its value as such, and best_effort_cpu may exceed 100 %.
-        if value > 100 and unit != MetricUnit.PERCENT:
-            raise ValueError(f"{text.strip()} is more than there is")
-        return WatermarkThreshold(value, relative=unit != MetricUnit.PERCENT)
-    # Only bytes have suffixes: 12G cores is a mistake and not twelve billion cores.
-    if suffix and unit not in (MetricUnit.BYTES, MetricUnit.BYTES_PER_SECOND):
-        raise ValueError(f"{suffix} is for bytes, and the metric is in {unit or 'another unit'}")
-    return WatermarkThreshold(value * 1024 ** _POWERS[suffix])
 
 
 def check_together(watermarks: Iterable[WatermarkSection]) -> None:
@@ -313,7 +284,7 @@ def _lowest_threshold(
 
 
 def _find_metric(name: str, text: str | None, registry: MetricRegistry) -> WatermarkMetric:
-    metric = registry.get(text or "")
+    metric = registry.get(normal_text(text or ""))
     if metric is None:
         said = f"there is no metric {text!r}" if text else "the option is missing"
         raise ConfigError(f"[{WATERMARK}{name}] metric: {said}; choose one of {', '.join(sorted(registry))}")
@@ -334,6 +305,8 @@ def _read_thresholds(
         raise ConfigError(f"{section}: guests cannot be throttled for {metric.name}")
     if action is WatermarkAction.EVICT and not metric.evictable:
         raise ConfigError(f"{section}: guests cannot be evicted for {metric.name}")
+    if metric.unit is MetricUnit.CONDITION:
+        return _read_condition(section, action, text), ()
     usual, *others = text.split(",")
     if len(others) > MAX_PERIODS:
         raise ConfigError(f"{section}: there are more than {MAX_PERIODS} periods")
@@ -348,6 +321,17 @@ def _read_thresholds(
         return parse_threshold(usual, metric.unit), tuple(entries)
     except ValueError as error:
         raise ConfigError(f"{section}: {error}") from error
+
+
+def _read_condition(section: str, action: WatermarkAction, text: str) -> WatermarkThreshold:
+    """Read the threshold of a condition: ``false`` for throttling up, and ``true`` for other actions.
+
+    :raises ConfigError: the text is another word.
+    """
+    word = "false" if action is WatermarkAction.THROTTLE_UP else "true"
+    if text.strip().lower() != word:
+        raise ConfigError(f"{section}: the metric is a condition: write {word}")
+    return parse_threshold(word, MetricUnit.CONDITION)
 
 
 def _read_selector(name: str, options: Any, classes: QosClasses) -> GuestSelector:
@@ -487,7 +471,8 @@ def find_unenforceable(
     for watermark in watermarks:
         section, lever = f"[{WATERMARK}{watermark.name}]", registry[watermark.metric].lever
         # At most one sentence for a watermark: without its metric it does not throttle either.
-        if reason := unmeasured_metrics.get(watermark.metric):
-            yield f"{section} metric = {watermark.metric}: the agent never acts, because {reason}"
+        needed = registry[watermark.metric].inputs or (watermark.metric,)
+        if reasons := [unmeasured_metrics[one] for one in needed if one in unmeasured_metrics]:
+            yield f"{section} metric = {watermark.metric}: the agent never acts, because {reasons[0]}"
         elif watermark.throttle_down and lever and (reason := unusable_levers.get(lever.name)):
             yield f"{section} throttle_down: no guest is throttled, because {reason}"
