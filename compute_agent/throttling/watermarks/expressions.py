@@ -69,7 +69,7 @@ class _ExpressionPart:
     """A part of an expression.
 
     - ``text`` is the part as text, for messages.
-    - ``unit`` is the unit of its value. None: the part is an amount as written, such as ``12G``, whose unit
+    - ``unit`` is the unit of its value. None: the part is an amount as written, such as ``12G``; its unit
       is that of the other operand.
     - ``metric`` is the name of the metric if the part is a metric alone; otherwise empty.
     """
