@@ -209,7 +209,7 @@ class CpuShare:
     """Settings of CPU time of a class of guests beside others.
 
     :ivar cpu_weight: weight of each VCPU and PCPU of a guest; None: 100, or 1 for ``BE`` and below.
-    :ivar cpu_idle: guests run only where no other group wants to.
+    :ivar cpu_idle: guests run only where no guest beside them wants to.
     :ivar cpu_burst: percent of a guest's quota that the guest may save up and use later.
     :ivar reclaimed_cap: percent of its reclaimed CPUs that a guest gets at most; None is not a limit.
     :ivar realtime_priority: realtime priority of guest CPUs on dedicated CPUs; None: the usual schedule.

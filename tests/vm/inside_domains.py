@@ -211,11 +211,14 @@ def used_time(tid):
     return int(Path(f"/proc/{tid}/schedstat").read_text().split()[0])
 
 
-def test_an_idle_domain_runs_when_no_other_group_wants_its_cpu(domain):
+def test_an_idle_domain_runs_when_no_other_domain_wants_its_cpu(domain):
+    """The kernel compares groups with the same parent: a slice of idle domains has its weight."""
     (CGROUPS / "system.slice").mkdir(exist_ok=True)
+    other_scope = SCOPE.parent / "machine-qemu-2.scope"
+    other_scope.mkdir(exist_ok=True)
     other = subprocess.Popen([sys.executable, "-c", NOISE])
     domain.started.append(other)
-    (CGROUPS / "system.slice/cgroup.procs").write_text(str(other.pid))
+    (other_scope / "cgroup.procs").write_text(str(other.pid))
     os.sched_setaffinity(other.pid, {CPU})
 
     def share():
@@ -238,6 +241,9 @@ def test_an_idle_domain_runs_when_no_other_group_wants_its_cpu(domain):
     (SCOPE / "cpu.idle").write_text("0")
     group.write_idle(domain.known.other_limits(idle), idle)
     assert (SCOPE / "cpu.idle").read_text().strip() == "1"
+    (CGROUPS / "system.slice/cgroup.procs").write_text(str(other.pid))
+    assert 0.3 < share() < 0.7
+    (other_scope / "cgroup.procs").write_text(str(other.pid))
     group.write_idle(domain.known.other_limits(usual), usual)
     assert group.read_limits() == usual
     assert 0.3 < share() < 0.7
