@@ -440,7 +440,7 @@ def agent_document(shown: StatusSources) -> dict[str, Any]:
         "parked_cpus": cpuset.format(_parked_cpus(shown)),
         "quiet_cpus": cpuset.format(shown.isolation.quiet),
         "alone_cpus": cpuset.format(shown.isolation.alone),
-        "isolation_refusals": list(shown.isolation.sentences),
+        "isolation_refusals": list(shown.isolation.refusal_sentences),
         "guests": len(views) if pipeline.has_taken_over else None,
         **guests_document(views),
         "events": f"not kept: {shown.events.trouble}" if shown.events.trouble else "kept",

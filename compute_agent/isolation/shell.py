@@ -76,7 +76,7 @@ class IsolationStatus:
     unlocked: str = ""
 
     @property
-    def sentences(self) -> tuple[str, ...]:
+    def refusal_sentences(self) -> tuple[str, ...]:
         """Sentences about all that may disturb quiet CPUs."""
         return (*stuck_sentences(self.stuck), *self.balancers, *filter(None, [self.unlocked]))
 

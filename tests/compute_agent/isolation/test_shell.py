@@ -251,11 +251,11 @@ def test_only_one_agent_of_a_host_changes_masks(tmp_path):
 def test_without_a_lock_masks_are_changed_and_that_is_said(tmp_path, caplog):
     host, folder = IsolationHost(tmp_path), tmp_path / "locks"
     isolator = HostIsolator(host.kernel, host.store, ownership=MaskOwnership(folder))
-    assert isolator.bring_about(NOTHING).sentences == ()
+    assert isolator.bring_about(NOTHING).refusal_sentences == ()
     for _ in range(2):
         status = isolator.bring_about(demand(2))
         assert status.quiet == {2}
-        assert "no lock can be taken" in status.sentences[-1]
+        assert "no lock can be taken" in status.refusal_sentences[-1]
     assert caplog.text.count("no lock can be taken") == 1
     folder.mkdir()
     assert isolator.bring_about(demand(2)).unlocked == ""
