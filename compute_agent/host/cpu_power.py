@@ -1,4 +1,4 @@
-"""Frequencies and idle states of the CPUs: cpufreq, cpuidle and intel_uncore_frequency below /sys.
+"""Frequencies and idle states of CPUs, from cpufreq, cpuidle and intel_uncore_frequency below /sys.
 
 File formats: Documentation/admin-guide/pm of the kernel (cpufreq, intel_pstate, amd-pstate, cpuidle,
 intel_uncore_frequency_scaling).
@@ -32,10 +32,12 @@ _TURBO_STEP: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class FrequencyDomain:
-    """CPUs with a common frequency (a policy of cpufreq), and the possible settings. Frequencies are kHz.
+    """CPUs with a common frequency (a policy of cpufreq), and their possible settings.
 
-    :ivar folder: relative to the root.
-    :ivar preferences: energy preferences; empty where the driver has none.
+    :ivar folder: the folder of the policy, relative to the root.
+    :ivar preferences: the possible energy preferences; empty if the driver has none.
+    :ivar min_khz: the lowest frequency of the processor in kHz; None if unknown, as ``base_khz`` and
+        ``max_khz``.
     """
 
     folder: str
@@ -50,7 +52,7 @@ class FrequencyDomain:
 
 @dataclass(frozen=True, slots=True)
 class UncoreDomain:
-    """The uncore (mesh and caches) of CPUs, with its frequency limits at boot in kHz."""
+    """The uncore (mesh and caches) of some CPUs, with its frequency limits at boot in kHz (None: unknown)."""
 
     folder: str
     cpus: frozenset[int]
@@ -60,9 +62,9 @@ class UncoreDomain:
 
 @dataclass(frozen=True, slots=True)
 class CpuPower:
-    """The frequencies and idle states that can be set.
+    """The frequencies and idle states of a host that can be set.
 
-    :ivar idle_states: folders of idle states by CPU and name.
+    :ivar idle_states: the folder of each idle state, relative to the root, by CPU and name of the state.
     """
 
     frequency_domains: tuple[FrequencyDomain, ...] = ()
@@ -71,7 +73,7 @@ class CpuPower:
 
     @property
     def cpus(self) -> frozenset[int]:
-        """All CPUs with a setting."""
+        """All CPUs of which a frequency or an idle state can be set."""
         return frozenset(self.idle_states).union(
             *(domain.cpus for domain in self.frequency_domains),
             *(domain.cpus for domain in self.uncore_domains),
@@ -79,7 +81,7 @@ class CpuPower:
 
 
 def read_cpu_power(root: Path) -> CpuPower:
-    """The settings of the host with its files below ``root``; empty where the files are missing."""
+    """Read the settings of the host with its files below ``root``; parts with missing files are empty."""
     files = SysFiles(root)
     info = read_cpuinfo(files)
     online = files.cpu_list(f"{CPU_FOLDER}/online") or frozenset()
@@ -93,7 +95,8 @@ def read_cpu_power(root: Path) -> CpuPower:
 def _frequency_domains(files: SysFiles, info: CpuInfo) -> Iterator[FrequencyDomain]:
     for number in files.list_numbers(_POLICIES, "policy"):
         folder = f"{_POLICIES}/policy{number}"
-        # Numbers with blanks between them rather than a list with ranges; empty if all CPUs are offline.
+        # The file has numbers separated by blanks, not a list with ranges. It is empty if all CPUs are
+        # offline.
         cpus = _read_numbers(files, f"{folder}/affected_cpus")
         if cpus:
             yield FrequencyDomain(
@@ -109,7 +112,10 @@ def _frequency_domains(files: SysFiles, info: CpuInfo) -> Iterator[FrequencyDoma
 
 
 def _table_base(files: SysFiles, folder: str) -> int | None:
-    """The base frequency in the table of acpi-cpufreq: the entry below turbo, or the first without turbo."""
+    """The base frequency in kHz from the table of acpi-cpufreq; None without a table.
+
+    A first entry that is 1 MHz above the second one stands for turbo; the base frequency is the second then.
+    """
     table = sorted(_read_numbers(files, f"{folder}/scaling_available_frequencies"), reverse=True)
     if len(table) > 1 and table[0] - table[1] == _TURBO_STEP:
         return table[1]
@@ -126,7 +132,7 @@ def _idle_states(files: SysFiles, cpu: int) -> dict[str, str]:
 
 
 def _uncore_domains(files: SysFiles, online: frozenset[int]) -> Iterator[UncoreDomain]:
-    """Domains by package and die, or by package where the kernel lists only clusters (TPMI)."""
+    """Read the uncore domains, by package and die, or by package if the kernel lists clusters only (TPMI)."""
     places = {cpu: _die_of(files, cpu) for cpu in online}
     try:
         names = sorted(entry.name for entry in (files.root / _UNCORE).iterdir())
@@ -140,9 +146,9 @@ def _uncore_domains(files: SysFiles, online: frozenset[int]) -> Iterator[UncoreD
         package = int(match[1]) if match else files.read_number(f"{folder}/package_id")
         cpus = frozenset(cpu for cpu, (one, _) in places.items() if one == package)
         if match:
-            # The firmware may number dies in another way than the topology; then the whole package counts.
+            # The firmware may number dies differently from the topology. The whole package counts then.
             cpus = frozenset(cpu for cpu in cpus if places[cpu][1] == int(match[2])) or cpus
-        # The limits at boot, because the present ones may be the agent's own.
+        # The limits at boot, because the agent may have set the present ones.
         least, most = (files.read_number(f"{folder}/initial_{file}") for file in (MIN_UNCORE, MAX_UNCORE))
         yield UncoreDomain(folder, cpus, least, most)
 

@@ -23,20 +23,20 @@ _FLAG_KEYS: Final = ("flags", "features")
 
 @dataclass(frozen=True, slots=True)
 class CpuInfo:
-    """The content of /proc/cpuinfo by CPU number. Keys of records are in lower case."""
+    """The content of /proc/cpuinfo. ``records`` has the lines of each CPU, with keys in lower case."""
 
     records: Mapping[int, Mapping[str, str]]
     machine: Mapping[str, str]
-    """Lines that belong to no CPU, such as ``platform`` on POWER."""
+    """Lines of the whole machine, such as ``platform`` on POWER."""
 
     def first_value(self, *keys: str) -> str | None:
-        """The first value of any CPU, by the first of ``keys`` that has one."""
+        """The value of the first of ``keys`` that any CPU has; None if no CPU has one of them."""
         values = (record[key] for key in keys for record in self.records.values() if record.get(key))
         return next(values, None)
 
 
 def read_cpuinfo(files: SysFiles) -> CpuInfo:
-    """The records of /proc/cpuinfo; no records where the file is missing."""
+    """Read /proc/cpuinfo; the result is empty if the file is missing."""
     records: dict[int, dict[str, str]] = {}
     machine: dict[str, str] = {}
     current = machine
@@ -53,8 +53,8 @@ def read_cpuinfo(files: SysFiles) -> CpuInfo:
 
 
 def flags_of(info: CpuInfo, online: Collection[int]) -> frozenset[str]:
-    """The flags that all online CPUs have."""
-    # Flags differ on hybrid processors, and a guest may run on any CPU.
+    """The CPU flags (x86) or features (ARM) that all online CPUs have."""
+    # Only common flags, because CPUs of a hybrid processor differ and a guest may run on any of them.
     sets = [
         frozenset(record[key].split())
         for cpu, record in info.records.items()
@@ -68,7 +68,7 @@ def flags_of(info: CpuInfo, online: Collection[int]) -> frozenset[str]:
 
 
 def architecture_of(files: SysFiles, info: CpuInfo) -> str:
-    """The architecture in the words of ``uname -m``; ``unknown`` where no file shows it."""
+    """The architecture as ``uname -m`` prints it; ``unknown`` if no file shows it."""
     machine = files.text("proc/sys/kernel/arch")  # since Linux 6.1
     if machine:
         return machine
@@ -77,7 +77,7 @@ def architecture_of(files: SysFiles, info: CpuInfo) -> str:
     if info.first_value("cpu implementer"):
         return "aarch64" if info.first_value("cpu architecture") in ("8", "AArch64") else "armv7l"
     if (model := info.first_value("cpu")) and ("POWER" in model or "Cell" in model):
-        # The byte order is in no file; distributions with OpenStack are little-endian since POWER8.
+        # No file has the byte order. Distributions with OpenStack are little-endian since POWER8.
         return "ppc64le" if re.search(r"POWER([89]|1[0-9])", model) else "ppc64"
     if info.first_value("vendor_id"):
         return "x86_64" if "lm" in (info.first_value("flags") or "").split() else "i686"
@@ -85,7 +85,7 @@ def architecture_of(files: SysFiles, info: CpuInfo) -> str:
 
 
 def model_of(info: CpuInfo) -> str | None:
-    """The model in the kernel's words: ``Intel(R) Xeon(R) ...``, ``POWER9, altivec supported``."""
+    """The processor model as the kernel names it, such as ``Intel(R) Xeon(R) ...``; None if unknown."""
     return info.first_value("model name", "cpu")
 
 
@@ -123,7 +123,7 @@ _HYBRID_PMUS: Final = {"cpu_core": "performance", "cpu_atom": "efficiency", "cpu
 
 @dataclass(frozen=True, slots=True)
 class CpuStates:
-    """The CPUs of the machine, and those that the kernel schedules on."""
+    """The CPUs that are present in the machine, and the online ones, on which the kernel schedules."""
 
     present: frozenset[int]
     online: frozenset[int]
@@ -135,7 +135,7 @@ class CpuStates:
 
 
 def read_states(files: SysFiles, info: CpuInfo) -> CpuStates:
-    """The CPUs of the machine, including those outside of the agent's own cpuset and affinity."""
+    """Read the present and the online CPUs, including those outside of the agent's cpuset and affinity."""
     folders = frozenset(files.list_numbers(CPU_FOLDER, "cpu"))
     online = files.cpu_list(f"{CPU_FOLDER}/online")
     present = files.cpu_list(f"{CPU_FOLDER}/present")
@@ -149,15 +149,15 @@ def read_states(files: SysFiles, info: CpuInfo) -> CpuStates:
 
 
 def read_online(root: Path) -> frozenset[int]:
-    """The CPUs that are online; empty where the kernel does not list them."""
+    """The online CPUs of the host with its files below ``root``; empty if the kernel does not list them."""
     return SysFiles(root).cpu_list(f"{CPU_FOLDER}/online") or frozenset()
 
 
 def read_packages(files: SysFiles, online: frozenset[int]) -> tuple[CpuPackage, ...]:
-    """The packages, with the kernel's ids. CPUs without a known package are on package 0.
+    """Read the packages, with the kernel's ids. CPUs without a known package are on package 0.
 
-    Several packages have the same id if CPUs with that id do not list each other as siblings. Old Itanium
-    machines, which number boards instead, are such a case.
+    Two packages have the same id if CPUs with that id do not list each other as siblings. This happens on old
+    Itanium machines, where the id is that of a board.
     """
     ids = {
         cpu: _known_id(files.read_number(f"{_topology_folder(cpu)}/physical_package_id")) for cpu in online
@@ -176,7 +176,7 @@ def read_packages(files: SysFiles, online: frozenset[int]) -> tuple[CpuPackage, 
 
 
 def read_dies(files: SysFiles, packages: Iterable[CpuPackage]) -> tuple[CpuDie, ...]:
-    """The dies, where the kernel has them (since Linux 5.2)."""
+    """Read the dies, which the kernel shows since Linux 5.2; empty without them."""
     return tuple(
         CpuDie(die, package.id, cpus)
         for package in packages
@@ -185,7 +185,7 @@ def read_dies(files: SysFiles, packages: Iterable[CpuPackage]) -> tuple[CpuDie, 
 
 
 def read_clusters(files: SysFiles, packages: Iterable[CpuPackage]) -> tuple[CpuCluster, ...]:
-    """The clusters, where the kernel has them (since Linux 5.16)."""
+    """Read the clusters, which the kernel shows since Linux 5.16; empty without them."""
     return tuple(
         CpuCluster(cluster, package.id, cpus)
         for package in packages
@@ -194,7 +194,7 @@ def read_clusters(files: SysFiles, packages: Iterable[CpuPackage]) -> tuple[CpuC
 
 
 def read_cores(files: SysFiles, info: CpuInfo, packages: Iterable[CpuPackage]) -> tuple[CpuCore, ...]:
-    """The cores with their online threads, by package and id.
+    """Read the cores with their online threads, sorted by package and id.
 
     A CPU without topology files is a core of its own.
     """
@@ -204,7 +204,7 @@ def read_cores(files: SysFiles, info: CpuInfo, packages: Iterable[CpuPackage]) -
     ids = {cpu: _known_id(files.read_number(f"{_topology_folder(cpu)}/core_id")) for cpu in online}
 
     def listed_siblings(cpu: int) -> frozenset[int]:
-        # AMD's family 15h lists both cores of a module as siblings, and gives each a core_id of its own.
+        # AMD's family 15h lists the two cores of a module as siblings, but with different core_ids.
         listed = files.read_peers(cpu, _topology_folder(cpu), *_SIBLING_FILES) or frozenset()
         return frozenset(sibling for sibling in listed & online if ids[sibling] == ids[cpu])
 
@@ -225,7 +225,7 @@ def read_cores(files: SysFiles, info: CpuInfo, packages: Iterable[CpuPackage]) -
 
 
 def read_kinds(files: SysFiles, online: frozenset[int]) -> Mapping[int, str]:
-    """The kind of core of each CPU; empty where all cores are alike."""
+    """The kind of core of each CPU (see ``CpuCore.kind``); empty if all cores are of one kind."""
     by_pmu = {
         cpu: kind
         for pmu, kind in _HYBRID_PMUS.items()
@@ -239,7 +239,7 @@ def read_kinds(files: SysFiles, online: frozenset[int]) -> Mapping[int, str]:
 
 
 def read_capacities(files: SysFiles, online: frozenset[int]) -> Mapping[int, int]:
-    """The kernel's cpu_capacity of each CPU: 1024 for the fastest kind of core. Not on x86."""
+    """The kernel's cpu_capacity of each CPU, 1024 for the fastest kind of core; empty on x86."""
     found = {cpu: files.read_number(f"{CPU_FOLDER}/cpu{cpu}/cpu_capacity") for cpu in online}
     return {cpu: capacity for cpu, capacity in found.items() if capacity is not None}
 
@@ -260,9 +260,10 @@ def _group_cpus(cpus: Iterable[int], key: Callable[[int], int]) -> Mapping[int, 
 def _split_peers(
     cpus: frozenset[int], peers: Callable[[int], frozenset[int] | None]
 ) -> Iterable[frozenset[int]]:
-    """The groups of CPUs that list each other as peers, by lowest CPU; one group where no peers are listed.
+    """Split CPUs into the groups that they list as peers, in the order of the lowest CPU of each group.
 
-    The groups are disjoint, also where files of several CPUs contradict each other: the lowest CPU decides.
+    A CPU without a list of peers is taken as a peer of all remaining CPUs. Groups are disjoint: if files of
+    several CPUs contradict each other, the file of the lowest CPU counts.
     """
     placed: frozenset[int] = frozenset()
     for cpu in sorted(cpus):

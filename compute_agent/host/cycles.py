@@ -1,7 +1,7 @@
-"""Cycles and instructions of threads, by hardware counters (perf_event_open(2)).
+"""CPU cycles and instructions of threads, from hardware counters (perf_event_open(2)).
 
-A thread has two counters that count together, in user and kernel mode, on any CPU. Most virtual machines have
-no such counters.
+The agent opens two counters for a thread. They count at the same time, in user and kernel mode, on any CPU.
+Most virtual machines have no such counters.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 _NUMBERS: Final = {"x86_64": 298, "aarch64": 241, "ppc64le": 319, "s390x": 331}
-"""Number of the system call by architecture. The C library has no function for it."""
+"""Number of the system call perf_event_open by architecture. The C library has no function for it."""
 
 HARDWARE: Final = ((0, 0), (0, 1))
-"""Type and number of the events: cycles (of the CPU, not of a clock), and instructions."""
+"""Type and number of the two events: PERF_COUNT_HW_CPU_CYCLES and PERF_COUNT_HW_INSTRUCTIONS."""
 
-# PERF_FORMAT_GROUP and PERF_FLAG_FD_CLOEXEC of perf_event.h, which have the same number by chance.
+# PERF_FORMAT_GROUP and PERF_FLAG_FD_CLOEXEC of perf_event.h, which happen to have the same value.
 _FORMAT_GROUP: Final = 1 << 3
 _CLOSE_ON_EXEC: Final = 1 << 3
 _ATTRIBUTES: Final = struct.Struct("=IIQQQQQIIQ")
@@ -31,11 +31,11 @@ _ATTRIBUTES: Final = struct.Struct("=IIQQQQQIIQ")
 _COUNTS: Final = struct.Struct("=QQQ")
 """The content of a read of two counters: their number, and their values."""
 
-# The rest is for sockets, files of resctrl counters and libvirt.
+# The other three quarters are for sockets, files of resctrl counters and libvirt.
 _SHARE_OF_FILES: Final = 4
-"""The part of the limit of open files that counters may use: one in this number."""
+"""Counters may use one in this number of the files that the agent may open."""
 
-# Answers of hosts without these events.
+# Errors of perf_event_open(2) on hosts without hardware counters.
 _NO_COUNTERS: Final = frozenset({errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP, errno.EINVAL})
 
 
@@ -48,15 +48,15 @@ class ThreadCycles:
 
 
 class CycleCounters(Protocol):
-    """Counts cycles of threads."""
+    """Counts cycles and instructions of threads."""
 
     @property
     def missing_reason(self) -> str:
-        """The reason why nothing can be counted; empty otherwise, and before the first read."""
+        """The reason why no thread can be counted; empty if threads are counted, or before the first read."""
         ...
 
     def read(self, threads: Collection[int]) -> Mapping[int, ThreadCycles]:
-        """The counts of these threads. From then on they are counted, and no others.
+        """Count exactly these threads from now on, and return their present counts by thread id.
 
         Threads that have ended, or cannot be counted, are left out.
         """
@@ -64,27 +64,28 @@ class CycleCounters(Protocol):
 
 
 class PerfEvents:
-    """Counts by perf events. Only one thread of the agent may use an object."""
+    """Counts cycles and instructions with perf events. Only one thread of the agent may use an object."""
 
     def __init__(
         self, events: tuple[tuple[int, int], tuple[int, int]] = HARDWARE, most: int | None = None
     ) -> None:
         """Count at most ``most`` threads, by default as many as the limit of open files allows.
 
-        More threads are not counted at all, since a part of a guest's threads has no meaning.
+        If there are more threads, none is counted, because the counts of some threads of a guest mean
+        nothing.
         """
         self.missing_reason = ""
         self._most = most
         self._events = events
         self._opened: dict[int, tuple[int, int]] = {}
-        """Two descriptors by thread; the first is read for both."""
+        """The descriptors of both counters by thread id. A read of the first one returns both counts."""
         self._last: Mapping[int, ThreadCycles] = {}
 
     def read(self, threads: Collection[int]) -> dict[int, ThreadCycles]:
-        """Count these threads, and no others, and return their counts."""
+        """Count exactly these threads from now on, and return their present counts by thread id."""
         most = _threads_allowed() if self._most is None else self._most
         if len(threads) > most:
-            # The same answer as where the kernel refuses a file, because an operator has the same remedy.
+            # Reported as EMFILE, the error of too many open files, because the remedy is the same.
             threads, self.missing_reason = (
                 (),
                 _explain_error(OSError(errno.EMFILE, os.strerror(errno.EMFILE))),
@@ -105,16 +106,16 @@ class PerfEvents:
                     continue  # other threads may belong to another user
                 self.missing_reason = _explain_error(error)
                 self._close_all()
-                return {}  # the same error would follow for all others
+                return {}  # such an error is one of the host, and would follow for all other threads
         if found or refused:
             self.missing_reason = "" if found else refused
         self._last = found
         return found
 
     def _count_thread(self, thread: int) -> ThreadCycles:
-        """The counts of a thread."""
-        # A counter that stands still is opened again: its thread sleeps, or has ended, and another thread may
-        # have the id by now.
+        """The counts of a thread, after opening its counters if necessary."""
+        # Counters that have not moved are opened again: their thread may have ended, and another thread may
+        # have its id by now. For a sleeping thread this does no harm.
         if thread in self._opened:
             counted = self._read(thread)
             if counted != self._last.get(thread):
@@ -152,15 +153,16 @@ def _threads_allowed() -> int:
 
 
 def _open_event(event: tuple[int, int], thread: int, group: int) -> int:
-    """Open a counter of a thread on all CPUs, and return its descriptor.
+    """Open a counter for a thread on all CPUs; return its descriptor.
 
-    :raises OSError: the kernel's, or ENOSYS on an architecture with an unknown number of the call.
+    :param group: the descriptor of the counter that leads the group; -1 to begin a group.
+    :raises OSError: the error of the kernel, or ENOSYS on an architecture that ``_NUMBERS`` lacks.
     """
     number = _NUMBERS.get(platform.machine())
     if number is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     kind, config = event
-    # The kernel tells the versions of this structure apart by its size; 64 bytes are the first one.
+    # The kernel recognises the version of this structure by its size; 64 bytes are the first version.
     attributes = _ATTRIBUTES.pack(kind, _ATTRIBUTES.size, config, 0, 0, _FORMAT_GROUP, 0, 0, 0, 0)
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor: int = libc.syscall(number, attributes, thread, -1, group, _CLOSE_ON_EXEC)

@@ -1,7 +1,7 @@
-"""Files that the kernel generates (/proc, /sys, cgroups), with few system calls each.
+"""Reads and writes files that the kernel generates (/proc, /sys, cgroups), with few system calls for each.
 
-Each round reads hundreds of them. :class:`SysFiles` reads files below a root, where any may be missing,
-unreadable or have odd content.
+A round of the agent reads hundreds of such files. :class:`SysFiles` reads files below a root, any of which
+may be missing, unreadable or have odd content.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 
 from compute_agent.model import cpuset
 
-# Nearly all of these files fit into one read of this size.
+# Bytes of one read(2). Nearly all files of the kernel are shorter.
 _CHUNK: Final = 1 << 16
 
 
@@ -27,7 +27,7 @@ def read(path: str, max_bytes: int | None = None) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         parts = []
-        # One read(2) of such a file may give less than there is.
+        # One read(2) of a file in /proc may return less than the whole content.
         while part := os.read(descriptor, _CHUNK if max_bytes is None else min(max_bytes, _CHUNK)):
             parts.append(part)
             if max_bytes is not None and (max_bytes := max_bytes - len(part)) == 0:
@@ -38,10 +38,10 @@ def read(path: str, max_bytes: int | None = None) -> bytes:
 
 
 def read_piece(path: str) -> bytes:
-    """The content of a file that the kernel generates as a whole, so that one read(2) has all of it.
+    """The content of a file that the kernel generates in one piece, so that one read(2) returns all of it.
 
-    All files of a cgroup are such, except for the lists of its processes and threads. So are masks of
-    interrupts, and the files ``stat`` and ``status`` of a process.
+    All files of a cgroup are generated in this way, except for the lists of its processes and threads. So are
+    masks of interrupts, and the files ``stat`` and ``status`` of a process.
 
     :raises OSError: the file cannot be read.
     """
@@ -50,7 +50,7 @@ def read_piece(path: str) -> bytes:
         found = os.read(descriptor, _CHUNK)
     finally:
         os.close(descriptor)
-    # A full buffer does not tell whether it was all of the file.
+    # If the buffer is full, the file may be longer, and is read again with the general function.
     return found if len(found) < _CHUNK else read(path)
 
 
@@ -63,10 +63,10 @@ def read_text(path: str) -> str:
 
 
 def read_optional(path: str) -> str | None:
-    """The content of a file as text; None where it is missing or cannot be read.
+    """The content of a file as text; None if it is missing or cannot be read.
 
-    Reading fails with ENODEV when a cgroup was removed or a CPU went offline meanwhile, with EOPNOTSUPP when
-    PSI is switched off, and in containers with EACCES.
+    A read fails with ENODEV if the cgroup was removed or the CPU went offline after the file was opened. It
+    fails with EOPNOTSUPP if PSI is switched off, and in containers with EACCES.
     """
     try:
         return read_text(path)
@@ -75,16 +75,16 @@ def read_optional(path: str) -> str | None:
 
 
 def read_boot_id(root: Path) -> str:
-    """The identifier of the boot of the host below ``root``; empty where the kernel has none."""
+    """The boot_id of the host below ``root``, which changes with each boot; empty if unknown."""
     return (read_optional(f"{root}/proc/sys/kernel/random/boot_id") or "").strip()
 
 
 def write_text(path: str, text: str) -> None:
-    """Write to an existing file with one system call, since the kernel parses each write by itself.
+    """Write to an existing file with one system call, because the kernel parses each write(2) separately.
 
     :raises OSError: the file is missing, or the kernel refused the text.
     """
-    # The kernel's files ignore O_TRUNC. The ordinary files of a test's tree must not keep older text.
+    # O_TRUNC is for the ordinary files of tests, which must not keep older text. Kernel files ignore it.
     descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     try:
         os.write(descriptor, text.encode())
@@ -93,11 +93,11 @@ def write_text(path: str, text: str) -> None:
 
 
 KTHREADD: Final = 2
-"""The number of the process that is the parent of all kernel threads."""
+"""The process id of kthreadd, the parent of all kernel threads."""
 
 
 def list_kernel_threads(root: Path) -> list[str] | None:
-    """The numbers of the kernel's threads on the host below ``root``; None if they cannot be read."""
+    """The process ids, as text, of the kernel threads of the host below ``root``; None if unreadable."""
     text = read_optional(f"{root}/proc/{KTHREADD}/task/{KTHREADD}/children")
     return None if text is None else text.split()
 
@@ -106,23 +106,23 @@ LOG = logging.getLogger(__name__)
 
 
 class SysFiles:
-    """The files of /sys and /proc below a root. An unreadable file is None.
+    """Reads files of /sys and /proc below a root; methods return None for an unreadable file.
 
-    A missing file is ordinary (old kernel, other architecture, container), so the caller logs it, once for
-    the whole host. A file with odd content is logged here.
+    Missing files are normal (old kernel, other architecture, container), so that the caller logs them, once
+    for the whole host. A file with odd content is logged here.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.contradictions: list[str] = []
-        """Paths of files that list peers of a CPU without that CPU itself."""
+        """Paths of files with peers of a CPU that do not list the CPU itself."""
 
     def text(self, path: str) -> str | None:
-        """The content of a file without blanks at its ends; None if it cannot be read."""
+        """The content of a file, without blanks and zero bytes at its ends; None if it cannot be read."""
         return self._read_stripped(path, read)
 
     def piece_text(self, path: str) -> str | None:
-        """The same of a file for which read_piece() is enough."""
+        """The content of a file as from text(), read with one system call as in read_piece()."""
         return self._read_stripped(path, read_piece)
 
     def _read_stripped(self, path: str, read_file: Callable[[str], bytes]) -> str | None:
@@ -131,13 +131,13 @@ class SysFiles:
         except FileNotFoundError:
             return None
         except OSError as error:
-            # A CPU that goes offline meanwhile answers ENODEV, some files in containers EACCES.
+            # ENODEV for a CPU that has just gone offline, EACCES for some files in containers.
             LOG.debug("Cannot read %s: %s", self.root / path, error)
             return None
         return content.strip("\0 \t\r\n")
 
     def read_number(self, path: str) -> int | None:
-        """The whole number in a file; None without one."""
+        """The integer in a file; None if the file is missing, empty or has other content."""
         text = self.text(path)
         if not text:
             return None
@@ -148,14 +148,14 @@ class SysFiles:
             return None
 
     def cpu_list(self, path: str) -> frozenset[int] | None:
-        """The CPUs of a list such as ``0-3,8``; an empty file is the empty set."""
+        """The CPUs in a file with a list such as ``0-3,8``; an empty file is the empty set."""
         return self._cpus(path, cpuset.parse)
 
     def cpus(self, folder: str, *names: str) -> frozenset[int] | None:
-        """The CPUs of the first readable file of ``names``.
+        """The CPUs in the first readable file of ``names``; None if no file is readable.
 
-        A file is a list where its name ends in ``list``, and a mask otherwise. Kernels before 2.6.26 have
-        only masks.
+        A file with a name that ends in ``list`` has a list, and other files have a mask. Kernels before
+        2.6.26 have only masks.
         """
         for name in names:
             parse = cpuset.parse if name.endswith("list") else cpuset.parse_mask
@@ -165,9 +165,9 @@ class SysFiles:
         return None
 
     def read_peers(self, cpu: int, folder: str, *names: str) -> frozenset[int] | None:
-        """The CPUs of the first file that lists ``cpu`` itself; None without such a file.
+        """The CPUs in the first file of ``names`` that lists ``cpu`` itself; None without such a file.
 
-        A file of a CPU that lists only others is wrong, and an empty one says nothing.
+        A file that lists other CPUs but not ``cpu`` is wrong, and is added to ``contradictions``.
         """
         for name in names:
             listed = self.cpus(folder, name)
@@ -178,13 +178,13 @@ class SysFiles:
         return None
 
     def list_numbers(self, folder: str, prefix: str, suffix: str = "") -> Iterator[int]:
-        """The numbers N of the entries ``prefixNsuffix`` of a folder, ascending; none without the folder."""
+        """The numbers N of the entries ``prefixNsuffix`` of a folder, ascending; empty without the folder."""
         pattern = re.compile(re.escape(prefix) + r"([0-9]+)" + re.escape(suffix), re.ASCII)
         matches = map(pattern.fullmatch, self.list_names(folder))
         return iter(sorted(int(match[1]) for match in matches if match))
 
     def list_names(self, folder: str) -> list[str]:
-        """The sorted names in a folder; none without the folder."""
+        """The sorted names in a folder; empty if the folder is missing."""
         try:
             return sorted(os.listdir(f"{self.root}/{folder}"))
         except OSError as error:
@@ -192,7 +192,7 @@ class SysFiles:
             return []
 
     def list_folders(self, folder: str) -> list[str]:
-        """The sorted names of folders in a folder, without links; none without the folder."""
+        """The sorted names of folders in a folder, without symbolic links; empty if the folder is missing."""
         try:
             with os.scandir(f"{self.root}/{folder}") as entries:
                 return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
@@ -201,7 +201,7 @@ class SysFiles:
             return []
 
     def read_link(self, path: str) -> str | None:
-        """The text of a symbolic link; None where there is none."""
+        """The target of a symbolic link as text; None if it is missing."""
         try:
             return os.readlink(self.root / path)
         except OSError as error:

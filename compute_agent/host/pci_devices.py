@@ -1,7 +1,7 @@
 """The PCI devices of the host, from /sys/bus/pci/devices.
 
-File formats: Documentation/ABI/testing/sysfs-bus-pci of the kernel. The real path of a device is its way from
-the root complex through bridges and switches: ``devices/pci0000:80/0000:80:02.0/0000:81:00.0``.
+File formats: Documentation/ABI/testing/sysfs-bus-pci of the kernel. The real path of a device has its root
+complex and the bridges and switches above it: ``devices/pci0000:80/0000:80:02.0/0000:81:00.0``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MAX_TYPES: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class PciLink:
-    """The PCI Express link of a device, in GT/s and lanes. Fields are None where the kernel shows none."""
+    """The PCI Express link of a device: speeds in GT/s and widths in lanes. None is an unknown value."""
 
     speed: float | None = None
     width: int | None = None
@@ -42,13 +42,13 @@ class PciLink:
 
     @property
     def share(self) -> float | None:
-        """The present part of the bandwidth that the device supports, from 0 to 1; None if unknown."""
+        """The bandwidth of the link as a part, from 0 to 1, of the device's maximum; None if unknown."""
         if not (self.speed and self.width and self.max_speed and self.max_width):
             return None
         return min(1.0, self.speed * self.width / (self.max_speed * self.max_width))
 
     def __str__(self) -> str:
-        """Speed and lanes, such as ``16 GT/s x8 of 32 GT/s x16``; empty where the kernel shows none."""
+        """Speed and lanes, such as ``16 GT/s x8 of 32 GT/s x16``; empty if unknown."""
         if self.share is None:
             return ""
         now, most = f"{self.speed:g} GT/s x{self.width}", f"{self.max_speed:g} GT/s x{self.max_width}"
@@ -60,7 +60,8 @@ class PciLink:
 
         A low speed is not a fault: devices that save power lower it.
         """
-        # A width of 0 is a link that is down or a virtual function, which has no link of its own.
+        # A width of 0 means that the link is down, or that the device is a virtual function, which has no
+        # link.
         return bool(self.width and self.max_width and self.width < self.max_width)
 
 
@@ -68,7 +69,7 @@ class PciLink:
 class MdevType:
     """A type of mediated devices (Documentation/driver-api/vfio-mediated-device.rst).
 
-    :ivar available: the number of devices of the type that can still be made.
+    :ivar available: the number of further devices of the type that can be created now.
     """
 
     id: str
@@ -81,19 +82,23 @@ class PciDevice:
     """A function of a PCI device.
 
     :ivar address: ``DDDD:BB:SS.F`` in lower case.
-    :ivar vendor_id: four hexadecimal digits in lower case; ``product_id`` likewise.
+    :ivar vendor_id: four hexadecimal digits in lower case.
+    :ivar product_id: four hexadecimal digits in lower case.
     :ivar class_code: base class, subclass and interface, such as 0x030200 for a 3D controller.
-    :ivar numa_node: the node by the kernel, of the device or else of its nearest bridge; None where no file
-        says. A guess would place guests on the wrong node.
-    :ivar physical_function: the address of the function that a virtual function belongs to.
-    :ivar max_virtual: the most virtual functions that a physical function can have.
+    :ivar numa_node: the NUMA node of the device or else of its nearest bridge, from the kernel. None if no
+        file has it, because a guess could place guests on the wrong node.
+    :ivar physical_function: the address of the physical function of a virtual function; None for others.
+    :ivar max_virtual: the maximum number of virtual functions of a physical function.
+    :ivar virtual_functions: the addresses of the present virtual functions.
     :ivar bridges: the addresses of the bridges above the device, the root port first.
-    :ivar root_complex: such as ``pci0000:80``; empty if the path does not show the root complex.
-    :ivar iommu_group: None where the IOMMU is off. Such a device cannot be given to a guest.
-    :ivar mdev_types: the types of mediated devices that it can make.
-    :ivar vgpu_type: the number of the vGPU type of a virtual function by NVIDIA's driver, 0 without one yet;
-        None: the driver has no such file.
-    :ivar model: the model and serial number of an NVMe controller.
+    :ivar root_complex: the root complex, such as ``pci0000:80``; empty if the path does not show it.
+    :ivar iommu_group: the number of the IOMMU group. None: the IOMMU is off, and no guest can have the
+        device.
+    :ivar driver: the name of the driver in use; empty without one.
+    :ivar mdev_types: the types of mediated devices that the device supports.
+    :ivar vgpu_type: the number of the vGPU type that NVIDIA's driver has set for a virtual function; 0: none
+        yet. None: the driver has no such file.
+    :ivar model: the model and serial number of an NVMe controller; empty for others.
     """
 
     address: str
@@ -115,12 +120,12 @@ class PciDevice:
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The root complex and the bridges above the device; empty where sysfs does not show them."""
+        """The root complex and then the bridges above the device; empty if sysfs does not show them."""
         return (self.root_complex, *self.bridges) if self.root_complex else ()
 
     @property
     def is_bridge(self) -> bool:
-        """Whether the device connects others, so that no guest can have it."""
+        """Whether the device is a bridge, which connects other devices and cannot be given to a guest."""
         return self.class_code >> 16 == _BRIDGE_CLASS
 
     @property
@@ -135,17 +140,18 @@ class PciDevice:
 
 
 def read_pci_devices(root: Path) -> tuple[PciDevice, ...]:
-    """Read the PCI devices of the host with its /sys below ``root``, by address; none without the folder.
+    """Read the PCI devices of the host with its /sys below ``root``, sorted by address.
 
-    A device that disappears meanwhile, or has no readable vendor, is left out.
+    A device that disappears during the read, or has no readable vendor, is left out.
     """
     return _read_all(root, _read_device)
 
 
 def read_lasting_facts(root: Path) -> tuple[PciDevice, ...]:
-    """Read the PCI devices without the facts that change as guests get them and give them back.
+    """Read the PCI devices without the facts that change when a guest gets a device or returns it.
 
-    Links and mdev types are left out, as a read of theirs may wait for the device or its driver.
+    Driver, link, mdev types and model are left out. The files of links and mdev types may also make a reader
+    wait for the device or its driver.
     """
     return _read_all(root, _read_lasting)
 
@@ -158,19 +164,19 @@ def _read_all(root: Path, read_device: Callable[[SysFiles, str], PciDevice | Non
 
 
 def read_pci_device(root: Path, address: str) -> PciDevice | None:
-    """Read one device, without the node of its bridges; None if it is gone."""
+    """Read one device; None if it is gone. Its ``numa_node`` is only its own, not that of a bridge."""
     return _read_device(SysFiles(root), address)
 
 
 def read_pci_link(root: Path, address: str) -> PciLink:
-    """Read the link of a device; without values if it is gone."""
+    """Read the PCI Express link of a device; all values are None if the device is gone."""
     return _read_link(SysFiles(root), address)
 
 
 def pci_addresses(root: Path) -> tuple[str, ...]:
-    """List the addresses of the PCI devices that are there now.
+    """List the addresses of the present PCI devices.
 
-    The function reads one folder, so that each round can call it.
+    The function reads a single folder, and is cheap enough for each round.
     """
     return tuple(SysFiles(root).list_names(PCI_DEVICES))
 
@@ -184,7 +190,8 @@ def _read_device(files: SysFiles, address: str) -> PciDevice | None:
         driver=_link_name(files, f"{folder}/driver"),
         link=_read_link(files, address),
         mdev_types=tuple(_read_mdev_types(files, f"{folder}/mdev_supported_types")),
-        # The driver of an NVMe controller tells its model, and goes as a guest gets the controller.
+        # The kernel shows the model only while the NVMe driver is bound, not while a guest has the
+        # controller.
         model=_read_model(files, f"{folder}/nvme"),
     )
 
@@ -235,14 +242,14 @@ def _read_mdev_types(files: SysFiles, folder: str) -> Iterable[MdevType]:
 
 
 def _read_model(files: SysFiles, folder: str) -> str:
-    """Model and serial number of the NVMe controller of a device; empty without one."""
+    """Model and serial number of a device that is an NVMe controller; empty for other devices."""
     controllers = files.list_names(folder)[:1]
     parts = (files.text(f"{folder}/{name}/{each}") or "" for name in controllers for each in _NVME_FILES)
     return printable_text(" ".join(" ".join(parts).split()))
 
 
 def _read_node(files: SysFiles, folder: str) -> int | None:
-    """The NUMA node; None at -1, by which firmware says nothing."""
+    """The NUMA node of a device; None without one. The kernel shows -1 if the firmware names no node."""
     node = files.read_number(f"{folder}/numa_node")
     return None if node is None or node < 0 else node
 
@@ -254,7 +261,7 @@ def _read_hex(files: SysFiles, path: str) -> int | None:
 
 
 def _read_speed(files: SysFiles, path: str) -> float | None:
-    """The speed in GT/s; None for "Unknown speed"."""
+    """The speed of a link in GT/s; None for other texts, such as "Unknown speed"."""
     match = _SPEED.match(files.text(path) or "")
     return None if match is None else float(match[1])
 
@@ -264,7 +271,7 @@ def _link_name(files: SysFiles, path: str) -> str:
 
 
 def _link_target(files: SysFiles, path: str) -> str | None:
-    """The address that a link leads to."""
+    """The PCI address at the end of a symbolic link; None without one."""
     name = _link_name(files, path)
     return name if PCI_ADDRESS.fullmatch(name) else None
 
@@ -272,7 +279,7 @@ def _link_target(files: SysFiles, path: str) -> str | None:
 def _path_above(path: Path, address: str) -> tuple[str, tuple[str, ...]]:
     """The root complex and the bridges on the real path of a device."""
     parts = Path(os.path.realpath(path)).parts
-    # Names below the last root complex only: the tree may lie below a folder of any name.
+    # Only names after the last root complex count, because a captured tree may be below any folder.
     start = max((i for i, part in enumerate(parts) if _ROOT_COMPLEX.fullmatch(part)), default=None)
     if start is None:
         return "", ()
@@ -281,7 +288,7 @@ def _path_above(path: Path, address: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _with_nodes_of_bridges(devices: Iterable[PciDevice]) -> tuple[PciDevice, ...]:
-    """The devices, where each without a node has that of its physical function or nearest bridge."""
+    """The devices, with a missing NUMA node replaced by that of the physical function or nearest bridge."""
     by_address = {device.address: device for device in devices}
 
     def node_of(device: PciDevice) -> int | None:

@@ -1,7 +1,8 @@
 """Events of the kernel about PCI devices, from a netlink socket (``NETLINK_KOBJECT_UEVENT``).
 
-Format: a header such as ``add@/devices/pci0000:80/0000:80:01.0``, then ``KEY=value`` fields, each ended by a
-zero byte (kernel: lib/kobject_uevent.c). The kernel sends them to group 1; udev's own events are in group 2.
+An event is a header such as ``add@/devices/pci0000:80/0000:80:01.0``, and then ``KEY=value`` fields, each
+ended by a zero byte (kernel: lib/kobject_uevent.c). The kernel sends events to group 1 of the socket's
+protocol, and udev sends its own to group 2.
 """
 
 from __future__ import annotations
@@ -15,26 +16,29 @@ from typing import Final
 LOG = logging.getLogger(__name__)
 
 _KOBJECT_UEVENT: Final = 15
-"""``NETLINK_KOBJECT_UEVENT`` of linux/netlink.h, which Python does not name."""
+"""``NETLINK_KOBJECT_UEVENT`` of linux/netlink.h, for which Python's socket module has no name."""
 _KERNEL_GROUP: Final = 1
 _KERNEL_PORT: Final = 0
 _MAX_BYTES: Final = 8192
-"""More than the kernel's UEVENT_BUFFER_SIZE of 2048."""
+"""Size of the buffer for one event, above the kernel's UEVENT_BUFFER_SIZE of 2048."""
 _MAX_READ: Final = 4096
-"""Maximum number of events of one look: a storm of them must not hold the reader up."""
+"""Maximum number of events that one call reads, so that a storm of events does not keep the caller busy."""
 _OF_PCI: Final = b"SUBSYSTEM=pci"
 
 
 class PciEvents:
-    """Counts events about PCI devices. Without the socket it counts none. For one thread."""
+    """Counts events about PCI devices; none if the socket cannot be opened. Only one thread may use it."""
 
     def __init__(self, open_socket: Callable[[], socket.socket | None] | None = None) -> None:
-        """``open_socket`` makes a socket that does not block; by default the kernel's."""
+        """``open_socket`` opens a non-blocking socket; by default that of the kernel's events."""
         self._socket = (open_socket or _open_socket)()
         self._count = 0
 
     def count_events(self) -> int:
-        """Read the events that wait, and return the number of all so far. Lost events count as one."""
+        """Read the pending events; return the number of events about PCI devices so far.
+
+        Events that the kernel has dropped count as one. A changed number means that devices may have changed.
+        """
         for _ in range(_MAX_READ if self._socket is not None else 0):
             try:
                 found = self._read_event()
@@ -42,7 +46,8 @@ class PciEvents:
                 break
             except OSError as error:
                 self._count += 1
-                # The kernel drops events when the buffer of the socket is full. Others are no reason to stop.
+                # ENOBUFS: the kernel has dropped events, because the buffer of the socket was full. Later
+                # events still arrive. After any other error the socket is closed.
                 if error.errno != errno.ENOBUFS:
                     LOG.warning("Events of devices are not read any more, devices are polled: %s", error)
                     self.close()
@@ -52,8 +57,11 @@ class PciEvents:
         return self._count
 
     def _read_event(self) -> bool:
-        """Read one event, and return whether it is of a PCI device; may raise OSError."""
-        # For the type checker: count_events() reads only with a socket.
+        """Read one event; return whether it is about a PCI device.
+
+        :raises OSError: the socket has no event, or has failed.
+        """
+        # count_events() calls this method only with a socket.
         assert self._socket is not None
         content, sender = self._socket.recvfrom(_MAX_BYTES)
         return is_pci_event(content, sender[0])
@@ -68,7 +76,8 @@ class PciEvents:
 def is_pci_event(content: bytes, port: int) -> bool:
     """Whether a message is an event of the kernel about a PCI device.
 
-    :param port: the netlink port of the sender. Any process with privileges could send to the group.
+    :param port: the netlink port of the sender, which is 0 for the kernel. A privileged process may send
+        messages to the group, too.
     """
     return port == _KERNEL_PORT and _OF_PCI in content.split(b"\0")
 
