@@ -466,7 +466,7 @@ def test_a_driver_without_libvirtd_says_so_and_waits_for_it(libvirtd):
 
 
 def test_a_driver_waits_until_another_agent_of_the_same_guests_is_gone(libvirtd):
-    domain, others = libvirtd.run(), ["another agent (pid 7) looks after them"]
+    domain, others = libvirtd.run(), ["another agent (pid 7) already manages them"]
 
     def check_lock():
         if others:
