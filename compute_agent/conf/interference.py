@@ -45,7 +45,7 @@ OPTS: Final = [
     cfg.ListOpt(
         "consenting",
         default=[],
-        help="Classes whose guests the agent may limit to protect another guest of their own class. The"
+        help="Classes of guests that the agent may limit to protect another guest of the same class. The"
         " agent limits guests of other classes only to protect a guest of a higher class. The agent"
         " never limits a guest above [qos] highest_class.",
     ),

@@ -231,8 +231,8 @@ QOS_CLASS_OPTS: Final = [
         min=1,
         max=49,
         help="Realtime priority of guest CPUs on dedicated CPUs (SCHED_FIFO; SCHED_RR for process"
-        " guests). The agent does not change guests whose threads another program has made realtime,"
-        " as Nova does for hw:cpu_realtime. The kernel's interrupt threads have priority 50."
+        " guests). The agent does not change guests with realtime threads of another program,"
+        " as Nova makes them for hw:cpu_realtime. The kernel's interrupt threads have priority 50."
         " Default: no realtime priority.",
     ),
     cfg.StrOpt(
