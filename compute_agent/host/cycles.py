@@ -1,7 +1,7 @@
-"""CPU cycles and instructions of threads, from hardware counters (perf_event_open(2)).
+"""Cycles and instructions of threads, from hardware counters (perf_event_open(2)).
 
-The agent opens two counters for a thread. They count at the same time, in user and kernel mode, on any CPU.
-Most virtual machines have no such counters.
+A thread has two counters, which count at the same time, in user and kernel mode, on any CPU. Most virtual
+machines have no such counters.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 _NUMBERS: Final = {"x86_64": 298, "aarch64": 241, "ppc64le": 319, "s390x": 331}
-"""Number of the system call perf_event_open by architecture. The C library has no function for it."""
+"""The number of the system call by architecture, because the C library has no function for it."""
 
 HARDWARE: Final = ((0, 0), (0, 1))
-"""Type and number of the two events: PERF_COUNT_HW_CPU_CYCLES and PERF_COUNT_HW_INSTRUCTIONS."""
+"""The type and number of the two events: cycles of the CPU (and not of a clock), and instructions."""
 
 # PERF_FORMAT_GROUP and PERF_FLAG_FD_CLOEXEC of perf_event.h, which happen to have the same value.
 _FORMAT_GROUP: Final = 1 << 3
@@ -29,19 +29,19 @@ _CLOSE_ON_EXEC: Final = 1 << 3
 _ATTRIBUTES: Final = struct.Struct("=IIQQQQQIIQ")
 """``struct perf_event_attr`` in its first version: type, size, config, period, sample type, read format..."""
 _COUNTS: Final = struct.Struct("=QQQ")
-"""The content of a read of two counters: their number, and their values."""
+"""The content of a read of two counters: their number, and their two values."""
 
-# The other three quarters are for sockets, files of resctrl counters and libvirt.
+# The rest of the open files is for sockets, resctrl counters and libvirt.
 _SHARE_OF_FILES: Final = 4
-"""Counters may use one in this number of the files that the agent may open."""
+"""The divisor of the limit of open files: counters may use one in this number of files."""
 
-# Errors of perf_event_open(2) on hosts without hardware counters.
+# The kernel's errors on hosts that do not have these events.
 _NO_COUNTERS: Final = frozenset({errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP, errno.EINVAL})
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadCycles:
-    """Cycles and instructions of a thread since its counters were opened."""
+    """The cycles and instructions of a thread since its counters were opened."""
 
     cycles: int
     instructions: int
@@ -52,40 +52,41 @@ class CycleCounters(Protocol):
 
     @property
     def missing_reason(self) -> str:
-        """The reason why no thread can be counted; empty if threads are counted, or before the first read."""
+        """The reason why nothing can be counted; empty if counting works, and before the first read."""
         ...
 
     def read(self, threads: Collection[int]) -> Mapping[int, ThreadCycles]:
-        """Count exactly these threads from now on, and return their present counts by thread id.
+        """The counts of these threads.
 
-        Threads that have ended, or cannot be counted, are left out.
+        Threads that were counted before and are missing here are no longer counted.
+
+        Threads that have ended or cannot be counted are missing in the result.
         """
         ...
 
 
 class PerfEvents:
-    """Counts cycles and instructions with perf events. Only one thread of the agent may use an object."""
+    """Counts cycles through perf events. Only one thread of the agent may use an object of this class."""
 
     def __init__(
         self, events: tuple[tuple[int, int], tuple[int, int]] = HARDWARE, most: int | None = None
     ) -> None:
-        """Count at most ``most`` threads, by default as many as the limit of open files allows.
+        """Count at most ``most`` threads; None: as many as the limit of open files allows.
 
-        If there are more threads, none is counted, because the counts of some threads of a guest mean
-        nothing.
+        If there are more threads, none is counted, because counts of some threads of a guest would mislead.
         """
         self.missing_reason = ""
         self._most = most
         self._events = events
         self._opened: dict[int, tuple[int, int]] = {}
-        """The descriptors of both counters by thread id. A read of the first one returns both counts."""
+        """The two file descriptors of each thread. A read of the first one returns both counts."""
         self._last: Mapping[int, ThreadCycles] = {}
 
     def read(self, threads: Collection[int]) -> dict[int, ThreadCycles]:
-        """Count exactly these threads from now on, and return their present counts by thread id."""
+        """Count these threads and no others, and return their counts."""
         most = _threads_allowed() if self._most is None else self._most
         if len(threads) > most:
-            # Reported as EMFILE, the error of too many open files, because the remedy is the same.
+            # Reported like a refused file, because an operator has the same remedy.
             threads, self.missing_reason = (
                 (),
                 _explain_error(OSError(errno.EMFILE, os.strerror(errno.EMFILE))),
@@ -99,23 +100,23 @@ class PerfEvents:
             # The thread has ended since it was listed.
             except ProcessLookupError:
                 continue
-            # The kernel shows a counter in error state as an empty file, which cannot be unpacked.
+            # A read of a counter in error state returns nothing, which cannot be unpacked.
             except (OSError, struct.error) as error:
                 if isinstance(error, PermissionError):
                     refused = _explain_error(error)
-                    continue  # other threads may belong to another user
+                    continue  # Other threads may belong to another user.
                 self.missing_reason = _explain_error(error)
                 self._close_all()
-                return {}  # such an error is one of the host, and would follow for all other threads
+                return {}  # All other threads would have the same error.
         if found or refused:
             self.missing_reason = "" if found else refused
         self._last = found
         return found
 
     def _count_thread(self, thread: int) -> ThreadCycles:
-        """The counts of a thread, after opening its counters if necessary."""
-        # Counters that have not moved are opened again: their thread may have ended, and another thread may
-        # have its id by now. For a sleeping thread this does no harm.
+        """The counts of one thread."""
+        # If a counter has not moved, its thread sleeps or has ended, and another thread may have the id by
+        # now. So the counter is opened again.
         if thread in self._opened:
             counted = self._read(thread)
             if counted != self._last.get(thread):
@@ -153,16 +154,16 @@ def _threads_allowed() -> int:
 
 
 def _open_event(event: tuple[int, int], thread: int, group: int) -> int:
-    """Open a counter for a thread on all CPUs; return its descriptor.
+    """Open a counter for a thread on all CPUs, and return its file descriptor.
 
-    :param group: the descriptor of the counter that leads the group; -1 to begin a group.
-    :raises OSError: the error of the kernel, or ENOSYS on an architecture that ``_NUMBERS`` lacks.
+    :param group: the descriptor of the first counter of the thread; -1: this is the first one.
+    :raises OSError: the kernel refuses it; ENOSYS: the number of the system call is not known.
     """
     number = _NUMBERS.get(platform.machine())
     if number is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     kind, config = event
-    # The kernel recognises the version of this structure by its size; 64 bytes are the first version.
+    # The kernel distinguishes versions of this structure by its size; 64 bytes stand for the first version.
     attributes = _ATTRIBUTES.pack(kind, _ATTRIBUTES.size, config, 0, 0, _FORMAT_GROUP, 0, 0, 0, 0)
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor: int = libc.syscall(number, attributes, thread, -1, group, _CLOSE_ON_EXEC)

@@ -1,19 +1,20 @@
 """NUMA nodes with their CPUs, huge pages and distances, and the type of their memory.
 
-No file of the kernel has the type of a node's memory. The first of these sources that determines it counts:
+No file of the kernel shows the type. The first of these sources that knows the node decides:
 
 - NVIDIA's driver names the node of a GPU's memory (``/proc/driver/nvidia/gpus/*/numa_status``).
-- The driver ``kmem`` has turned a DAX device into the memory of a node (``target_node``), and the path of the
-  device shows its bus. Persistent memory is below a bus of NVDIMMs, and CXL memory below a region of CXL.
-- The speed of the node is compared with that of nodes with CPUs. The speed is the kernel's memory tier, and
-  the bandwidth and latency that the firmware reports (HMAT: ``accessN/initiators``). Memory with twice the
-  bandwidth or in a faster tier is HBM. Slower memory is CXL memory if the host has such devices.
+- The driver ``kmem`` has made memory of a DAX device (``target_node``), and the path of the device contains
+  its bus. Persistent memory is below a bus of NVDIMMs, CXL memory below a region of CXL.
+- The speed of the node is compared with the speed of nodes with CPUs. The speed is the kernel's memory tier,
+  and the bandwidth from the firmware (HMAT: ``accessN/initiators``). Memory with twice the bandwidth or a
+  faster tier is HBM. Slower memory is CXL memory if the host has such devices.
 - A node with CPUs has DRAM.
 
-The type of a node without CPUs is unknown if no source determines it.
+If no source knows a node without CPUs, its memory has no type.
 
-File formats: Documentation/ABI/stable/sysfs-devices-node, Documentation/admin-guide/mm/numaperf.rst,
-Documentation/ABI/testing/sysfs-bus-dax, sysfs-kernel-mm-memory-tiers and sysfs-bus-cxl of the kernel.
+The file formats are those of Documentation/ABI/stable/sysfs-devices-node,
+Documentation/admin-guide/mm/numaperf.rst, Documentation/ABI/testing/sysfs-bus-dax,
+sysfs-kernel-mm-memory-tiers and sysfs-bus-cxl of the kernel.
 """
 
 from __future__ import annotations
@@ -38,15 +39,15 @@ _MEM_TOTAL: Final = re.compile(r"(?:^|\s)MemTotal:\s*([0-9]+)\s*kB", re.ASCII)
 
 
 def read_memory_kib(files: SysFiles, path: str = "proc/meminfo") -> int:
-    """MemTotal of /proc/meminfo or of a node's meminfo, in KiB; 0 where it is missing."""
+    """MemTotal of /proc/meminfo or of a node's meminfo, in KiB; 0 if the file is missing."""
     match = _MEM_TOTAL.search(files.text(path) or "")
     return int(match[1]) if match else 0
 
 
 def read_nodes(files: SysFiles, online: frozenset[int]) -> tuple[NumaNode, ...]:
-    """Read the NUMA nodes, sorted by id, including nodes without CPUs or memory.
+    """Read the NUMA nodes, ordered by id, including nodes without CPUs or memory.
 
-    On a kernel without NUMA, which has no folders of nodes, node 0 has all CPUs and all memory.
+    A kernel without NUMA has no folders of nodes. Then there is one node 0 with all CPUs and all memory.
     """
     ids = list(files.list_numbers(NODE_FOLDER, "node"))
     if not ids:
@@ -61,7 +62,7 @@ def read_nodes(files: SysFiles, online: frozenset[int]) -> tuple[NumaNode, ...]:
             LOG.warning("The CPUs of NUMA node %d are not known", node)
         memory_kib = read_memory_kib(files, f"{folder}/meminfo")
         if len(ids) == 1:
-            # The value of the node is too small after memory was added to the running machine.
+            # If memory was plugged in while the machine ran, the node's own value may be too small.
             memory_kib = max(memory_kib, read_memory_kib(files))
         huge_pages = _huge_pages(files, f"{folder}/hugepages")
         nodes.append(NumaNode(node, (cpus or frozenset()) & online, memory_kib, huge_pages))
@@ -71,9 +72,9 @@ def read_nodes(files: SysFiles, online: frozenset[int]) -> tuple[NumaNode, ...]:
 
 
 def node_overlaps(nodes: Iterable[NumaNode]) -> tuple[str, ...]:
-    """A warning for each pair of nodes with common CPUs.
+    """A warning for each pair of nodes that have CPUs in common.
 
-    The kernel has each CPU on one node, except for emulated nodes (``numa=fake``).
+    The kernel has each CPU on one node only, except for emulated nodes (``numa=fake``).
     """
     ordered = sorted(nodes, key=lambda node: node.id)
     return tuple(
@@ -86,13 +87,13 @@ def node_overlaps(nodes: Iterable[NumaNode]) -> tuple[str, ...]:
 
 
 def read_distances(files: SysFiles, nodes: tuple[NumaNode, ...]) -> Mapping[int, Mapping[int, int]]:
-    """Read the distances between nodes, by node and other node; empty unless the kernel has all of them."""
+    """The distances between all nodes, as in ACPI's SLIT; empty if the kernel lacks any of them."""
     ids = [node.id for node in nodes]
     matrix: dict[int, Mapping[int, int]] = {}
     for node in ids:
         text = files.text(f"{NODE_FOLDER}/node{node}/distance")
         row = text.split() if text else []
-        # A row has a column for each online node, in ascending order; numbers of nodes may have gaps.
+        # A row has a column for each online node in ascending order, even if the node numbers have gaps.
         if len(row) != len(ids) or not all(column.isdecimal() for column in row):
             if len(ids) > 1:
                 LOG.info("The distances of NUMA node %d are not known: no distance is used", node)
@@ -102,7 +103,7 @@ def read_distances(files: SysFiles, nodes: tuple[NumaNode, ...]) -> Mapping[int,
 
 
 def read_tiers(files: SysFiles) -> Mapping[int, int]:
-    """Read the memory tiers of NUMA nodes; a lower tier is faster. Empty before Linux 6.1."""
+    """The memory tier of each NUMA node; a lower tier is faster memory. Empty before Linux 6.1."""
     return {
         node: tier
         for tier in files.list_numbers(TIER_FOLDER, "memory_tier")
@@ -112,7 +113,7 @@ def read_tiers(files: SysFiles) -> Mapping[int, int]:
 
 def _huge_pages(files: SysFiles, folder: str) -> Mapping[int, int]:
     sizes = files.list_numbers(folder, "hugepages-", "kB")
-    # nr_hugepages includes pages in use, because an inventory has all pages of the node.
+    # nr_hugepages includes pages in use: an inventory contains all that the node has.
     return {size: files.read_number(f"{folder}/hugepages-{size}kB/nr_hugepages") or 0 for size in sizes}
 
 
@@ -122,7 +123,7 @@ CXL_DEVICES: Final = "sys/bus/cxl/devices"
 NVIDIA_GPUS: Final = "proc/driver/nvidia/gpus"
 
 HBM_BANDWIDTH: Final = 2
-"""The minimum bandwidth of HBM, as a multiple of the bandwidth of DRAM on the same host."""
+"""The least bandwidth of HBM, as a multiple of the bandwidth of DRAM on the same host."""
 
 _DAX_DEVICE: Final = re.compile(r"dax[0-9]+\.[0-9]+", re.ASCII)
 _CXL_MEMORY: Final = re.compile(r"mem[0-9]+", re.ASCII)
@@ -133,9 +134,10 @@ _GPU_NODE: Final = re.compile(r"^Node:\s*([0-9]{1,9})\s*$", re.ASCII | re.MULTIL
 
 @dataclass(frozen=True, slots=True)
 class MemorySpeed:
-    """The speed of a node's memory from the firmware (HMAT), 0 if unknown.
+    """The speed of memory from the firmware's HMAT, as the kernel shows it; 0: not known.
 
-    The bandwidth is in MiB a second, and the latency in nanoseconds.
+    :ivar bandwidth: MiB/s.
+    :ivar latency: nanoseconds.
     """
 
     bandwidth: int = 0
@@ -144,11 +146,12 @@ class MemorySpeed:
 
 @dataclass(frozen=True, slots=True)
 class MemoryEvidence:
-    """Facts from files about the memory of NUMA nodes, by id of the node.
+    """The content of files about the memory of NUMA nodes. Nodes are given by their ids.
 
-    :ivar gpus: nodes with memory of GPUs.
-    :ivar devices: the types of memory on DAX devices, as far as the path of the device shows it.
-    :ivar tiers: the kernel's memory tiers; a lower one is faster.
+    :ivar gpus: the nodes with memory of NVIDIA GPUs.
+    :ivar devices: the type of memory of nodes that come from a DAX device of a known type.
+    :ivar speeds: the speed of each node from the firmware.
+    :ivar tiers: the kernel's memory tier of each node.
     :ivar has_cxl: whether the host has CXL devices with memory.
     """
 
@@ -158,14 +161,17 @@ class MemoryEvidence:
     tiers: Mapping[int, int] = field(default_factory=dict)
     has_cxl: bool = False
     special: frozenset[int] = frozenset()
-    """Nodes with memory that the firmware keeps for a special purpose (DAX devices ``hmem``)."""
+    """The nodes with memory that the firmware reserves for a special purpose (DAX devices ``hmem``)."""
 
 
 def read_evidence(files: SysFiles, nodes: Iterable[NumaNode], tiers: Mapping[int, int]) -> MemoryEvidence:
-    """Read the files about the memory of ``nodes``; ``tiers`` are the kernel's memory tiers of nodes."""
+    """Read the files about the memory of nodes.
+
+    :param tiers: the kernel's memory tier of each node.
+    """
     devices: dict[int, MemoryType] = {}
     special: set[int] = set()
-    # Only devices of the driver kmem: with another driver, programs use the device as a file.
+    # A DAX device with another driver is a file for programs, and its memory belongs to no node.
     for name in filter(_DAX_DEVICE.fullmatch, files.list_names(DAX_MEMORY)):
         target = files.read_number(f"{DAX_DEVICES}/{name}/target_node")
         path = files.read_link(f"{DAX_DEVICES}/{name}") or ""
@@ -189,10 +195,10 @@ def read_evidence(files: SysFiles, nodes: Iterable[NumaNode], tiers: Mapping[int
 
 
 def tell_types(nodes: Iterable[NumaNode], evidence: MemoryEvidence) -> dict[int, MemoryType]:
-    """Determine the type of memory of each node that has memory; nodes of an unknown type are left out."""
+    """The type of memory of each node with memory; nodes with an unknown type are left out."""
     with_memory = [node for node in nodes if node.memory_kib]
     by_device = {**evidence.devices, **dict.fromkeys(evidence.gpus, MemoryType.GPU)}
-    # Other nodes are compared with the speed of nodes with CPUs and ordinary memory.
+    # All other nodes are compared with the nodes that have CPUs and ordinary memory.
     usual = [node.id for node in with_memory if node.cpus and node.id not in evidence.special]
     usual = [node for node in usual if node not in by_device]
     found = {}
@@ -208,7 +214,10 @@ def tell_types(nodes: Iterable[NumaNode], evidence: MemoryEvidence) -> dict[int,
 
 
 def _by_speed(node: int, usual: Iterable[int], evidence: MemoryEvidence) -> MemoryType | None:
-    """The type of a node's memory by comparison with the speed of the ``usual`` nodes; None if unknown."""
+    """The type of memory that is clearly faster or slower than that of the ``usual`` nodes.
+
+    None if it is neither.
+    """
     beside = [evidence.speeds.get(other, MemorySpeed()) for other in usual]
     bandwidth = max((speed.bandwidth for speed in beside), default=0)
     latency = max((speed.latency for speed in beside), default=0)
@@ -228,10 +237,7 @@ def _by_speed(node: int, usual: Iterable[int], evidence: MemoryEvidence) -> Memo
 
 
 def _read_speed(files: SysFiles, node: int) -> MemorySpeed:
-    """Read the speed of a node's memory, as seen from its nearest CPUs (``access1``).
-
-    Without that, it is the speed as seen from the nearest initiator of any kind (``access0``).
-    """
+    """The speed from the nearest CPUs (class 1), or else from the nearest initiator of any kind (class 0)."""
     for access in (1, 0):
         folder = f"{NODE_FOLDER}/node{node}/access{access}/initiators"
         bandwidth = files.read_number(f"{folder}/read_bandwidth") or 0

@@ -1,4 +1,4 @@
-"""Parsers of /proc/stat (proc_stat(5)), the times of CPUs, and of /proc/PID/stat (proc_pid_stat(5))."""
+"""CPU times since boot from /proc/stat (proc_stat(5)), and /proc/PID/stat (proc_pid_stat(5))."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class CpuTimes:
-    """Times of a CPU since boot, in clock ticks.
+    """The times of a CPU since boot, in clock ticks.
 
-    :ivar busy: time in which the CPU ran anything, including interrupts.
-    :ivar stolen: time in which a hypervisor ran other virtual machines. It is part of ``total`` but not of
+    :ivar stolen: the time in which a hypervisor ran other machines. It is part of ``total``, but not of
         ``busy``.
     """
 
@@ -24,26 +23,27 @@ class CpuTimes:
 
 
 def parse_line(numbers: str) -> CpuTimes:
-    """Parse the numbers of a CPU line of /proc/stat, without its name. Old kernels have fewer numbers.
+    """The times in a line of /proc/stat, after the name of the CPU. Old kernels have fewer numbers.
 
-    :raises ValueError: the line has words that are no numbers.
+    :raises ValueError: the line has other words.
     """
-    # Missing fields count as 0. The two last fields, guest times, are cut off: user and nice include them.
+    # The order is user nice system idle iowait irq softirq steal. Missing fields count as 0. The guest times
+    # at the end are cut off, because user and nice contain them already.
     user, nice, system, idle, iowait, irq, softirq, steal = (*map(int, numbers.split()), *[0] * 8)[:8]
     busy = user + nice + system + irq + softirq
     return CpuTimes(busy, steal, busy + idle + iowait + steal)
 
 
 def parse_cpu_times(text: str) -> dict[int, CpuTimes]:
-    """Parse /proc/stat: the times of each online CPU, by its number.
+    """The times of each online CPU, by its number.
 
-    :raises ValueError: the text is not the content of /proc/stat.
+    :raises ValueError: the text is no /proc/stat.
     """
     found = {}
     for line in text.splitlines():
         name, _, rest = line.partition(" ")
         if not name.startswith("cpu"):
-            break  # the CPU lines come first, and the line of interrupts is long on large hosts
+            break  # The rest of the file is long on hosts with many interrupts.
         if name == "cpu":
             continue
         found[int(name.removeprefix("cpu"))] = parse_line(rest)
@@ -53,16 +53,16 @@ def parse_cpu_times(text: str) -> dict[int, CpuTimes]:
 
 
 def busy_parts(before: Mapping[int, CpuTimes], now: Mapping[int, CpuTimes]) -> dict[int, float]:
-    """The busy part of the time between two readings, from 0 to 1, by CPU.
+    """The busy part of the time between two readings of /proc/stat, 0 to 1, by CPU.
 
-    The time is that of the CPU's ticks, not of a clock. The result lacks a CPU that was offline in between,
-    because its times begin at 0 again.
+    The time is the sum of all ticks and not that of a clock. A CPU that was offline in between is left out,
+    because its times begin with 0 again.
     """
     return _parts_of_ticks(before, now, lambda times: times.busy)
 
 
 def stolen_parts(before: Mapping[int, CpuTimes], now: Mapping[int, CpuTimes]) -> dict[int, float]:
-    """The part of the time between two readings that a hypervisor took, from 0 to 1, by CPU."""
+    """The part of the time that a hypervisor took, 0 to 1, by CPU; counted as in :func:`busy_parts`."""
     return _parts_of_ticks(before, now, lambda times: times.stolen)
 
 
@@ -72,7 +72,7 @@ def _parts_of_ticks(
     found = {}
     for cpu, last in now.items():
         first = before.get(cpu)
-        # A total may fall, because iowait, a part of it, decreases in certain conditions (proc_stat(5)).
+        # Times can go backwards: iowait, which is a part of the total, decreases sometimes (proc_stat(5)).
         if first is not None and last.total > first.total and ticks(last) >= ticks(first):
             found[cpu] = min(1.0, (ticks(last) - ticks(first)) / (last.total - first.total))
     return found
@@ -81,20 +81,21 @@ def _parts_of_ticks(
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 _KERNEL_THREAD: Final = 0x00200000
-"""PF_KTHREAD in the flags of a task (include/linux/sched.h)."""
+"""The flag PF_KTHREAD of a task (include/linux/sched.h)."""
 
-# Z is a zombie; X and x are dead processes in newer and older kernels.
+# The states of zombies, and of dead processes in newer and older kernels.
 _DEAD_STATES: Final = frozenset("ZXx")
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
-    """The state of a process.
+    """The fields of /proc/PID/stat that the agent uses.
 
-    :ivar is_dead: whether the process has ended, also as a zombie.
-    :ivar parent: process id of the parent.
-    :ivar start_time: time of the start, in clock ticks since boot.
-    :ivar cpu_seconds: CPU time of all threads since the start, in seconds.
+    :ivar is_dead: whether the process is dead or a zombie.
+    :ivar parent: the pid of its parent.
+    :ivar session: the id of its session.
+    :ivar start_time: clock ticks since boot.
+    :ivar cpu_seconds: the CPU time of all its threads since its start.
     """
 
     is_dead: bool
@@ -106,15 +107,15 @@ class ProcessStat:
 
 
 def parse_process_stat(text: str) -> ProcessStat:
-    """Parse the content of /proc/PID/stat.
+    """Parse the content of a /proc/PID/stat.
 
-    :raises ValueError: a field is not a number.
+    :raises ValueError: a field is no number.
     :raises LookupError: fields are missing.
     """
-    # The second field is the name of the command in brackets, and may contain blanks and brackets itself. The
-    # fields are therefore counted from the third one, the state, which follows the last bracket.
+    # The second field is the name of the command in brackets, which may itself contain blanks and brackets.
+    # So fields are counted from the third one, the state, after the last bracket.
     fields = text.rpartition(")")[2].split()
-    # The index is three less than the number in proc_pid_stat(5), which begins with 1.
+    # proc_pid_stat(5) numbers fields from 1, and two fields come before the state.
     return ProcessStat(
         is_dead=fields[0] in _DEAD_STATES,
         is_kernel_thread=bool(int(fields[6]) & _KERNEL_THREAD),
@@ -128,7 +129,7 @@ def parse_process_stat(text: str) -> ProcessStat:
 def has_capability(status: str, number: int) -> bool:
     """Whether a process may use a capability (capabilities(7)).
 
-    :param status: the content of /proc/PID/status of the process.
+    :param status: the content of its /proc/PID/status.
     :param number: the number of the capability.
     """
     match = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)

@@ -1,8 +1,8 @@
-"""Events of the kernel about PCI devices, from a netlink socket (``NETLINK_KOBJECT_UEVENT``).
+"""The kernel's events about PCI devices, from a netlink socket (``NETLINK_KOBJECT_UEVENT``).
 
-An event is a header such as ``add@/devices/pci0000:80/0000:80:01.0``, and then ``KEY=value`` fields, each
-ended by a zero byte (kernel: lib/kobject_uevent.c). The kernel sends events to group 1 of the socket's
-protocol, and udev sends its own to group 2.
+A message begins with a header such as ``add@/devices/pci0000:80/0000:80:01.0``. Fields ``KEY=value`` follow,
+each ended by a zero byte (kernel: lib/kobject_uevent.c). The kernel sends to group 1; udev's own events are
+in group 2.
 """
 
 from __future__ import annotations
@@ -16,29 +16,30 @@ from typing import Final
 LOG = logging.getLogger(__name__)
 
 _KOBJECT_UEVENT: Final = 15
-"""``NETLINK_KOBJECT_UEVENT`` of linux/netlink.h, for which Python's socket module has no name."""
+"""``NETLINK_KOBJECT_UEVENT`` of linux/netlink.h, for which Python has no name."""
 _KERNEL_GROUP: Final = 1
 _KERNEL_PORT: Final = 0
 _MAX_BYTES: Final = 8192
-"""Size of the buffer for one event, above the kernel's UEVENT_BUFFER_SIZE of 2048."""
+"""The size of the buffer for a message in bytes; the kernel's UEVENT_BUFFER_SIZE is 2048."""
 _MAX_READ: Final = 4096
-"""Maximum number of events that one call reads, so that a storm of events does not keep the caller busy."""
+"""The most events that one call reads, so that a storm of events does not hold the reader up."""
 _OF_PCI: Final = b"SUBSYSTEM=pci"
 
 
 class PciEvents:
-    """Counts events about PCI devices; none if the socket cannot be opened. Only one thread may use it."""
+    """Counts events about PCI devices, for one thread. Without a socket it counts none."""
 
     def __init__(self, open_socket: Callable[[], socket.socket | None] | None = None) -> None:
-        """``open_socket`` opens a non-blocking socket; by default that of the kernel's events."""
+        """Open the socket.
+
+        :param open_socket: returns a socket that does not block, or None; by default the kernel's netlink
+            socket.
+        """
         self._socket = (open_socket or _open_socket)()
         self._count = 0
 
     def count_events(self) -> int:
-        """Read the pending events; return the number of events about PCI devices so far.
-
-        Events that the kernel has dropped count as one. A changed number means that devices may have changed.
-        """
+        """Read the waiting events, and return the number of all events so far. Lost events count as one."""
         for _ in range(_MAX_READ if self._socket is not None else 0):
             try:
                 found = self._read_event()
@@ -46,10 +47,13 @@ class PciEvents:
                 break
             except OSError as error:
                 self._count += 1
-                # ENOBUFS: the kernel has dropped events, because the buffer of the socket was full. Later
-                # events still arrive. After any other error the socket is closed.
+                # ENOBUFS: the kernel drops events when the buffer of the socket is full. Reading goes on
+                # after that; any other error ends it.
                 if error.errno != errno.ENOBUFS:
-                    LOG.warning("Events of devices are not read any more, devices are polled: %s", error)
+                    LOG.warning(
+                        "The agent cannot read events of devices any more, and polls devices instead: %s",
+                        error,
+                    )
                     self.close()
                     break
             else:
@@ -57,11 +61,11 @@ class PciEvents:
         return self._count
 
     def _read_event(self) -> bool:
-        """Read one event; return whether it is about a PCI device.
+        """Read one event, and return whether it is about a PCI device.
 
-        :raises OSError: the socket has no event, or has failed.
+        :raises OSError: no event waits, or the socket fails.
         """
-        # count_events() calls this method only with a socket.
+        # For the type checker: count_events() calls this only if there is a socket.
         assert self._socket is not None
         content, sender = self._socket.recvfrom(_MAX_BYTES)
         return is_pci_event(content, sender[0])
@@ -76,8 +80,8 @@ class PciEvents:
 def is_pci_event(content: bytes, port: int) -> bool:
     """Whether a message is an event of the kernel about a PCI device.
 
-    :param port: the netlink port of the sender, which is 0 for the kernel. A privileged process may send
-        messages to the group, too.
+    :param port: the netlink port of the sender; 0 is the kernel. Any process with privileges could send to
+        the group.
     """
     return port == _KERNEL_PORT and _OF_PCI in content.split(b"\0")
 
@@ -89,7 +93,7 @@ def _open_socket() -> socket.socket | None:
         found.setblocking(False)
         found.bind((0, _KERNEL_GROUP))
     except OSError as error:
-        LOG.info("There are no events of devices, so devices are polled: %s", error)
+        LOG.info("The kernel reports no events of devices, so the agent polls devices: %s", error)
         if found is not None:
             found.close()
         return None

@@ -135,7 +135,7 @@ class GuestEnforcer:
             self.cache.mark_pending(entry)
 
     def compare_all(self, host_state: HostState) -> None:
-        """Compare the kernel with the target of each guest; a controller with a difference becomes pending."""
+        """Compare the kernel with the target of each guest; controllers with a difference become pending."""
         self.cache.synced = False
         self._sync(host_state)
         for entry in self.cache:
