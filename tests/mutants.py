@@ -248,7 +248,10 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200, help="how many mutants (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="the same ones again")
     parser.add_argument(
-        "--folder", action="append", choices=sorted(DECIDING), help="draw from this one alone; may be repeated"
+        "--folder",
+        action="append",
+        choices=sorted(DECIDING),
+        help="draw from this one alone; may be repeated",
     )
     parser.add_argument("quick", nargs="*", help="after --: what pytest takes for the quick tests")
     given = parser.parse_args()
