@@ -25,7 +25,7 @@ FIELDS: Final[tuple[Field, ...]] = ("reserved", "allocation_ratio")
 
 
 NAME_LIMIT: Final = 200
-"""The most characters in the name of a provider (Placement API, POST /resource_providers)."""
+"""Maximum number of characters in the name of a provider (Placement API, POST /resource_providers)."""
 
 
 @dataclass(frozen=True, slots=True)
