@@ -222,7 +222,7 @@ class GuestController(KernelController):
 
         A guest that cannot be read has a change with the error.
         """
-        # Sorted, so that two dry runs can be compared.
+        # Guests are sorted, so that two dry runs can be compared.
         for target in sorted(without_preserved(targets), key=lambda target: target.guest.uuid):
             try:
                 difference = self.describe_drift(target)

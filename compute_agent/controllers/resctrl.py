@@ -259,7 +259,7 @@ class ResctrlController(KernelController):
     ) -> None:
         """Handle the groups of one mount.
 
-        :param control: the mount.
+        :param control: the resctrl mount.
         :param classes: the shares of the QoS classes, by name.
         :param recorder: records changes of shares as events.
         """
@@ -306,7 +306,8 @@ class ResctrlController(KernelController):
         wanted = cache_demands(targets, zones, host, present)
         if self._synced == (wanted, present):
             return
-        # Cleared before the writes: if this sync() fails half way, the next one must not be skipped.
+        # If this sync() fails half way, the next one must not be skipped. So the note of the last sync is
+        # cleared before the writes.
         self._synced = None
         outcome = self._carry_out(wanted.cache_demands, present)
         resolution, plan = outcome.resolution, outcome.plan_changes

@@ -42,7 +42,7 @@ class ProcessIdentity:
     boot_id: str
 
 
-# Cached, because it cannot change while this process lives.
+# The id cannot change while this process lives, so it is read once.
 @functools.cache
 def boot_id() -> str:
     """The random id of this boot of the kernel."""

@@ -86,7 +86,7 @@ class PerfEvents:
         """Count these threads and no others, and return their counts."""
         most = _threads_allowed() if self._most is None else self._most
         if len(threads) > most:
-            # Reported like a refused file, because an operator has the same remedy.
+            # An operator has the same remedy as for a refused file, so both are reported alike.
             threads, self.missing_reason = (
                 (),
                 _explain_error(OSError(errno.EMFILE, os.strerror(errno.EMFILE))),

@@ -137,8 +137,8 @@ _GPU_NODE: Final = re.compile(r"^Node:\s*([0-9]{1,9})\s*$", re.ASCII | re.MULTIL
 class MemorySpeed:
     """The speed of memory from the firmware's HMAT, as the kernel shows it; 0: not known.
 
-    :ivar bandwidth: MiB/s.
-    :ivar latency: nanoseconds.
+    :ivar bandwidth: the bandwidth in MiB/s.
+    :ivar latency: the latency in nanoseconds.
     """
 
     bandwidth: int = 0

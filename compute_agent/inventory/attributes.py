@@ -114,7 +114,7 @@ def of_zone(
     found: dict[str, float] = {}
     capacities = [topology.cpu_capacities[cpu] for cpu in zone.cpus if cpu in topology.cpu_capacities]
     if capacities:
-        # is the fastest core of this host, and not of the fleet: the kernel has no common unit.
+        # 1.0 is the fastest core of this host, and not of the fleet: the kernel has no common unit.
         found[CPU_CAPACITY] = round(sum(capacities) / len(capacities) / _FULL_CAPACITY, 3)
     if zone.node is None:
         return found

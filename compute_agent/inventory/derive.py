@@ -307,7 +307,7 @@ def _simple_inventory(total: int, reserved: int = 0, ratio: float = 1.0) -> Prov
 def _disk_inventory(settings: InventorySettings) -> Mapping[str, ProviderInventory]:
     if settings.disk_gb <= 0:
         return {}
-    # Rounded up, as Nova does.
+    # Nova, too, rounds the reserve up to GiB.
     reserved_gb = -(-settings.reserved_host_disk_mb // 1024)
     if reserved_gb > settings.disk_gb:
         raise ConfigError(

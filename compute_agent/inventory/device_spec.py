@@ -106,7 +106,7 @@ class DeviceSpec:
     :ivar vendor_id: four hexadecimal digits in lower case, or ``*``.
     :ivar product_id: four hexadecimal digits in lower case, or ``*``.
     :ivar address: selects devices by their address.
-    :ivar resource_class: empty: a class that names vendor and product.
+    :ivar resource_class: the resource class of the devices; empty: a class that names vendor and product.
     :ivar traits: the traits of the provider of each device.
     :ivar neutrons: whether the devices belong to Neutron, so that the agent offers none of them.
     :ivar managed: whether libvirt binds the VFIO driver to the device; otherwise the operator must have bound

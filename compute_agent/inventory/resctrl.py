@@ -67,7 +67,7 @@ def cache_platform(
     return CachePlatform(
         domains={cache: _cache_domain(host, cache) for cache in platform.cache_ids},
         groups=platform.max_groups,
-        # stands for the default group, which takes a CLOSID, too.
+        # The default group takes a CLOSID, too: hence the 1.
         groups_taken=min(platform.max_groups, 1 + len(of_classes) + foreign),
         features=_feature_names(platform),
     )

@@ -128,7 +128,7 @@ class ObservedGuest:
     :ivar bound: the NUMA nodes to which the guest's memory is bound; empty: any. None: the memory cannot be
         bound.
     :ivar memory: the bytes by NUMA node; empty: the kernel does not count them.
-    :ivar group: None: the guest's group does not exist, or cannot be read.
+    :ivar group: the facts about the guest's resctrl group. None: the group does not exist, or cannot be read.
     :ivar problem: the reason why the agent can read nothing of the guest.
     :ivar helpers: the CPUs of tasks that serve the guest outside its own processes, by thread id.
     :ivar devices: the addresses of the guest's PCI devices; None: not known.

@@ -28,7 +28,7 @@ ENTRY_POINTS: Final = "compute_agent.capacity"
 MAX_MEASUREMENTS: Final = 1000
 """The most measurements that one collector may report at a time."""
 
-# Otherwise a clock that is set back, or a date far in the future, would keep a wrong amount for ever.
+# A clock that is set back, or a date far in the future, would otherwise keep a wrong amount for ever.
 MAX_VALID_SECONDS: Final = 3600.0
 """The longest validity of a measurement, in seconds."""
 

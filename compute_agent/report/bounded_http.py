@@ -188,7 +188,7 @@ def _read_bounded(response: requests.Response) -> bytes:
                 raise too_large
         if len(content) > MAX_ANSWER_BYTES:
             raise too_large
-    # Counted before parsing, including those within texts: no real answer has many.
+    # Brackets are counted before the answer is parsed, even those inside of texts: no real answer has many.
     if content.count(b"{") + content.count(b"[") > MAX_CONTAINERS:
         raise AnswerTooLargeError(f"the answer has more than {MAX_CONTAINERS} objects and lists")
     return bytes(content)

@@ -121,7 +121,8 @@ def write_schemata(
     if not wanted:
         return
     path = group_path(group, "schemata")
-    # Written with one call, because the kernel parses all lines of a call before it applies any.
+    # All lines are written with one call, because the kernel parses all lines of a call before it applies
+    # any.
     files.write_file(path, str(wanted))
     shown = read_group_schemata(files, group)
     for resource, domain, value in wanted:

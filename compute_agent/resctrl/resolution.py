@@ -161,7 +161,8 @@ def cache_lines(
                 # The range begins with a run of ways that is too short for a mask.
                 if control.rules.find_fault(mask):
                     mask = open_ways
-                # Limited to the lowest ways, so that all limited guests of a class use the same ones.
+                # Guests that are limited keep the lowest ways, so that all limited guests of a class use the
+                # same ones.
                 cut = WayMask.from_ways(list(mask)[: way_limits.get(cache)])
                 if not control.rules.find_fault(cut):  # A sparse mask may begin with a run that is too short.
                     mask = cut
@@ -306,7 +307,7 @@ def resolve_groups(
         demand.guest: _group_of(host, usable, sharing, demand, names, barred, shortage, record_refusal)
         for demand in guests
     }
-    # Decided after the membership: a guest without a group of its own gets no exclusive ways.
+    # This comes after the membership: a guest without a group of its own gets no exclusive ways.
     exclusive = _exclusive_ways(host, guests, membership, present, record_refusal)
     taken = {cache: WayMask.union_of(found.masks.values()) for cache, found in exclusive.items()}
 

@@ -285,7 +285,7 @@ def _parse_values(line: str, text: str, hexadecimal: bool) -> dict[int, int]:
     for part in filter(None, (piece.strip() for piece in text.split(";"))):
         domain, equals, value = part.partition("=")
         try:
-            # Raised to be handled below, together with numbers that cannot be read.
+            # The handler below reports this together with numbers that cannot be read.
             if not equals:
                 raise ValueError
             number = WayMask.parse_hex(value).bits if hexadecimal else int(value)

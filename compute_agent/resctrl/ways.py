@@ -101,8 +101,8 @@ class _MoveSearch:
     def _in_the_way(self, state: _BlockPositions) -> int:
         """The estimate of remaining moves: the smallest number of blocks in any window of ``count`` ways."""
         windows = self.high - self.low - self.count + 1
-        # Counted in one pass over the blocks and not over each window, because this runs for each state.
-        # For each window, the number of blocks in it minus the number in the window below it.
+        # This runs for each state of the search, so the blocks are counted in one pass, and not again for
+        # each window. An entry is the difference between a window and the one below it.
         changes = [0] * (windows + 1)
         # The owner's block comes last and does not count, so there are more sizes than positions
         # (strict=False).
@@ -205,7 +205,8 @@ class WayAssignment:
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
-# Cached: the search takes cubic time in the number of ways, and each resolution asks for the same few caches.
+# The search takes cubic time in the number of ways, and each resolution asks for the same few caches. So
+# results are cached.
 @functools.lru_cache(maxsize=64)
 def partition_ways(
     rules: MaskRules, shareable: WayMask, shared_ways: int, locked: WayMask = NO_WAYS

@@ -143,7 +143,8 @@ class DomainGroup:
 
         :raises OSError: the kernel refuses the value.
         """
-        # Rounded, because a burst in cores as a float need not give the exact number of microseconds.
+        # A burst in cores is a float, and need not give the exact number of microseconds, so the value is
+        # rounded.
         if self.unified and burst_microseconds(wanted) > round(has.burst * PERIOD):
             self._write_burst(wanted)
 

@@ -63,7 +63,7 @@ TAIL_BYTES: Final = 1 << 20
 class EndedLog:
     """The log of a guest that has ended.
 
-    :ivar size: bytes.
+    :ivar size: the size of the log in bytes.
     :ivar ended: the time of the guest's end, in seconds since the epoch.
     """
 
@@ -174,8 +174,8 @@ def _shorten_log(path: Path, max_bytes: int) -> int:
         # at once.
         start = max(0, size - min(TAIL_BYTES, max_bytes // 2))
         tail = os.pread(descriptor, size - start, start)
-        # Truncated before the tail is written, because a full disk may have no room for both. If the agent
-        # crashes in between, the tail is lost.
+        # The file is truncated before the tail is written, because a full disk may have no room for both. If
+        # the agent crashes in between, the tail is lost.
         os.ftruncate(descriptor, 0)
         os.write(descriptor, b"[compute-agent removed %d bytes]\n" % start + tail)
         # The modification time of an ended guest's log is the time of its end.
