@@ -281,7 +281,7 @@ def cpu_weight(allocation: Allocation, per_cpu: int = _PER_CPU) -> int:
 def reclaimed_cores(allocation: Allocation, percent: int | None) -> float | None:
     """The cap in cores of a guest that holds only reclaimed CPUs.
 
-    None for other guests or without ``percent``.
+    None if the guest holds other CPUs, too, or no reclaimed ones, or if ``percent`` is None.
     """
     held = {name: sum(one.get(name, 0) for one in allocation.values()) for name in CPU_CLASSES}
     reclaimed = held.pop(RECLAIMED_VCPU, 0)

@@ -31,7 +31,7 @@ class ParkingRules:
     """How idle cores are parked.
 
     :ivar mode: the way of parking: offline, deep idle state or slow governor.
-    :ivar after: seconds without use after which a core is parked.
+    :ivar after: the seconds without use after which a core is parked.
     :ivar topology: the cores, caches and NUMA nodes of the host.
     :ivar cpus: the CPUs that may be parked.
     :ivar unknown: offline dedicated CPUs of unknown cores. The controller brings them online, because the

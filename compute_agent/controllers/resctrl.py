@@ -204,8 +204,8 @@ LOG = logging.getLogger(__name__)
 _GROUPS_KIND: Final = "cache and bandwidth"
 
 ATTEMPTS: Final = 4
-"""The most attempts to plan groups in one sync() when the kernel refuses to make one. The next sync() tries
-again.
+"""Maximum number of attempts to plan groups in one sync() if the kernel refuses to make a group. The next
+sync() tries again.
 """
 
 # Errors of mkdir(2) when no more groups fit. EBUSY: all free RMIDs wait until their data has left the cache.
@@ -492,7 +492,7 @@ class ResctrlController(KernelController):
             raise failure
 
     def _move_guest(self, guest: Guest, group: str) -> bool:
-        # A function, because threads are listed again until no new one appears.
+        # This is a function, because threads are listed again until no new one appears.
         moved = groups.move_tasks(self.control.files, group, lambda: self._driver.thread_ids(guest))
         self._placed[guest.uuid] = group
         if moved:

@@ -443,7 +443,7 @@ class BlockIoTuning(Protocol):
 class GuestFlavor:
     """The order that created a guest, as Nova wrote it into the domain: its resources and its owner.
 
-    :ivar resources: amounts by resource class, without VCPU and PCPU.
+    :ivar resources: the amounts by resource class, without VCPU and PCPU.
     :ivar dedicated: the number of guest CPUs with dedicated CPUs; None if the order does not say.
     :ivar project_id: the id of the guest's project; empty if not known.
     :ivar user_id: the id of the guest's user; empty if not known.

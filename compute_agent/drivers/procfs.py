@@ -34,7 +34,7 @@ class ProcessIdentity:
 
     A boot has each pair of pid and start time only once.
 
-    :ivar start_time: clock ticks since boot (field 22 of /proc/PID/stat).
+    :ivar start_time: the start in clock ticks since boot (field 22 of /proc/PID/stat).
     """
 
     pid: int

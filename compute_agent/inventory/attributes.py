@@ -74,8 +74,8 @@ def is_ours(name: str) -> bool:
 def heartbeat_attributes(now: float, interval: int, phase: int, longest: int) -> Mapping[str, float]:
     """The attributes that show that the agent runs. The values change once in an interval.
 
-    :param now: seconds since the epoch.
-    :param interval: seconds between two changes.
+    :param now: the present time in seconds since the epoch.
+    :param interval: the seconds between two changes.
     :param phase: the second within an interval at which the attributes change.
     :param longest: the longest usual time between two reports, in seconds. After three times this time the
         agent counts as stopped.

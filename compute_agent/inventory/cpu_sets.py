@@ -147,7 +147,7 @@ def resolve_cpu_sets(options: CpuOptions, topology: HostTopology) -> CpuSets:
 def _cpus(
     option: str, text: str | None, topology: HostTopology, may_be_offline: bool = False
 ) -> frozenset[int] | None:
-    """The CPUs of an option; None if it is not set.
+    """The CPUs that an option names; None if the option is not set.
 
     :raises ConfigError: a CPU is absent, or offline where it must not be.
     """

@@ -27,7 +27,7 @@ _KIB: Final = {None: 1, "KB": 1, "MB": 1024, "GB": 1024**2}
 def parse_reserved(entries: Iterable[str]) -> dict[tuple[int, int], int]:
     """The number of reserved pages by NUMA node and page size in KiB.
 
-    :param entries: texts such as ``node:0,size:2048,count:64``.
+    :param entries: the values of the option, such as ``node:0,size:2048,count:64``.
     :raises ConfigError: an entry is wrong. The message quotes it.
     """
     found: dict[tuple[int, int], int] = {}

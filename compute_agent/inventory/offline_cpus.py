@@ -168,7 +168,10 @@ def learn_topology(topology: HostTopology, memory: HostTopology | None) -> HostT
 
 
 def recall_topology(folder: Path) -> HostTopology | None:
-    """The remembered topology in a state folder; None if there is no usable file. Nothing is written."""
+    """The remembered topology in a state folder; None if there is no usable file.
+
+    The function writes no file.
+    """
     try:
         return kept_json.parse(_VERSION, read_own(folder / FILE_NAME), _read_document)
     except FileNotFoundError:

@@ -34,7 +34,7 @@ _NO_GUESTS: Final = frozenset({SYSTEM, SUM})
 class ZoneReading:
     """The use of a zone since the last reading, in cores.
 
-    :ivar time: seconds since the epoch.
+    :ivar time: the time of the reading in seconds since the epoch.
     :ivar total: the use of all others together.
     :ivar guests: the use of each guest by uuid, and of the system by :data:`SYSTEM` if it is known.
     """
@@ -296,7 +296,7 @@ def estimate_use(
     :param history: the history of the zone.
     :param entitlements: the cores that each guest of the zone may use, by uuid.
     :param capacity: the shared CPUs of the zone.
-    :param time: seconds since the epoch.
+    :param time: the present time in seconds since the epoch.
     """
     if untold := _unknown_reason(history, time):
         return UseEstimate(capacity, limits, untold=untold)

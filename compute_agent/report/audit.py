@@ -497,7 +497,7 @@ def decide_deletion(
 ) -> Decision:
     """Decide whether an allocation without a guest is deleted now.
 
-    :param age: seconds for which the consumer is known to have had no guest.
+    :param age: the seconds for which the consumer is known to have had no guest.
     """
     # Another program is changing the consumer. Its next request would undo a deletion, or overwrite an
     # amount.

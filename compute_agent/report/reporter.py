@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 # Other programs rarely change a provider of a host, so a fourth conflict in a row is no accident.
 MAX_ATTEMPTS: Final = 4
-"""The most attempts to read or write providers that other programs change meanwhile."""
+"""Maximum number of attempts to read or write providers that other programs change meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ _NO_EXTENSIONS: Final = (0, 0)
 UNTYPED_MICROVERSION: Final = "1.37"
 
 _MAX_DETAIL: Final = 10_000
-"""The most characters of an error's text. A refused tree may name many providers in its text."""
+"""Maximum number of characters of an error's text. The text about a refused tree may name many providers."""
 
 _UNAVAILABLE: Final = frozenset({502, 503, 504})
 _CONCURRENT_UPDATE: Final = "placement.concurrent_update"

@@ -21,7 +21,8 @@ NOT_GROUPS: Final = frozenset({"info", "mon_data", "mon_groups"})
 """The folders of the mount that are no control groups."""
 
 MAX_PASSES: Final = 100
-"""The most passes over the threads of a guest. Each pass moves threads that were created during the last one.
+"""Maximum number of passes over the threads of a guest. Each pass moves threads that were created during the
+last one.
 """
 
 

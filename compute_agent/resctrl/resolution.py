@@ -121,7 +121,7 @@ def group_schemata(
     :param bandwidth: the percent that is allocated to the group, by L3 cache id.
     :param own: the exclusive ways of the group, by L3 cache id.
     :param taken: the exclusive ways of all groups, by L3 cache id.
-    :param way_limits: the most ways of the group, by L3 cache id.
+    :param way_limits: the maximum number of the group's ways, by L3 cache id.
     """
     masks = cache_lines(host, share, own, taken, way_limits)
     control, codec = host.platform.mb, host.codec
@@ -270,7 +270,8 @@ def resolve_groups(
     annotations or limits. Within each rank, existing groups come first, then guests of higher priority.
 
     :param present: the groups that the kernel has.
-    :param max_groups: the most groups, if the kernel has shown that it has fewer than its files say.
+    :param max_groups: the maximum number of groups, if the kernel has shown that it has fewer than its files
+        say.
     :param barred: the reason for each group that cannot be made.
     """
     refused: dict[str, list[str]] = {}
@@ -461,7 +462,7 @@ def _own_group(
 
 
 def _group_capacity(host: ResctrlLayout, present: ResctrlGroups) -> int:
-    """The most groups, including foreign ones, that the CLOSIDs and RMIDs allow."""
+    """The maximum number of groups, including foreign ones, that the CLOSIDs and RMIDs allow."""
     max_groups, monitoring = host.platform.max_groups, host.platform.monitoring
     if monitoring is None:
         return max_groups

@@ -128,7 +128,7 @@ class MaskRules:
     """The masks that a cache accepts.
 
     :ivar all_ways: the ways of the cache.
-    :ivar min_bits: the fewest ways of a mask.
+    :ivar min_bits: the smallest number of ways in a mask.
     :ivar sparse: whether a mask may have holes.
     """
 

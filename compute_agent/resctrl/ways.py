@@ -26,7 +26,8 @@ from compute_agent.resctrl.schemata import MaskRules, WayMask
 NO_WAYS: Final = WayMask()
 
 MAX_STATES: Final = 20_000
-"""The most states that the search tries before it pushes all blocks aside instead; some tenths of a second.
+"""Maximum number of states that the search tries, which takes some tenths of a second. Then it pushes all
+blocks aside instead.
 """
 
 # The first way of each block, in the order of the owners' names. The block of the owner that needs ways, if

@@ -336,7 +336,8 @@ class RunningDomain:
             raise GuestGoneError(f"guest {self.guest} has ended")
         if allowed == self.binding.nodes == wanted:
             return None
-        # Both must be as wanted: the kernel's nodes take effect now, and libvirt applies its own again later.
+        # The binding in the kernel and the one in libvirt must be as wanted: the kernel's nodes take effect
+        # now, and libvirt applies its own again later.
         everywhere = procfs.nodes_with_memory()
         for has in (allowed, self.binding.nodes):
             unbound = not has or has >= everywhere

@@ -56,7 +56,7 @@ GRACE_SECONDS: Final = 60.0
 
 
 TAIL_BYTES: Final = 1 << 20
-"""The most bytes of a log that are kept when it is shortened."""
+"""Maximum number of bytes of a log that are kept when it is shortened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,9 @@ class EndedLog:
 def choose_logs(logs: Iterable[EndedLog], now: float, retention: float, max_bytes: int) -> list[EndedLog]:
     """The logs to remove: those above the age, and the oldest of the others while all together are too large.
 
-    :param now: seconds since the epoch.
-    :param retention: seconds for which a log is kept after the guest's end.
-    :param max_bytes: the most bytes of all kept logs together.
+    :param now: the present time in seconds since the epoch.
+    :param retention: the seconds for which a log is kept after the guest's end.
+    :param max_bytes: the maximum number of bytes of all kept logs together.
     """
     chosen, taken = [], 0
     # From the youngest log on, so that the oldest logs are those above the total size.
@@ -93,8 +93,8 @@ def prune_logs(folder: Path, retention: float, max_bytes: int) -> None:
     """Remove the logs of ended guests that choose_logs() chooses.
 
     :param folder: the folder of the records.
-    :param retention: seconds for which a log is kept after the guest's end.
-    :param max_bytes: the most bytes of all kept logs together.
+    :param retention: the seconds for which a log is kept after the guest's end.
+    :param max_bytes: the maximum number of bytes of all kept logs together.
     :raises OSError: a log cannot be removed.
     """
     chosen = choose_logs(_ended_logs(folder), time.time(), retention, max_bytes)
