@@ -28,11 +28,12 @@ class SwitchScheduling:
 
 @dataclass(frozen=True, slots=True)
 class EvictAction:
-    """Make a guest leave because of a watermark of a metric."""
+    """Make a guest leave because of a watermark of a metric; ``grace`` in seconds, None for the usual one."""
 
     guest: str
     metric: str
     watermark: str
+    grace: float | None = None
 
     def __str__(self) -> str:
         return f"evict {self.guest} for {self.metric} ({self.watermark})"

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from compute_agent.drivers.base import RunningGuests
 from compute_agent.model.guest import Guest
@@ -59,6 +59,14 @@ May be repeated.
 """
 
 
+class UsualStop(Protocol):
+    """The agent's own way to make a guest leave."""
+
+    def __call__(self, uuid: str, grace: float | None = None) -> None:
+        """Make a guest leave within ``grace`` seconds; None for the usual ones."""
+        ...
+
+
 class GuestEvictor:
     """Evictions in progress, each in a thread of its own. For one thread.
 
@@ -66,8 +74,10 @@ class GuestEvictor:
     them again.
     """
 
-    def __init__(self, stop: StopGuest, give_back: Callable[[str], None]) -> None:
-        """``give_back`` removes the guest's allocation on this host.
+    def __init__(self, stop: UsualStop, give_back: Callable[[str], None]) -> None:
+        """``stop`` makes a guest leave within a grace in seconds, None for the usual one.
+
+        ``give_back`` removes the guest's allocation on this host.
 
         The call may be repeated, and takes as long as Placement is unavailable.
         """
@@ -77,12 +87,13 @@ class GuestEvictor:
         self._running: set[str] = set()
         self._over: queue.SimpleQueue[tuple[str, Exception | None]] = queue.SimpleQueue()
 
-    def begin_eviction(self, guest: str, stop: StopGuest | None = None) -> None:
+    def begin_eviction(self, guest: str, stop: StopGuest | None = None, grace: float | None = None) -> None:
         """Begin the eviction of a guest, by ``stop`` if given; do nothing if it has begun already."""
         if guest not in self._running:
             self._running.add(guest)
             # Aside: an operator's command or an outage of Placement must not keep the agent from ending.
-            run_aside(EVICTION_THREAD, partial(self._see_off, guest, stop or self._stop), f"-{guest}")
+            usual = self._stop if grace is None else partial(self._stop, grace=grace)
+            run_aside(EVICTION_THREAD, partial(self._see_off, guest, stop or usual), f"-{guest}")
 
     def finished_evictions(self) -> dict[str, Exception | None]:
         """Finished evictions since the last call: None for a guest that left, or the reason why it stays."""
@@ -132,9 +143,10 @@ class GuestEvictions:
         """End all waits. The next agent continues the evictions."""
         self._ended.set()
 
-    def stop_guest(self, uuid: str) -> None:
+    def stop_guest(self, uuid: str, grace: float | None = None) -> None:
         """Make a guest leave, and check that it has left. A guest that has ended already is not an error.
 
+        :param grace: seconds that the guest has to end; None for ``[qos] evict_grace``.
         :raises EvictionFailedError:
         :raises CommandFailedError:
         :raises DriverError:
@@ -144,8 +156,9 @@ class GuestEvictions:
         if guest is None:
             return
         self._called[uuid] = str(guest)
+        grace = self._settings.evict_grace if grace is None else grace
         try:
-            self._ask_to_leave(guest)
+            self._ask_to_leave(guest, grace)
         # A guest that ended meanwhile has left, whatever the order to leave came to.
         except (DriverError, CommandFailedError) as error:
             if self._still_runs(guest):
@@ -156,7 +169,7 @@ class GuestEvictions:
                 guest,
                 error,
             )
-        deadline = time.monotonic() + self._settings.evict_grace
+        deadline = time.monotonic() + grace
         # A driver that has asked is not believed: the guest may ignore it, and its command may do nothing.
         while self._still_runs(guest):
             if time.monotonic() >= deadline:
@@ -189,12 +202,12 @@ class GuestEvictions:
             pause = min(2 * pause, _MAX_PAUSE)
         LOG.warning("Guest %s was started again: it keeps its allocation", name)
 
-    def _ask_to_leave(self, guest: Guest) -> None:
-        settings = self._settings
-        if settings.evict_command is None:
-            self._driver.stop(guest, settings.evict_grace)
+    def _ask_to_leave(self, guest: Guest, grace: float) -> None:
+        command = self._settings.evict_command
+        if command is None:
+            self._driver.stop(guest, grace)
         else:
-            settings.evict_command(guest.uuid)
+            command(guest.uuid)
 
     def _remove_own_part(self, uuid: str, name: str) -> None:
         client = self._client

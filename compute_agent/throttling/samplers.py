@@ -24,6 +24,8 @@ from compute_agent.usage.rounds import (
     CacheReader,
     MeasuredGuest,
     MeasuringRound,
+    OversoldReader,
+    SourceReader,
     guest_cpu_use,
     parse_moved_bytes,
     pressure_share,
@@ -203,10 +205,18 @@ def _io_rate(subject: MeasuredGuest, now: MeasuringRound, before: MeasuringRound
 class MetricSampler:
     """Measures only the metrics that watermarks name. For one thread."""
 
-    def __init__(self, root: str = "/", cache: CacheReader | None = None) -> None:
+    def __init__(
+        self,
+        root: str = "/",
+        cache: CacheReader | None = None,
+        read_source: SourceReader = lambda name: None,
+        read_oversold: OversoldReader = lambda resource_class: None,
+    ) -> None:
         """``root`` is the folder with ``proc``; the paths of cgroups do not depend on it."""
         self._root = root
         self._cache = cache
+        self._read_source = read_source
+        self._read_oversold = read_oversold
         self._before: MeasuringRound | None = None
         self._missing: frozenset[str] = frozenset()
 
@@ -218,7 +228,7 @@ class MetricSampler:
         Leaves out values that cannot be read; the log has a line when that begins. Rates are since the sample
         before, and so missing from the first one.
         """
-        now = MeasuringRound(time, self._root, subjects, self._cache)
+        now = MeasuringRound(time, self._root, subjects, self._cache, self._read_source, self._read_oversold)
         host: dict[MetricSeries, float] = {}
         capacity: dict[MetricSeries, float] = {}
         usage: dict[str, dict[MetricSeries, float]] = {subject.facts.uuid: {} for subject in subjects}

@@ -16,6 +16,7 @@ from compute_agent.throttling.interference.signals import SIGNALS, InterferenceW
 from compute_agent.throttling.levers import ThrottleSteps
 from compute_agent.throttling.watermarks.metrics import MetricRegistry
 from compute_agent.throttling.watermarks.sections import WatermarkRules, parse_watermarks, with_expressions
+from compute_agent.throttling.watermarks.sources import MetricSource, parse_sources, with_sources
 
 _ESCALATE_SECONDS: Final = 600.0
 """A migration takes minutes. The agent reports a command that takes longer than this, and ends it."""
@@ -25,7 +26,7 @@ _ESCALATE_SECONDS: Final = 600.0
 class ThrottlingSettings:
     """The values of all sections.
 
-    - ``rules`` belong to watermarks, ``watches`` to interference.
+    - ``rules`` belong to watermarks, ``watches`` to interference, ``sources`` to metrics of ``rules``.
     - ``interval`` is in seconds between two rounds of the watermarks.
     - ``evict_command`` makes a guest leave in the operator's own way.
     - ``evict_grace`` is in seconds: the time that a guest has to end after the request, without a command.
@@ -37,6 +38,7 @@ class ThrottlingSettings:
     evict_grace: float
     evict_command: GuestCommand | None = None
     watches: tuple[InterferenceWatch, ...] = ()
+    sources: tuple[MetricSource, ...] = ()
 
     @property
     def foreign_levers(self) -> frozenset[str]:
@@ -59,6 +61,7 @@ def read_settings(conf: cfg.ConfigOpts, registry: MetricRegistry) -> ThrottlingS
         conf.qos.evict_grace,
         _read_command("[qos] evict_command", conf.qos.evict_command, conf.qos.evict_command_timeout),
         parse_watches(conf, classes),
+        parse_sources(conf),
     )
 
 
@@ -67,7 +70,8 @@ def build_rules(conf: cfg.ConfigOpts, registry: MetricRegistry, classes: QosClas
 
     :raises ConfigError: naming section and option of a contradiction.
     """
-    registry = with_expressions(conf, registry)
+    # Expressions may name the metrics of sources.
+    registry = with_expressions(conf, with_sources(conf, registry))
     return WatermarkRules(
         registry,
         parse_watermarks(conf, registry, classes),

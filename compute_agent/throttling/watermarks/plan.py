@@ -53,7 +53,7 @@ def make_plan(
     untouchable = excluded | state.evicting_guests
     # Cheapest first: a guest that does not come need not be throttled, and one that leaves need not be.
     switch = plan_switch(rules, snapshot, streaks, state)
-    evictions, snapshot = plan_evictions(rules, snapshot, streaks, untouchable | unevictable)
+    evictions, snapshot = plan_evictions(rules, snapshot, streaks, untouchable | unevictable, state)
     untouchable |= {eviction.guest for eviction in evictions}
     throttles = plan_throttles(rules, snapshot, streaks, state, untouchable)
     restores = plan_restores(rules, snapshot, streaks, state, untouchable)
@@ -90,7 +90,11 @@ def plan_switch(
 
 
 def plan_evictions(
-    rules: WatermarkRules, snapshot: UsageSnapshot, streaks: Streaks, untouchable: frozenset[str]
+    rules: WatermarkRules,
+    snapshot: UsageSnapshot,
+    streaks: Streaks,
+    untouchable: frozenset[str],
+    state: WatermarkState,
 ) -> tuple[list[EvictAction], UsageSnapshot]:
     """The guests to evict, with the snapshot that is expected when they have gone."""
     found = find_breaches(rules, WatermarkAction.EVICT, snapshot, streaks)
@@ -98,20 +102,33 @@ def plan_evictions(
     # Without a figure there is no place to stop at: the operator has chosen these guests by the section.
     if not _can_be_precise(found, snapshot, untouchable):
         first = _of_highest_priority(found)
-        for guest in _selected_guests(found, snapshot, untouchable):
-            plan.append(EvictAction(guest.uuid, first.metric.name, first.watermark.name))
+        selected = _selected_guests(found, snapshot, untouchable)
+        for guest in selected[: _evictions_left(found, state)]:
+            plan.append(_evict_guest(first, guest))
             snapshot = rules.after_eviction(snapshot, guest.uuid)
         return plan, snapshot
     for breach in found:
         guests = breach.find_candidates(snapshot, untouchable)
-        for guest in sort_guests(guests, breach.metric.sorter or GENERAL_ORDER, breach.series):
+        for guest in sort_guests(guests, breach.guest_order, breach.series):
             if breach.is_closed(snapshot.host[breach.series]):
                 break
             # A guest that uses none of it would be ended for nothing.
             if guest.usage.get(breach.series, 0.0) > 0:
-                plan.append(EvictAction(guest.uuid, breach.metric.name, breach.watermark.name))
+                plan.append(_evict_guest(breach, guest))
                 snapshot = rules.after_eviction(snapshot, guest.uuid)
     return plan, snapshot
+
+
+def _evict_guest(breach: ThresholdExceeded, guest: GuestUsage) -> EvictAction:
+    watermark = breach.watermark
+    return EvictAction(guest.uuid, breach.metric.name, watermark.name, watermark.evict_grace)
+
+
+def _evictions_left(found: Sequence[ThresholdExceeded], state: WatermarkState) -> int | None:
+    """The number of guests that may be told to leave now; None: all."""
+    limits = [one.watermark.evict_at_once for one in found if one.watermark.evict_at_once is not None]
+    # Those that are leaving count: what they free shows when they have left.
+    return max(0, min(limits) - len(state.evictions)) if limits else None
 
 
 def plan_throttles(
@@ -135,7 +152,7 @@ def plan_throttles(
     for breach in found:
         guests = breach.find_candidates(snapshot, untouchable)
         unknown = []
-        for guest in sort_guests(guests, breach.metric.sorter or GENERAL_ORDER, breach.series):
+        for guest in sort_guests(guests, breach.guest_order, breach.series):
             if breach.is_closed(snapshot.host[breach.series]):
                 break
             # Just started, say. It waits until guests with a known use were not enough.
@@ -183,7 +200,9 @@ def _selected_guests(
         for guest in snapshot.guests.values()
         if guest.uuid not in untouchable and any(one.watermark.selector.selects_guest(guest) for one in found)
     ]
-    return sort_guests(chosen, GENERAL_ORDER, found[0].series)
+    first = _of_highest_priority(found)
+    # No use says what an action frees here, unless the operator wants it to.
+    return sort_guests(chosen, first.watermark.order or GENERAL_ORDER, first.series)
 
 
 def _steps_needed(
@@ -196,11 +215,12 @@ def _steps_needed(
     """The steps that close a breach, or lead down to the lowest limit; None if they free nothing."""
     guest, present = snapshot.guests[uuid], snapshot.host[breach.series]
     before = limit = state.limit_of(uuid, breach.used_knob)
+    steps = rules.steps_of(breach.watermark)
     usage = present
     # Several steps at once: where the effect can be computed, waiting a round for each would leave the host
     # overloaded meanwhile.
     while not breach.is_closed(usage):
-        lower = breach.used_lever.down(limit, guest.allotments[breach.used_knob], rules.steps)
+        lower = breach.used_lever.down(limit, guest.allotments[breach.used_knob], steps)
         if lower is None:
             break
         limit = lower
@@ -218,7 +238,8 @@ def _one_step(
     allotment = guest.allotments.get(breach.used_knob)
     if allotment is None:
         return None
-    limit = breach.used_lever.down(state.limit_of(guest.uuid, breach.used_knob), allotment, rules.steps)
+    before, steps = state.limit_of(guest.uuid, breach.used_knob), rules.steps_of(breach.watermark)
+    limit = breach.used_lever.down(before, allotment, steps)
     if limit is None:
         return None
     return ThrottleAction(guest.uuid, breach.used_knob, limit, breach.metric.name, breach.watermark.name)
@@ -284,7 +305,7 @@ def plan_restores(
         if guest.protected or allotment is None or lever is None or (calm and gate.orphan):
             plan.append(RestoreAction(one.guest, one.knob, None))
         elif gate.open and (one.knob not in begun or (gate.precise and _stays_within(snapshot, gate.up))):
-            limit = lever.up(one.limit, allotment, rules.steps)
+            limit = lever.up(one.limit, allotment, rules.restore_steps(one.knob.lever))
             then = rules.after_restore(snapshot, one.guest, one.knob, one.limit, limit)
             # Given back up to the line at which it would be taken again, and not beyond.
             if _stays_within(then, gate.down):

@@ -20,7 +20,13 @@ from compute_agent.model.messages import ConfigError
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.throttling.levers import ThrottleSteps, left_by, taken_by
 from compute_agent.throttling.watermarks.expressions import is_expression, normal_text, parse_expression
-from compute_agent.throttling.watermarks.metrics import MetricRegistry, MetricUnit, WatermarkMetric
+from compute_agent.throttling.watermarks.metrics import (
+    CRITERIA,
+    MetricRegistry,
+    MetricUnit,
+    Sorter,
+    WatermarkMetric,
+)
 from compute_agent.throttling.watermarks.schedule import (
     WeekMoment,
     WeekPeriod,
@@ -77,6 +83,12 @@ class WatermarkSection:
 
     :ivar cool_down: in seconds.
     :ivar preview: actions are only reported.
+    :ivar steps: of limits that this section sets; None: those of all sections.
+    :ivar order: the order in which guests are acted on; None: that of the metric.
+    :ivar evict_grace: in seconds; None: that of all sections.
+    :ivar evict_at_once: how many guests leave at the same time where the freed amount is not known; None:
+        all.
+    :ivar external: the metric is external; see :class:`WatermarkMetric`.
     :ivar scheduled: thresholds in place of the others, for periods of the week.
     """
 
@@ -91,6 +103,11 @@ class WatermarkSection:
     preview: bool = False
     selector: GuestSelector = GuestSelector()
     scheduled: Schedules = field(default_factory=dict)
+    external: bool = False
+    steps: ThrottleSteps | None = None
+    order: Sorter | None = None
+    evict_grace: float | None = None
+    evict_at_once: int | None = None
 
     def at_moment(self, moment: WeekMoment) -> WatermarkSection:
         """The section with the thresholds of a minute of the week."""
@@ -160,6 +177,12 @@ def parse_watermarks(
             preview=options.mode == "preview",
             selector=_read_selector(name, options, classes),
             scheduled=scheduled,
+            external=metric.external,
+            steps=_read_steps(conf, options),
+            order=tuple(CRITERIA[word] for word in options.order) or None,
+            evict_grace=options.evict_grace,
+            # A condition says nothing about the amount that is lacking: one guest may be enough.
+            evict_at_once=options.evict_at_once or (1 if metric.inputs or metric.external else None),
         )
         watermarks.append(watermark)
     check_watermarks(watermarks)
@@ -312,6 +335,16 @@ def _read_thresholds(
         raise ConfigError(f"{section}: {error}") from error
 
 
+def _read_steps(conf: cfg.ConfigOpts, options: Any) -> ThrottleSteps | None:
+    """The steps of a section; None if it has none of its own."""
+    if options.step is None and options.min_share is None:
+        return None
+    step = conf.qos.step if options.step is None else options.step
+    min_share = conf.qos.min_share if options.min_share is None else options.min_share
+    # Options are percent, as operators write them; decisions take shares.
+    return ThrottleSteps(step / 100, min_share / 100)
+
+
 def _read_condition(section: str, action: WatermarkAction, text: str) -> WatermarkThreshold:
     """The threshold of a condition, which has one value for each action."""
     word = "false" if action is WatermarkAction.THROTTLE_UP else "true"
@@ -355,6 +388,24 @@ class WatermarkRules:
     def at_moment(self, moment: WeekMoment) -> WatermarkRules:
         """The rules with the thresholds of a minute of the week."""
         return replace(self, watermarks=tuple(one.at_moment(moment) for one in self.watermarks))
+
+    def steps_of(self, watermark: WatermarkSection) -> ThrottleSteps:
+        """The steps of limits that a watermark sets."""
+        return watermark.steps or self.steps
+
+    def restore_steps(self, lever: str) -> ThrottleSteps:
+        """The steps by which limits of a lever are given back: the smallest of its watermarks."""
+        found = [
+            self.steps_of(watermark)
+            for metric in self.registry.metrics_moved_by(lever)
+            for watermark in self.of_metric(metric.name, WatermarkAction.THROTTLE_DOWN)
+        ]
+        return min(found, key=lambda one: one.step, default=self.steps)
+
+    @property
+    def limited_evictions(self) -> frozenset[str]:
+        """The watermarks that evict a few guests at once."""
+        return frozenset(one.name for one in self.watermarks if one.evict_at_once is not None)
 
     def of_metric(self, metric: str, action: WatermarkAction) -> list[WatermarkSection]:
         """The watermarks of a metric that ask for an action."""
