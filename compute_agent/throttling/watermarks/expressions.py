@@ -2,16 +2,17 @@
 
 Nouns
     An *expression* consists of metrics, amounts, ``+ - * /``, comparisons, ``and``, ``or``, ``not`` and
-    parentheses. Its value is a *condition*, which is 1 while it holds and 0 otherwise, or an amount in the
-    unit of its metrics. Amounts are written as thresholds are: ``12G``, ``85%`` of the host's capacity.
+    parentheses. Its value is either a *condition*, which is 1 while it holds and 0 otherwise, or an amount in
+    the unit of its metrics. Amounts are written like thresholds: ``12G``, or ``85%`` of the host's capacity.
 
-    The first metric of an expression is its *subject*: guests are throttled and evicted as for this metric.
+    The first metric of an expression is its *subject*. The lever, the order of guests and the priority of the
+    expression are those of the subject.
 
 What always holds
     - An expression is parsed once, by this module, into functions over numbers; it never runs code.
     - Its length and its number of words are bounded.
     - Units agree, or the expression is refused.
-    - Without the value of one of its metrics an expression has no value.
+    - An expression has no value in a round in which one of its metrics has none.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ from compute_agent.throttling.watermarks.thresholds import THRESHOLD, parse_thre
 from compute_agent.usage.rounds import MeasuringRound
 
 MAX_LENGTH: Final = 500
+"""Maximum number of characters of an expression."""
+
 MAX_WORDS: Final = 60
-"""Nested parentheses cost stack: a word is a few calls deep."""
+"""Maximum number of words of an expression. Each nested parenthesis makes the parser several calls deeper."""
 
 _WORD: Final = re.compile(rf"({THRESHOLD.pattern})(?![\w.])|[a-z][a-z0-9_]*|<=|>=|[-+*/<>()]", re.ASCII)
 _JOINING: Final = ("and", "or", "not")
@@ -47,22 +50,28 @@ _PRODUCTS: Final[Mapping[str, Callable[[float, float], float]]] = {
 
 
 class _DomainValues(NamedTuple):
-    """Usage and capacity by metric, on one domain."""
+    """Usage and capacity of the metrics of an expression on one domain, by name of the metric."""
 
     usage: Mapping[str, float]
     capacity: Mapping[str, float]
 
 
 _Compute = Callable[[_DomainValues], float]
-"""The value of a part. Raises LookupError where a metric has none, and ZeroDivisionError."""
+"""Computes the value of a part of an expression.
+
+:raises LookupError: a metric of the part has no value.
+:raises ZeroDivisionError: the part divides by 0.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _ExpressionPart:
     """A part of an expression.
 
-    ``unit`` None: an amount as written, which has the unit of the other side. ``metric`` is set for a metric
-    alone.
+    - ``text`` is the part as text, for messages.
+    - ``unit`` is the unit of its value. None: the part is an amount as written, such as ``12G``; its unit
+      is that of the other operand.
+    - ``metric`` is the name of the metric if the part is a metric alone; otherwise empty.
     """
 
     text: str
@@ -77,13 +86,14 @@ def is_expression(text: str) -> bool:
 
 
 def normal_text(text: str) -> str:
-    """An expression with single blanks: the name of its metric."""
+    """The text of an expression with single blanks, which is the name of its metric."""
     return " ".join(text.split())
 
 
 def parse_expression(text: str, metrics: Mapping[str, WatermarkMetric]) -> WatermarkMetric:
-    """The metric of an expression.
+    """Parse an expression; return a metric that measures it.
 
+    :param metrics: the metrics that the expression may name.
     :raises ValueError: the text is no expression, names an unknown metric, or mixes units.
     """
     parser = _ExpressionParser(text, metrics)
@@ -111,7 +121,10 @@ def parse_expression(text: str, metrics: Mapping[str, WatermarkMetric]) -> Water
 
 
 def _combine_usage(compute: _Compute, measured: Mapping[str, MetricUsage]) -> MetricUsage:
-    """The values of an expression on the domains of its subject, which is the first of ``measured``."""
+    """Compute the values of an expression on each domain of its subject, the first of ``measured``.
+
+    A domain on which a metric has no value is left out.
+    """
     found = {}
     for domain in next(iter(measured.values())).host:
         sources = {name: _matching_domain(one.host, domain) for name, one in measured.items()}
@@ -137,17 +150,23 @@ def _values_at(
 
 
 def _matching_domain(host: Mapping[str, float], domain: str) -> str | None:
-    """The domain of a metric that goes with a domain of the subject."""
+    """The domain of a metric that is combined with ``domain`` of the subject; None without one.
+
+    ``host`` is the usage of the metric by domain. A metric of the whole host is combined with each domain.
+    """
     if domain in host:
         return domain
     if "" in host or domain:
         return "" if "" in host else None
-    # For the whole host the cache with the largest use counts.
+    # For a subject of the whole host, the cache with the largest usage counts.
     return max(host, key=lambda one: host[one], default=None)
 
 
 class _ExpressionParser:
-    """A parser by recursive descent, a method for each precedence."""
+    """Parses an expression by recursive descent, with a method for each precedence.
+
+    ``inputs`` are the names of the metrics, in the order of their first occurrence.
+    """
 
     def __init__(self, text: str, metrics: Mapping[str, WatermarkMetric]) -> None:
         self.inputs: list[str] = []
@@ -156,7 +175,10 @@ class _ExpressionParser:
         self._next = 0
 
     def parse_whole(self) -> _ExpressionPart:
-        """The whole text."""
+        """Parse the whole text.
+
+        :raises ValueError: the text is no expression.
+        """
         part = self._parse_alternatives()
         if self._present_word:
             raise ValueError(f"{self._present_word!r} is unexpected after {part.text!r}")
@@ -167,7 +189,7 @@ class _ExpressionParser:
         return self._words[self._next] if self._next < len(self._words) else ""
 
     def _take_word(self, *words: str) -> str:
-        """The next word if it is one of these, else an empty text."""
+        """Consume and return the next word if it is one of ``words``; otherwise return an empty text."""
         found = self._present_word
         if found not in words:
             return ""
@@ -216,12 +238,13 @@ class _ExpressionParser:
             part = self._parse_alternatives()
             if not self._take_word(")"):
                 raise ValueError(f"a parenthesis is missing after {part.text!r}")
-            # An amount alone stays as it is written, to be read in the unit of the other side.
+            # An amount in parentheses keeps its text, which is parsed later in the unit of the other operand.
             return part if part.unit is None else replace(part, text=f"({part.text})")
         word = self._present_word
         self._next += 1
         if word[:1].isdigit():
-            # A factor has no unit; _align_parts() reads the amount again in the unit of the other side.
+            # The value counts only for a factor. _align_parts() parses the text of other amounts again, in
+            # the unit of the other operand.
             return _ExpressionPart(word, None, lambda values: float(word))
         if word in self._metrics:
             if word not in self.inputs:
@@ -262,7 +285,8 @@ def _join_parts(
     return _ExpressionPart(
         f"{left.text} {word} {right.text}",
         MetricUnit.CONDITION,
-        # Both, also if the first one decides: a missing metric must not depend on the order.
+        # Both are computed, also if the first one decides: whether a missing metric leaves the expression
+        # without a value must not depend on the order of its parts.
         lambda values: choose(first(values), second(values)),
     )
 
@@ -305,7 +329,10 @@ def _multiply_parts(left: _ExpressionPart, sign: str, right: _ExpressionPart) ->
 def _align_parts(
     left: _ExpressionPart, right: _ExpressionPart, text: str
 ) -> tuple[MetricUnit, _Compute, _Compute]:
-    """The common unit of two parts, and their values in it."""
+    """The common unit of two operands, and functions that compute their values in this unit.
+
+    :raises ValueError: the operands have different units, or one is a condition.
+    """
     unit = right.unit if left.unit is None else left.unit
     if unit is None:
         raise ValueError(f"{text!r} has no metric")
@@ -320,7 +347,12 @@ def _align_parts(
 
 
 def _amount_of(part: _ExpressionPart, unit: MetricUnit, other: str) -> _Compute:
-    """The value of a part beside another metric, which is empty beside anything else."""
+    """A function that computes the value of an operand in ``unit``.
+
+    ``other`` is the name of the metric that is the other operand; empty if that is no metric alone.
+
+    :raises ValueError: a percentage without such a metric, or a wrong amount.
+    """
     if part.unit is not None:
         return part.compute
     threshold = parse_threshold(part.text, unit)

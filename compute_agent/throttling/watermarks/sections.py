@@ -1,7 +1,7 @@
 """The watermarks of a configuration: the ``[watermark:NAME]`` sections, and contradictions between them.
 
-Rules are the watermarks with the registry of metrics and the sizes of steps. The rules have the expected
-effects of actions.
+``WatermarkRules`` combines the watermarks with the registry of metrics and the sizes of throttling steps. It
+also computes the expected effects of actions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from compute_agent.throttling.watermarks.state import WatermarkState
 from compute_agent.throttling.watermarks.thresholds import THRESHOLD, WatermarkThreshold, parse_threshold
 from compute_agent.usage.snapshot import GuestUsage, MetricSeries, UsageSnapshot
 
-# The amount after a period, which ends in a digit itself.
+# The amount is the last word: the period before it may end in a digit, too.
 _AMOUNT: Final = re.compile(rf"\s+({THRESHOLD.pattern})$", re.ASCII)
 
 
@@ -51,25 +51,29 @@ class WatermarkAction(enum.StrEnum):
 
 
 MAX_PERIODS: Final = 20
-"""The number of periods of one threshold: all sections are checked at each of their bounds."""
+"""Maximum number of periods of one threshold, because all sections are checked at each bound of a period."""
 
 ABOVE: Final = (WatermarkAction.DISABLE_SCHEDULING, WatermarkAction.EVICT, WatermarkAction.THROTTLE_DOWN)
-"""The actions that are taken above their threshold."""
+"""The actions that are taken above their threshold; only limits are raised below one."""
 
 
 Schedules = Mapping[WatermarkAction, tuple[tuple[WeekPeriod, WatermarkThreshold], ...]]
-"""Thresholds of periods by action; of several with the same minute the last one counts."""
+"""The thresholds of periods, by action. If several periods contain a minute, the last one counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuestSelector:
-    """The guests of a watermark: of ``classes`` (empty: all), up to ``max_priority`` (None: all)."""
+    """Selects the guests on which a watermark acts.
+
+    - ``classes`` are the names of their QoS classes; empty: all classes.
+    - ``max_priority`` is their highest priority; None: all priorities.
+    """
 
     classes: frozenset[str] = frozenset()
     max_priority: int | None = None
 
     def selects_guest(self, guest: GuestUsage) -> bool:
-        """Whether a watermark applies to this guest; it never applies to a protected one."""
+        """Whether the watermark may act on this guest; protected guests are never selected."""
         return (
             not guest.protected
             and (not self.classes or guest.qos_class in self.classes)
@@ -79,17 +83,21 @@ class GuestSelector:
 
 @dataclass(frozen=True, slots=True)
 class WatermarkSection:
-    """The thresholds of one section.
+    """One section ``[watermark:NAME]``.
 
-    :ivar cool_down: in seconds.
-    :ivar preview: actions are only reported.
-    :ivar steps: of limits that this section sets; None: those of all sections.
+    :ivar throttle_down: the threshold of this action; None: the section does not take the action. The same
+        holds for ``throttle_up``, ``evict`` and ``disable_scheduling``.
+    :ivar for_samples: successive rounds with a breach before an action.
+    :ivar cool_down: seconds without a breach before limits are raised.
+    :ivar preview: whether actions are only reported.
+    :ivar selector: the guests on which the section acts.
+    :ivar scheduled: thresholds that replace the others in periods of the week.
+    :ivar external: whether the metric is external; see :class:`WatermarkMetric`.
+    :ivar steps: the steps of limits that the section sets; None: those of ``[qos]``.
     :ivar order: the order in which guests are acted on; None: that of the metric.
-    :ivar evict_grace: in seconds; None: that of all sections.
-    :ivar evict_at_once: how many guests leave at the same time where the freed amount is not known; None:
-        all.
-    :ivar external: the metric is external; see :class:`WatermarkMetric`.
-    :ivar scheduled: thresholds in place of the others, for periods of the week.
+    :ivar evict_grace: seconds that an evicted guest has to end; None: those of ``[qos]``.
+    :ivar evict_at_once: maximum number of guests that leave at the same time where the freed amount is not
+        known; None: all.
     """
 
     name: str
@@ -110,7 +118,7 @@ class WatermarkSection:
     evict_at_once: int | None = None
 
     def at_moment(self, moment: WeekMoment) -> WatermarkSection:
-        """The section with the thresholds of a minute of the week."""
+        """The section with the thresholds that hold at ``moment``."""
         found: dict[str, Any] = {
             action.value: threshold
             for action, entries in self.scheduled.items()
@@ -127,18 +135,18 @@ class WatermarkSection:
     def threshold_amount(self, action: WatermarkAction, snapshot: UsageSnapshot, domain: str) -> float | None:
         """The threshold of an action on one domain, in the metric's unit.
 
-        None if there is none or it is not known.
+        None if the section has no threshold for the action, or a percentage of an unknown capacity.
         """
-        # Capacities differ between domains: a share of a cache is one of that cache.
+        # A percentage is one of the domain's own capacity: caches of one host may differ in size.
         threshold = self.threshold_for(action)
         capacity = snapshot.capacity.get(MetricSeries(self.metric, domain))
         return None if threshold is None else threshold.absolute_amount(capacity)
 
 
 def with_expressions(conf: cfg.ConfigOpts, registry: MetricRegistry) -> MetricRegistry:
-    """The registry with the expressions of all watermarks.
+    """A registry with the metrics of ``registry`` and the expressions of all watermarks.
 
-    :raises ConfigError: naming the section of an expression that cannot be used.
+    :raises ConfigError: an expression cannot be used; the text names its section.
     """
     found: dict[str, WatermarkMetric] = {}
     for name, options in watermark_sections(conf):
@@ -154,9 +162,9 @@ def with_expressions(conf: cfg.ConfigOpts, registry: MetricRegistry) -> MetricRe
 def parse_watermarks(
     conf: cfg.ConfigOpts, registry: MetricRegistry, classes: QosClasses
 ) -> tuple[WatermarkSection, ...]:
-    """The watermarks that ``conf`` has.
+    """Read the sections ``[watermark:NAME]``, and check them.
 
-    :raises ConfigError: naming section and option.
+    :raises ConfigError: an option is wrong, or sections contradict each other; the text names them.
     """
     watermarks = []
     for name, options in watermark_sections(conf):
@@ -190,9 +198,9 @@ def parse_watermarks(
 
 
 def check_watermarks(watermarks: Sequence[WatermarkSection]) -> None:
-    """Check each watermark, and all of them together, at each time of the week.
+    """Check each watermark, and all watermarks together, with the thresholds of each time of the week.
 
-    :raises ConfigError: they contradict each other.
+    :raises ConfigError: thresholds contradict each other; the text has the minute of the week.
     """
     periods = [
         period
@@ -213,17 +221,17 @@ def check_watermarks(watermarks: Sequence[WatermarkSection]) -> None:
 def check_together(watermarks: Iterable[WatermarkSection]) -> None:
     """Check that watermarks of one metric do not contradict each other.
 
-    Watermarks in preview are checked apart from those in force.
+    Watermarks in preview are checked separately from watermarks in force.
 
-    :raises ConfigError: watermarks of one metric contradict each other.
+    :raises ConfigError: two watermarks contradict each other; the text names both.
     """
     by_metric: dict[tuple[str, bool], list[WatermarkSection]] = {}
     for watermark in watermarks:
-        # Trying a line must not be refused for contradicting the line that it is to replace.
+        # A section in preview often tries a replacement for a section in force, which it may contradict.
         by_metric.setdefault((watermark.metric, watermark.preview), []).append(watermark)
     for same in by_metric.values():
         _check_same_kind(same)
-        # The lowest of each: that of any section decides for all guests of the metric.
+        # Only the lowest threshold of each action is compared, because it decides for all guests.
         down, up = (
             _lowest_threshold(same, WatermarkAction.THROTTLE_DOWN),
             _lowest_threshold(same, WatermarkAction.THROTTLE_UP),
@@ -232,13 +240,13 @@ def check_together(watermarks: Iterable[WatermarkSection]) -> None:
             raise ConfigError(
                 f"{_option_name(up[0], WatermarkAction.THROTTLE_UP)}: nothing is throttled for {up[0].metric}"
             )
-        # Nothing would ever be below, and the guests throttled until the agent is configured otherwise.
+        # Limits are raised only below a throttle_up, so that without one they would never be removed.
         if down is not None and up is None:
             raise ConfigError(
                 f"{_option_name(down[0], WatermarkAction.THROTTLE_DOWN)}: without a throttle_up for"
                 f" {down[0].metric} guests would stay throttled for ever"
             )
-        # At the same amount guests would be throttled and given back in turn.
+        # At equal thresholds limits would be set and removed in turn.
         for action in (WatermarkAction.THROTTLE_DOWN, WatermarkAction.EVICT):
             above = _lowest_threshold(same, action)
             if up is not None and above is not None and up[1].value >= above[1].value:
@@ -249,9 +257,9 @@ def check_together(watermarks: Iterable[WatermarkSection]) -> None:
 
 
 def _check_watermark(watermark: WatermarkSection) -> None:
-    """One section alone.
+    """Check the thresholds of one section.
 
-    :raises ConfigError:
+    :raises ConfigError: the section has no threshold, mixes units, or evicts before it throttles.
     """
     if all(watermark.threshold_for(action) is None for action in WatermarkAction):
         raise ConfigError(f"[{WATERMARK}{watermark.name}] has no threshold: {', '.join(WatermarkAction)}")
@@ -260,11 +268,11 @@ def _check_watermark(watermark: WatermarkSection) -> None:
         for action in WatermarkAction
         if (found := watermark.threshold_for(action)) is not None
     ]
-    # They could not be compared with each other before the capacity of the host is known.
+    # A percentage and an amount cannot be compared here, because the host's capacity is not known yet.
     if len({threshold.relative for _, threshold in thresholds}) > 1:
         listed = ", ".join(f"{action} = {threshold}" for action, threshold in thresholds)
         raise ConfigError(f"[{WATERMARK}{watermark.name}] mixes percentages and amounts: {listed}")
-    # Within one section; another one may evict guests that this one does not throttle.
+    # Only within a section: another section may evict guests of other classes at a lower threshold.
     if watermark.throttle_down and watermark.evict and watermark.evict.value < watermark.throttle_down.value:
         raise ConfigError(
             f"{_option_name(watermark, WatermarkAction.EVICT)} = {watermark.evict} is below"
@@ -279,7 +287,7 @@ def _check_same_kind(watermarks: Sequence[WatermarkSection]) -> None:
             threshold = watermark.threshold_for(action)
             if threshold is not None:
                 kinds.setdefault(threshold.relative, watermark)
-    # The lowest line decides, and a percentage is not lower or higher than an amount.
+    # The lowest threshold decides, and a percentage cannot be compared with an amount.
     if len(kinds) > 1:
         raise ConfigError(
             f"[{WATERMARK}{kinds[True].name}] has percentages of {watermarks[0].metric} and"
@@ -309,7 +317,10 @@ def _find_metric(name: str, text: str | None, registry: MetricRegistry) -> Water
 def _read_thresholds(
     name: str, action: WatermarkAction, text: str | None, metric: WatermarkMetric
 ) -> tuple[WatermarkThreshold | None, tuple[tuple[WeekPeriod, WatermarkThreshold], ...]]:
-    """The usual threshold of an action, and those of periods."""
+    """Read the option of one action: its usual threshold, and the thresholds of periods.
+
+    :raises ConfigError: the text is wrong, or the metric does not support the action.
+    """
     if text is None:
         return None, ()
     section = f"[{WATERMARK}{name}] {action}"
@@ -346,7 +357,10 @@ def _read_steps(conf: cfg.ConfigOpts, options: Any) -> ThrottleSteps | None:
 
 
 def _read_condition(section: str, action: WatermarkAction, text: str) -> WatermarkThreshold:
-    """The threshold of a condition, which has one value for each action."""
+    """Read the threshold of a condition: ``false`` for throttling up, and ``true`` for other actions.
+
+    :raises ConfigError: the text is another word.
+    """
     word = "false" if action is WatermarkAction.THROTTLE_UP else "true"
     if text.strip().lower() != word:
         raise ConfigError(f"{section}: the metric is a condition: write {word}")
@@ -360,7 +374,7 @@ def _read_selector(name: str, options: Any, classes: QosClasses) -> GuestSelecto
         if qos_class not in classes.classes:
             known = ", ".join(sorted(classes.classes))
             raise ConfigError(f"{section}: there is no class {qos_class!r}; there are {known}")
-        # Else the section would read as if it did something.
+        # The agent never acts on such a class, so the section would have no effect: refused, not ignored.
         if classes.is_protected(qos_class, dedicated=False):
             raise ConfigError(
                 f"{section}: {qos_class} is above [qos] highest_class and the agent never limits it"
@@ -374,7 +388,10 @@ def _option_name(watermark: WatermarkSection, action: WatermarkAction) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WatermarkRules:
-    """The configuration that decisions need; ``margin`` is a share of the gap (0.1: a tenth more)."""
+    """The configuration that decisions of watermarks need.
+
+    ``margin`` is the part of a gap by which actions go beyond closing it; with 0.1, a tenth more is freed.
+    """
 
     registry: MetricRegistry
     watermarks: tuple[WatermarkSection, ...]
@@ -382,11 +399,11 @@ class WatermarkRules:
     margin: float = 0.1
 
     def with_preview(self, *, preview: bool) -> WatermarkRules:
-        """The rules with the watermarks of one mode: those in preview, or those in force."""
+        """The rules with only the watermarks in preview (True), or only those in force (False)."""
         return replace(self, watermarks=tuple(one for one in self.watermarks if one.preview is preview))
 
     def at_moment(self, moment: WeekMoment) -> WatermarkRules:
-        """The rules with the thresholds of a minute of the week."""
+        """The rules with the thresholds that hold at ``moment``."""
         return replace(self, watermarks=tuple(one.at_moment(moment) for one in self.watermarks))
 
     def steps_of(self, watermark: WatermarkSection) -> ThrottleSteps:
@@ -408,27 +425,28 @@ class WatermarkRules:
         return frozenset(one.name for one in self.watermarks if one.evict_at_once is not None)
 
     def of_metric(self, metric: str, action: WatermarkAction) -> list[WatermarkSection]:
-        """The watermarks of a metric that ask for an action."""
+        """The watermarks of a metric that have a threshold for an action."""
         return [
             one for one in self.watermarks if one.metric == metric and one.threshold_for(action) is not None
         ]
 
     def throttled_series(self, state: WatermarkState) -> list[MetricSeries]:
-        """The series of the throttles in force."""
+        """The series because of which limits in force may have been set: of their levers and domains."""
         return [
             MetricSeries(metric.name, one.knob.domain)
             for one in state.throttles
             for metric in self.registry.metrics_moved_by(one.knob.lever)
         ]
 
-    # What is expected of an action
+    # Expected effects of actions
 
     def after_eviction(self, snapshot: UsageSnapshot, guest: str) -> UsageSnapshot:
-        """The snapshot without a guest.
+        """The expected snapshot without a guest.
 
-        A metric keeps its value if the value after the eviction cannot be computed.
+        The host's usage falls by the guest's use for metrics that are ``evict_quantified``, and stays for
+        other metrics.
         """
-        # It has left since its eviction began.
+        # The guest has left since its eviction began.
         if guest not in snapshot.guests:
             return snapshot
         return snapshot.without_guest(
@@ -438,9 +456,10 @@ class WatermarkRules:
     def share_left(
         self, guest: GuestUsage, knob: ThrottleControl, before: float | None, after: float
     ) -> float:
-        """The part of its use that a guest keeps when its limit goes down from ``before`` to ``after``.
+        """The part of its use, from 0 to 1, that a guest is expected to keep under a lower limit.
 
-        ``before`` None: no limit. 1 where nothing is known.
+        The limit falls from ``before`` (None: no limit) to ``after``. The result is 1 if the use of the guest
+        is not known.
         """
         use = self._guest_consumption(guest, knob)
         return 1.0 if not use else left_by(use, before, after, guest.allotments[knob]) / use
@@ -448,20 +467,23 @@ class WatermarkRules:
     def after_throttle(
         self, snapshot: UsageSnapshot, guest: str, knob: ThrottleControl, before: float | None, after: float
     ) -> UsageSnapshot:
-        """The snapshot once a guest's limit has gone down."""
+        """The expected snapshot after a guest's limit falls from ``before`` (None: no limit) to ``after``."""
         one = snapshot.guests[guest]
         return self._with_scaled_use(snapshot, one, knob, self.share_left(one, knob, before, after))
 
     def after_restore(
         self, snapshot: UsageSnapshot, guest: str, knob: ThrottleControl, before: float, after: float | None
     ) -> UsageSnapshot:
-        """The worst expected snapshot after a guest's limit has risen to ``after`` (None: no limit)."""
+        """The worst expected snapshot after a guest's limit rises from ``before`` to ``after``.
+
+        ``after`` None: the guest has no limit any more.
+        """
         one = snapshot.guests[guest]
         use = self._guest_consumption(one, knob)
-        # A guest of which nothing is known is given back all the same: a throttle must end.
+        # The limit of a guest with an unknown use must also end, so no rise of usage is expected.
         if not use:
             return snapshot
-        # At worst: the guest may have waited for just this, and use all of it at once.
+        # The worst case: the guest uses all of its higher limit at once.
         share = taken_by(use, before, after, one.allotments[knob]) / use
         return self._with_scaled_use(snapshot, one, knob, share)
 
@@ -474,13 +496,13 @@ class WatermarkRules:
     def _with_scaled_use(
         self, snapshot: UsageSnapshot, guest: GuestUsage, knob: ThrottleControl, share: float
     ) -> UsageSnapshot:
-        """The snapshot, with a proportional change of all metrics of the lever."""
+        """The snapshot with the guest's use of all metrics of the control's lever multiplied by ``share``."""
         if share == 1.0:
             return snapshot
         usage = {}
         for metric in self.registry.metrics_moved_by(knob.lever):
             series = MetricSeries(metric.name, knob.domain)
-            # A metric that is not measured of this guest is not expected to change with it.
+            # A metric without a value of this guest stays as it is.
             if series in guest.usage:
                 usage[series] = guest.usage[series] * share
         return snapshot.with_usage(guest.uuid, usage)
@@ -492,14 +514,14 @@ def find_unenforceable(
     unmeasured_metrics: Mapping[str, str],
     unusable_levers: Mapping[str, str],
 ) -> Iterator[str]:
-    """The watermarks and actions that this host cannot carry out, a sentence each.
+    """Sentences about watermarks and actions that cannot take effect on this host.
 
-    ``unmeasured_metrics`` has the reason by metric that cannot be measured here, ``unusable_levers`` by lever
-    that has no effect.
+    :param unmeasured_metrics: the metrics that cannot be measured on this host, with the reason.
+    :param unusable_levers: the levers that have no effect on this host, with the reason.
     """
     for watermark in watermarks:
         section, lever = f"[{WATERMARK}{watermark.name}]", registry[watermark.metric].lever
-        # One reason is enough: a metric that is not measured has no throttling either.
+        # At most one sentence for a watermark: without its metric it does not throttle either.
         needed = registry[watermark.metric].inputs or (watermark.metric,)
         if reasons := [unmeasured_metrics[one] for one in needed if one in unmeasured_metrics]:
             yield f"{section} metric = {watermark.metric}: the agent never acts, because {reasons[0]}"

@@ -9,20 +9,23 @@ from typing import Final
 
 from compute_agent.throttling.watermarks.metrics import MetricUnit
 
-# Of 1024, as cgroup files and operators count memory.
+# Powers of 1024, as in files of cgroups (memory.max accepts 12G).
 _POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
-THRESHOLD: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT%]?)", re.ASCII)
 
-# The usage of a condition is 1 or 0. It is above "true" while it holds, and below "false" while it does not.
+THRESHOLD: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT%]?)", re.ASCII)
+"""The text of an amount: a number with an optional suffix."""
+
+# The usage of a condition is 1 or 0: above the value of "true" while the condition holds, and below the value
+# of "false" while it does not.
 _WORDS: Final = {"true": 0.5, "false": 0.25}
 
 
 @dataclass(frozen=True, slots=True)
 class WatermarkThreshold:
-    """The usage from which on an action is taken.
+    """The usage above which (for throttling up: below which) an action is taken.
 
-    The amount is in the metric's unit, or ``relative``, in percent of the capacity of the host. ``word`` is
-    the threshold of a condition as written.
+    - ``value`` is in the metric's unit or, if ``relative``, in percent of the capacity of the host.
+    - ``word`` is the text of the threshold of a condition, ``true`` or ``false``; empty for an amount.
     """
 
     value: float
@@ -30,7 +33,7 @@ class WatermarkThreshold:
     word: str = field(default="", compare=False)
 
     def absolute_amount(self, capacity: float | None) -> float | None:
-        """The threshold in the metric's unit; None where the capacity of the host is not known."""
+        """The threshold in the metric's unit; None for a percentage of an unknown ``capacity``."""
         if not self.relative:
             return self.value
         return None if capacity is None else self.value / 100 * capacity
@@ -40,9 +43,9 @@ class WatermarkThreshold:
 
 
 def parse_threshold(text: str, unit: MetricUnit) -> WatermarkThreshold:
-    """A threshold as written: ``0.8``, ``12G``, ``80%``; ``true`` or ``false`` of a condition.
+    """Parse the text of a threshold, such as ``0.8``, ``12G``, ``80%`` or ``true``, for a metric in ``unit``.
 
-    :raises ValueError:
+    :raises ValueError: the text is no threshold, or its suffix does not fit the unit.
     """
     if unit is MetricUnit.CONDITION:
         word = text.strip().lower()
@@ -50,27 +53,29 @@ def parse_threshold(text: str, unit: MetricUnit) -> WatermarkThreshold:
             raise ValueError(f"{text.strip()!r} is not a threshold of a condition: write true or false")
         return WatermarkThreshold(_WORDS[word], word=word)
     match = THRESHOLD.fullmatch(text.strip())
-    # Hundreds of digits are infinite as a float, and above every usage.
+    # A number of hundreds of digits is infinite as a float, and no usage would ever be above it.
     if match is None or not math.isfinite(float(match[1])):
         raise ValueError(f"{text!r} is not a threshold: a number such as 12, 1.5, 12G or 80% is needed")
     value, suffix = float(match[1]), match[2]
     if suffix == "%":
         if unit == MetricUnit.OTHER:
             raise ValueError("the metric has no percentages")
-        # A percentage itself (a pressure) is an amount, and a ratio to a promise may exceed 100.
+        # A metric in percent has its value as such, and best_effort_cpu may exceed 100 %.
         if value > 100 and unit != MetricUnit.PERCENT:
             raise ValueError(f"{text.strip()} is more than there is")
         return WatermarkThreshold(value, relative=unit != MetricUnit.PERCENT)
-    # 12G cores would be read as twelve billion.
+    # Only bytes have suffixes: 12G cores is a mistake and not twelve billion cores.
     if suffix and unit not in (MetricUnit.BYTES, MetricUnit.BYTES_PER_SECOND):
         raise ValueError(f"{suffix} is for bytes, and the metric is in {unit or 'another unit'}")
     return WatermarkThreshold(value * 1024 ** _POWERS[suffix])
 
 
 def parse_usage(text: str, unit: MetricUnit) -> WatermarkThreshold:
-    """A usage of the host, written as a threshold; that of a condition is 1 or 0.
+    """Parse an imagined usage of the host, which is written like a threshold.
 
-    :raises ValueError:
+    The usage of a condition is 1 for ``true`` and 0 for ``false``.
+
+    :raises ValueError: the text is no usage of a metric in ``unit``.
     """
     threshold = parse_threshold(text, unit)
     return WatermarkThreshold(float(threshold.word == "true")) if threshold.word else threshold
