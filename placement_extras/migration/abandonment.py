@@ -53,14 +53,15 @@ def expressible_content(after: PortableContent, source: StockContent) -> tuple[P
     reserved = [key for key, (*_, kind, _generation) in things["consumers"].items() if kind == RESERVATION]
     if reserved:
         notes.append(
-            f"reservations: OpenStack Placement has none, {len(reserved)} consumers hold what is reserved"
-            f" until their allocations are deleted: {', '.join(uuid for (uuid,) in reserved[:_MAX_NAMED])}"
+            f"reservations: OpenStack Placement has none, so {len(reserved)} consumers keep the reserved"
+            " amounts until their allocations are deleted:"
+            f" {', '.join(uuid for (uuid,) in reserved[:_MAX_NAMED])}"
             + (" ..." if len(reserved) > _MAX_NAMED else "")
         )
     if not source.has_types:  # the schema is older than Xena
         typed = [key for key, (*_, kind, _generation) in things["consumers"].items() if kind is not None]
         if typed:
-            notes.append(f"consumer type: the old schema has none, {len(typed)} consumers lose theirs")
+            notes.append(f"consumer types: the old schema has none, so {len(typed)} consumers lose theirs")
         things["consumers"] = {
             key: (project, user, None, generation)
             for key, (project, user, _, generation) in things["consumers"].items()
@@ -79,7 +80,8 @@ def expressible_content(after: PortableContent, source: StockContent) -> tuple[P
     for name in sorted({name for _, name in things["inventories"]} - known):
         if not name.startswith(CUSTOM_PREFIX):
             notes.append(
-                f"resource class {name}: OpenStack Placement has none, it stays as if it were custom"
+                f"resource class {name}: OpenStack Placement has none of this name, so it stays as a"
+                " custom class"
             )
     return replace(after, by_table=things), notes
 
@@ -210,9 +212,11 @@ def _resolve_changes(
 
 
 _LOST_NOTES: Final = {
-    consumer_groups.name: "groups of claims: OpenStack Placement has none, {} consumers leave theirs",
-    claim_expiries.name: "claims that expire: OpenStack Placement has none, up to {} stay",
-    provider_attributes.name: "attributes of resource providers: OpenStack Placement has none, {} are lost",
+    consumer_groups.name: "groups of claims: OpenStack Placement has none, so {} consumers leave theirs",
+    claim_expiries.name: "claims that expire: OpenStack Placement has none, so up to {} claims become"
+    " permanent",
+    provider_attributes.name: "attributes of resource providers: OpenStack Placement has none, so {} are"
+    " lost",
 }
 """A note for each of our tables that has no equivalent in the schema of OpenStack Placement; ``{}`` is filled
 with the number of rows."""

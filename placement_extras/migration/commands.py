@@ -166,7 +166,7 @@ def add_import_arguments(parser: ArgumentParser) -> None:
         "source",
         nargs="?",
         metavar="SOURCE_URL",
-        help="SQLAlchemy URL of the database to copy; a URL with a password belongs in a file",
+        help="SQLAlchemy URL of the database to copy; use --source-file for a URL with a password",
     )
     named.add_argument(
         "--source-file", metavar="FILE", help="file that holds the URL; '-' for standard input"

@@ -35,11 +35,11 @@ CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
         "stock-database",
         secret=True,
         help=(
-            "SQLAlchemy URL of OpenStack Placement's database. The program copies it at the start into the"
-            " database of [placement_database] connection. Without this option, copy the database before"
-            " the start, and let no client write from then on until all clients use the address of"
-            " placement-shadow. A URL with a password belongs in a file "
-            "for --config-file, as stock_database in section [DEFAULT]."
+            "SQLAlchemy URL of OpenStack Placement's database. The program copies it at the start into"
+            " the database of [placement_database] connection. Without this option, copy the database"
+            " before the start. From the copy on, no client may write until all clients use the address"
+            " of placement-shadow. A URL with a password belongs in a file for --config-file, as"
+            " stock_database in section [DEFAULT]."
         ),
     ),
     cfg.FloatOpt(

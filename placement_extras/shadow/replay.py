@@ -38,7 +38,7 @@ from placement_extras.shadow.exchange import (
 LOG = logging.getLogger(__name__)
 
 AWAY: Final = "our service did not answer"
-BROKEN_OFF: Final = "our service went away while it handled the request"
+BROKEN_OFF: Final = "our service stopped answering while it handled the request"
 _TIMEOUT_SECONDS: Final = 60.0
 _MAX_PAUSE: Final = 2.0
 """Maximum seconds between two attempts to send a write to a service that does not answer."""
@@ -172,7 +172,7 @@ _MAX_POSTPONED_BYTES: Final = 128 << 20
 _REMEMBERED: Final = 100_000
 # name of a deviation: of several errors in a request, each service reports the one that it finds first
 ORDER: Final = "order"
-DEFECT: Final = "a defect of placement-shadow, of which its log says more"
+DEFECT: Final = "a defect of placement-shadow; its log has the cause"
 
 
 _TRAITS_PATH: Final = re.compile(r"/resource_providers/[^/?]+/traits")

@@ -236,7 +236,7 @@ def _table_lines(document: dict[str, Any]) -> Iterator[str]:
         yield f"{each['time']} {each['request']}: {each['difference']}"
     since = document["out_of_step_since"]
     yield (
-        "Both databases hold the same, as far as the outcome of writes tells."
+        "Both databases have the same content, as far as the outcomes of writes show."
         if since is None
         else f"Our database is out of step since {since['time']}, {since['request']}: {since['difference']}"
     )
