@@ -55,7 +55,9 @@ IN_DEFAULT: Final = frozenset(
         ),
     }
 )
-"""The options of ``[DEFAULT]`` that a revision may set. All others are paths, or options of the log."""
+"""The options of ``[DEFAULT]`` that a revision may set. All other options there are paths, or options of the
+log.
+"""
 
 _REFERENCE: Final = "$"
 
