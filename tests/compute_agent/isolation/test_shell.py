@@ -1,6 +1,7 @@
 """Masks follow demands on files that answer as kernels do, and have their originals afterwards."""
 
 import contextlib
+import errno
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -109,6 +110,29 @@ def test_managed_interrupts_are_left_and_said_and_not_tried_again(tmp_path, vers
     assert [path for path, _ in host.kernel.writes].count(host.kernel.irq(50)) == (version < (6, 11))
     assert host.bring_about(NOTHING).stuck == ()
     assert host.kept().masks == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(OSError(errno.EBUSY, "busy"), "Device or resource busy"), (None, "the kernel has 2-4 instead")],
+)
+def test_an_interrupt_that_does_not_move_for_now_is_said_and_tried_again(host, monkeypatch, error, reason):
+    write = host.kernel.write_mask
+
+    def write_mask(path, text, names=""):
+        if path != host.kernel.irq(40):
+            write(path, text, names)
+        elif error is not None:
+            raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(host.kernel, "write_mask", write_mask)
+        [stuck] = host.bring_about(demand(2)).stuck
+    assert (stuck.mask.in_words, stuck.reason) == ("interrupt 40 (eth1)", reason)
+    # It has the whole mask, and fires on one CPU of it.
+    assert stuck.cpus == host.kernel.effective(40) & {2}
+    assert host.bring_about(demand(2)).stuck == ()
+    assert not irq_masks(host)[40] & {2}
 
 
 def test_a_cpu_without_vectors_is_passed_over(tmp_path):
