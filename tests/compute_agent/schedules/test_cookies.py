@@ -252,26 +252,45 @@ def test_an_agent_that_keeps_its_own_cookie_says_so(controller, host, caplog):
 
 
 class FakeKernel:
-    """Cookies by thread, as prctl(2) answers; the calling thread is 0, and this process has two threads."""
+    """Cookies by thread, with the answers of prctl(2) and the numbers of linux/prctl.h.
 
-    def __init__(self, **cookies):
+    The calling thread is 0, and this process has the threads 70 and 71.
+    """
+
+    def __init__(self, monkeypatch, **cookies):
         self.cookies = {0: 0, 1: 0, 2: 0} | {int(name[1:]): cookie for name, cookie in cookies.items()}
+        monkeypatch.setattr(kernel_cookies, "_LIBC", self)
+        monkeypatch.setattr(kernel_cookies.ctypes, "get_errno", lambda: errno.ESRCH)
 
-    def call(self, command, tid, scope, found=None):
-        if tid not in self.cookies and tid != os.getpid():
-            raise ProcessLookupError
+    def prctl(self, *arguments):
+        command, tid, scope = (number.value for number in arguments[1:4])
+        assert arguments[0] == 62
+        is_process = (tid, scope) == (os.getpid(), 1)
+        if tid not in self.cookies and not is_process:
+            return -1
         match command:
-            case kernel_cookies._GET:
-                found.value = self.cookies[tid]
-            case kernel_cookies._SHARE_FROM:
+            case 0:
+                arguments[4]._obj.value = self.cookies[tid]
+            case 1:
+                self.cookies |= dict.fromkeys((70, 71) if is_process else (tid,), 5)
+            case 2:
+                self.cookies |= dict.fromkeys((70, 71) if is_process else (tid,), self.cookies[0])
+            case 3:
                 self.cookies[0] = self.cookies[tid]
-            case kernel_cookies._SHARE_TO:
-                self.cookies |= dict.fromkeys((70, 71) if scope else (tid,), self.cookies[0])
+        return 0
+
+
+def test_cookies_are_read_created_and_passed_on_by_the_numbers_of_the_kernel(monkeypatch):
+    kernel, cookies = FakeKernel(monkeypatch, t70=0, t71=0, t80=4, t90=0), KernelCookies()
+    assert [cookies.read_cookie(tid) for tid in (80, 90, 91)] == [4, 0, None]
+    cookies.create_cookie(os.getpid())
+    assert (kernel.cookies[70], kernel.cookies[71]) == (5, 5)
+    cookies.grant_cookie(80, [90, 91])
+    assert kernel.cookies[90] == 4
 
 
 def test_the_agents_own_cookie_is_cleared_and_given_to_no_guest(monkeypatch):
-    kernel = FakeKernel(t0=9, t1=9, t70=9, t71=9, t80=4)
-    monkeypatch.setattr(kernel_cookies, "_call_kernel", kernel.call)
+    kernel = FakeKernel(monkeypatch, t0=9, t1=9, t70=9, t71=9, t80=4)
     KernelCookies().grant_cookie(0, [80, 81])
     assert kernel.cookies[80] == 0
     kernel.cookies[0] = 9
