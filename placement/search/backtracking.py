@@ -36,8 +36,6 @@ SMALL_IN_PAIRS: Final = 4096
 """The same limit for the search that compares two needs at a time."""
 _CHOICES_BEFORE_REST: Final = 256
 """Number of choices without a result before the first rest; it doubles with each rest."""
-_RESTS_OF_FIRST_PASS: Final = 4
-"""Rests in a row after which the search for ways that are not equivalent ends, once it has found one."""
 
 
 def complete_assignments(
@@ -86,27 +84,24 @@ def _distinct_first(
     The search rests between these steps, so that other trees first yield one way each.
     """
     # without equal providers, or equal needs, a pass would yield what the next one yields as well
-    passes: list[tuple[Iterator[Sequence[Provider] | None], int]] = []
+    passes: list[Iterator[Sequence[Provider] | None]] = []
     if kinds.any_providers_equal:
-        visited = RememberedAssignments(kinds)
-        passes.append((_run_through(rules, options, small, visited=visited), _RESTS_OF_FIRST_PASS))
+        passes.append(_run_through(rules, options, small, visited=RememberedAssignments(kinds), kinds=kinds))
     if kinds.any_needs_equal:
-        passes.append((_run_through(rules, options, small, kinds=kinds), 1))
+        passes.append(_run_through(rules, options, small, kinds=kinds))
     if distinct_only:
-        yield from passes[0][0]
+        yield from passes[0]
         return
     yielded: set[tuple[int, ...]] = set()
-    for ways, max_rests in passes:
-        rests = 0
+    for ways in passes:
         for chosen in ways:
             if chosen is None:
-                # the passes only order the ways: what one has not found, the last one finds
-                rests += 1
-                if yielded and rests >= max_rests:
+                # the passes only order the ways, and what one has not found the last one finds: to prove that
+                # there are no more would cost more than all the ways of an answer
+                if yielded:
                     break
                 yield None
                 continue
-            rests = 0
             key = tuple([provider.id for provider in chosen])
             if key not in yielded:
                 yielded.add(key)
@@ -244,7 +239,8 @@ def _run_through(
     the first one, or a rest, the search checks before each step that the other needs have a provider, unless
     the search is small.
 
-    :param visited: remembers all assignments, so that of equivalent ones only the first is continued.
+    :param visited: remembers all assignments, so that of equivalent ones only the first is continued; it is
+        combined with ``kinds``.
     :param kinds: needs of one kind get their providers in the order of the options, not in each order.
     """
     assignment, order, budget = NeedAssignment(rules, options), _order_needs(rules, options), rules.budget
@@ -324,8 +320,7 @@ def _run_through(
             # equal needs another order may have a result
             if not small and kinds is None:
                 if dead_ends is None:
-                    alike = AssignmentKinds(rules, options) if visited is None else visited.kinds
-                    dead_ends = RememberedAssignments(alike)
+                    dead_ends = RememberedAssignments(AssignmentKinds(rules, options))
                 dead_ends.add(assignment.chosen)
                 proves = True
             suffix = rules.needs[index].suffix
