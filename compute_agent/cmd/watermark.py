@@ -68,6 +68,8 @@ class AmountColumn(FormattableColumn[Any]):
             return ""
         if str(self._value).endswith("%"):
             return str(self._value)
+        if self._unit is MetricUnit.CONDITION:
+            return _condition_text(self._value)
         amount = float(self._value)
         match self._unit:
             case MetricUnit.BYTES:
@@ -78,6 +80,13 @@ class AmountColumn(FormattableColumn[Any]):
                 return f"{amount:.4g} %"
             case _:
                 return f"{amount:.4g} {self._unit.value}".rstrip()
+
+
+def _condition_text(value: Any) -> str:
+    """A line as written, or whether the condition holds; an amount between the two says nothing."""
+    if isinstance(value, str):
+        return value
+    return {0.0: "false", 1.0: "true"}.get(value, "")
 
 
 def _binary_text(amount: float) -> str:

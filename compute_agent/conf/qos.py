@@ -87,8 +87,11 @@ OPTS: Final = [
 WATERMARK_OPTS: Final = [
     cfg.StrOpt(
         "metric",
-        help="Metric that the watermark watches, such as cpu_usage. `compute-agent watermark list --metrics`"
-        " lists all metrics.",
+        help="Metric that the watermark watches, such as cpu_usage, or an expression over metrics, such as"
+        " memory_pressure > 10 and swap_in > 50M. `compute-agent watermark list --metrics` lists all metrics."
+        " Expressions have + - * /, comparisons, and, or, not, and parentheses. Guests are throttled and"
+        " evicted as for the first metric of the expression. The thresholds of a condition are true, and"
+        " false of throttle_up.",
     ),
     cfg.StrOpt(
         "throttle_down",

@@ -185,6 +185,7 @@ def build_parser() -> ArgumentParser:
     )
     for each in chain(COMMANDS, *extensions.registered_objects("commands").values()):
         *in_group, name = each.words.split()
+        # one text for the command's help and for readers of the code
         summary = each.run.__doc__
         added = (db if in_group else groups).add_parser(name, help=summary, description=summary)
         each.add_arguments(added)

@@ -33,6 +33,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__()
         self._conf = conf
+        #: the errors that earlier checks have shown
         self._told: set[str] = set()
         self._upgrade_checks = (
             ("Configuration", UpgradeChecks._check_options),

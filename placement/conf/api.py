@@ -14,6 +14,7 @@ OPTIONS: list[cfg.Opt] = [
             ("keystone", "Tokens are validated by the Identity service; see [keystone_authtoken]."),
             ("noauth2", "Tokens are not checked. For development and tests only."),
         ],
+        # configuration files of OpenStack Placement may still have the option in [DEFAULT]
         deprecated_group="DEFAULT",
         help="""
 How requests are authenticated. With noauth2 nothing is checked. The token
@@ -65,6 +66,7 @@ after something has changed. Empty answers in between are counted in the next li
 """,
     ),
     cfg.IntOpt(
+        # without a default: only placement-api knows its number of threads
         "waiting_requests",
         min=0,
         help="""

@@ -58,7 +58,7 @@ def check_values(conf: cfg.ConfigOpts) -> None:
 
 
 def _value_error(group: str, option: str, text: str) -> cfg.ConfigFileValueError:
-    """Return the error of oslo.config about a value, with its section; with advice if it has a comment."""
+    """Return oslo.config's error with the section; with advice if the value seems to end with a comment."""
     where, _, reason = text.rpartition(" is not valid: ")
     if file := re.search(r"detail='(.*)'\)", where):
         reason += f" (in {file[1]})"

@@ -16,7 +16,7 @@ KEPT: Final = "stock_"
 
 
 CARRIED: Final = "carried"
-"""The way of a database with all data in its old tables, which can only go on."""
+"""The ``way`` of a database with all its data in the old tables already: it can only go on."""
 
 
 class AdoptionStage(StrEnum):
@@ -36,7 +36,7 @@ _record: Final = sa.Table(
     f"{KEPT}adoption",
     sa.MetaData(),
     sa.Column("stage", sa.String(32), nullable=False),
-    # how an abandoned database treats what was written since
+    # how the return treats data that was written since the takeover
     sa.Column("way", sa.String(32), nullable=False),
     sa.Column("revision", sa.String(32), nullable=False),
     sa.Column("changed_at", sa.Double, nullable=False),

@@ -25,8 +25,8 @@ from placement.exceptions import Unavailable
 LOG = logging.getLogger(__name__)
 
 _LOCKING: Final = ("postgresql", "sqlite")
-"""Databases with transactions that can exclude others: on SQLite a transaction that writes does so from its
-beginning."""
+"""Databases where a transaction can exclude other migrations: PostgreSQL by an advisory lock, SQLite by its
+write lock."""
 _LOCK_ID: Final = 0x706C6163  # of PostgreSQL's advisory lock
 # Another process may be migrating a large database.
 _LOCK_TIMEOUT: Final = 600

@@ -17,11 +17,12 @@ SERVICE_USER: Final = "placement"
 
 _READ_WRITE: Final = os.R_OK | os.W_OK
 _BESIDE: Final = ("", "-wal", "-shm")
+"""Suffixes of the name of a database in the names of its files."""
 
 
 @dataclass(frozen=True, slots=True)
 class SystemUser:
-    """A user of the system."""
+    """A user of the operating system, with the ids that decide on access to files."""
 
     name: str
     uid: int

@@ -55,7 +55,7 @@ class DamagedFile(Exception):
 
 @dataclass(frozen=True)
 class WritableModel:
-    """A model to be written, which does not change meanwhile.
+    """A copy of the model for its file, which does not change while it is encoded.
 
     ``stamps`` has the last change of each provider, by its id. ``history`` has the value of
     :class:`~placement.db.position.DatabaseVersion`.
@@ -71,7 +71,7 @@ class WritableModel:
 
 
 class _NumberedValues:
-    """Distinct values in the order of their first occurrence, by a key."""
+    """Numbers distinct values in the order of their first occurrence; a key says which are distinct."""
 
     def __init__(self, key: Callable[[Any], Hashable] = lambda value: value) -> None:
         self.values: list[Any] = []
@@ -153,7 +153,7 @@ def encode_model(model: WritableModel, pause: Callable[[], None]) -> Iterator[by
     columns.add_texts("classes", classes.values, pause)
     columns.add_texts("words", words.values, pause)
     columns.add_texts("attributes.values", distinct["attributes"].values, pause)
-    # only those that differ: most providers changed last in their description
+    # only stamps that differ from described_seq: the last change of most providers was one of description
     later = [
         (number, model.stamps[each.id])
         for number, each in enumerate(model.providers)
@@ -255,7 +255,7 @@ class _ReadColumns:
         return found
 
     def read_sets(self, name: str, make: Callable[[Iterable[T]], Any], members: Collection[T]) -> list[Any]:
-        """Return sets of these members, with the sizes in the column."""
+        """Return the members as consecutive sets; the column has the size of each set."""
         sizes = self.read_numbers(f"{name}.sizes")
         # islice would make smaller sets, without an error
         if sum(sizes) != len(members):
@@ -305,7 +305,7 @@ def _decode_checked(content: memoryview) -> tuple[str, ModelState]:
 
 
 def _providers(columns: _ReadColumns) -> tuple[list[Provider], dict[int, dict[int, int]]]:
-    """Return the providers, and by bucket and id the last change of each."""
+    """Return the providers, and the stamp of the last change of each, by bucket and id."""
     ids = columns.read_numbers("id", "q")
     uuids = columns.read_texts("uuid")
     described = columns.read_numbers("described_seq", "q")
@@ -347,7 +347,7 @@ def _looked_up(columns: _ReadColumns, name: str, values: Sequence[Any]) -> list[
 
 
 def _distinct_parts(columns: _ReadColumns, times: Sequence[float]) -> dict[str, list[Any]]:
-    """Return the distinct parts of providers."""
+    """Return, for each field that providers share values of, its distinct values."""
     # interned, as names are compared with those of the database and of requests
     classes, words = (
         [sys.intern(each) for each in columns.read_texts(name)] for name in ("classes", "words")

@@ -48,7 +48,7 @@ from placement.read_model.snapshot import ModelSnapshot
 _YIELD_SECONDS: Final = 0.0002
 """Seconds that a request sleeps when it yields, so that another thread runs."""
 LONG_REQUESTS: Final = 2
-"""Number of long requests at the same time, if the number of threads is unknown."""
+"""Default maximum of long requests at the same time, for callers that do not know the number of threads."""
 
 
 class ReadGate:
@@ -136,9 +136,9 @@ class ReadTurn:
 
 LOG = logging.getLogger(__name__)
 
-# on a server with a slower clock, the transaction that gives back finds nothing yet
+# if the server for writes has a slower clock, the transaction that releases finds nothing expired yet
 _PAUSE: Final = 1.0
-"""Seconds before another attempt to give back expired allocations."""
+"""Seconds before another attempt to release expired allocations, after one that released none."""
 
 
 class ModelView:
@@ -185,8 +185,8 @@ class ReadModel:
 
     Searches are pure Python, so that threads of one process would wait for each other anyway. Requests wait
     on one lock, and each sees a snapshot that does not change. A long search yields
-    (:meth:`ModelView.yield_lock`). From then on its snapshot is pinned, and others change a copy. At most
-    ``long_requests`` may yield at once, so that threads are left for short requests.
+    (:meth:`ModelView.yield_lock`). From then on its snapshot is pinned, and other requests change a copy. At
+    most ``long_requests`` may yield at once, so that threads are left for short requests.
 
     :param file: the file from which the model starts, and which the worker writes.
     :param give_back_expired: releases expired allocations, and updates the next expiry for all workers;
@@ -303,7 +303,7 @@ class ReadModel:
             self._gate.unpin_snapshot(snapshot)
 
     def long_requests(self) -> int:
-        """Return the number of pins at present."""
+        """Return the current number of pins; long requests and other readers hold them."""
         return self._gate.pin_count
 
     def _writable_model(self) -> WritableModel:
@@ -324,7 +324,7 @@ class ReadModel:
         return WritableModel(history, names, counters, deletions, next_expiry, providers, stamp_of)
 
     def _update_state(self, history: str) -> None:
-        # if this fails, the next request continues it
+        # None until the end: if the update fails, the next request tries again
         self._position = None
         if self._state is None and self.file is not None and not self.refreshed:
             self._load_file(self.file)

@@ -45,7 +45,7 @@ class ModelState:
     shared: rows.SharedValues = field(default_factory=rows.SharedValues)
     whole: bool = True
     _totals: dict[int, int] = field(default_factory=dict)
-    """The sum of the fingerprint of each bucket for which it was needed before."""
+    """Cached sums of the fingerprints of buckets."""
 
     def counters_sum(self) -> int:
         """Return the sum of the counters, as the database computes it (:mod:`placement.db.position`)."""
@@ -69,7 +69,7 @@ class ModelState:
         stamps[provider.id] = seq
 
     def keep_only(self, bucket: int, ids: set[int]) -> None:
-        """Drop the other providers of the bucket."""
+        """Drop all providers of the bucket, except those with these ids."""
         stamps = self.stamps.setdefault(bucket, {})
         self._totals.pop(bucket, None)
         for provider_id in stamps.keys() - ids:
@@ -139,7 +139,7 @@ def follow_database(conn: sa.Connection, state: ModelState) -> FullReread | None
     """
     if not state.whole:
         return FullReread("the database failed while the model followed it", is_odd=False)
-    # long requests still read the old one
+    # long requests still read the old snapshot, so that a copy is changed
     if state.snapshot.pin_count:
         state.snapshot = state.snapshot.copy()
     try:
@@ -184,10 +184,10 @@ def _apply_changes(conn: sa.Connection, state: ModelState) -> FullReread | None:
         if deletions != state.deletions[bucket]:
             _forget_deleted(conn, state, bucket)
     if moved:
-        # below a hundred, reading them is quick whatever their share
         known = {bucket: state.counters[bucket] for bucket in moved}
         changed = rows.read_changed(batch, known)
         count = len(changed.providers)
+        # reading up to a hundred providers by id is quick, whatever their share
         if count > 100 and count > _FULL_READ_SHARE * len(state.snapshot):
             return FullReread(f"{count} of {len(state.snapshot)} resource providers changed", is_odd=False)
         _apply(conn, state, changed)
@@ -197,7 +197,7 @@ def _apply_changes(conn: sa.Connection, state: ModelState) -> FullReread | None:
     for bucket, (counter, deletions) in moved.items():
         state.counters[bucket] = counter
         state.deletions[bucket] = deletions
-    # here, so that trees that do not fit together are found before the counters count
+    # trees are made before the state counts as whole: if they do not fit together, everything is read again
     state.snapshot.whole_trees()
     state.whole = True
     return None
@@ -216,7 +216,7 @@ def _apply(conn: sa.Connection, state: ModelState, changed: rows.ChangedBuckets)
     for row, provider in rows.read_some(conn, described, state.names, state.shared):
         state.put(row, provider)
     for row, known in usage:
-        # without a row of the sums nothing is used any more
+        # a provider without a row of usage has no allocations any more
         new = used.get(row.id, rows.NOTHING)
         state.put(row, replace(known, generation=row.generation, updated_at=row.updated_at, used=new))
 
@@ -229,7 +229,7 @@ def _forget_deleted(conn: sa.Connection, state: ModelState, bucket: int) -> None
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Exclude all objects made here from garbage collection: they live as long as the worker."""
+    """Exclude all objects made in this context from garbage collection: they live as long as the worker."""
     # once before, as freezing keeps garbage for good
     gc.collect()
     gc.disable()

@@ -116,7 +116,7 @@ class FreeIndex:
         return len(self._amounts) - bisect_left(self._amounts, amount)
 
     def roots_with(self, amount: int) -> Sequence[int]:
-        """Return the roots of these trees, in any order."""
+        """Return the roots of the trees with a provider that could give this amount, in any order."""
         # a slice of an array is a copy, so that a later change does not disturb the reader
         return self._roots[bisect_left(self._amounts, amount) :]
 
@@ -130,7 +130,7 @@ class FreeIndexes:
 
     def __init__(self) -> None:
         self._by_class: dict[str, FreeIndex] = {}
-        #: in a copy: the classes with an index of its own
+        #: in a copy: the classes with an index that is not shared with the original; else None
         self._own: set[str] | None = None
 
     def copy(self) -> FreeIndexes:
@@ -157,7 +157,7 @@ class FreeIndexes:
         return self._by_class.get(name, _NOWHERE)
 
     def fill_from(self, trees: Mapping[int, HostTree]) -> None:
-        """Replace everything by these trees, by their roots."""
+        """Drop all content, and make the indexes of these trees, which are given by their roots."""
         kept: dict[int, Mapping[str, int]] = {}
         # equal free amounts are mostly one object, so that trees are grouped by its identity
         alike: defaultdict[int, list[int]] = defaultdict(list)
@@ -252,7 +252,7 @@ class _CopiedIndex(dict[K, C]):
 
     def __init__(self) -> None:
         super().__init__()
-        #: in a copy: the keys with collections of its own
+        #: in a copy: the keys with collections that are not shared with the original; else None
         self._own: set[K] | None = None
 
     def copy(self) -> Self:
@@ -287,7 +287,7 @@ class ProviderIndex(_CopiedIndex[K, set[int]]):
     def copy(self) -> Self:
         """Return a copy to be changed while this one stays unchanged."""
         new = super().copy()
-        # tuples, which both may hold
+        # tuples never change, so that both indexes may hold them
         new.roots.update(self.roots)
         return new
 
@@ -319,7 +319,7 @@ class FamilyIndex(_CopiedIndex[int, list[int]]):
     """
 
     def fill_from(self, keys: Iterable[int], ids: Iterable[int]) -> None:
-        """Begin with these providers, in ascending order, and the key of each."""
+        """Fill an empty index with providers, in ascending order of ids, and the root of each as its key."""
         for key, provider_id in zip(keys, ids, strict=True):
             members = self.get(key)
             if members is None:

@@ -30,7 +30,7 @@ _MAX_SIZE: Final = 1 << 30
 
 
 class ModelFile:
-    """The file of this name.
+    """The file of a read model.
 
     :param path: the file, in a folder in which the workers may write.
     """
@@ -63,7 +63,7 @@ class ModelFile:
         :raises OSError: the disk is full, for instance.
         """
         new, size = f"{self.path}.new", 0
-        # left by a worker that was killed
+        # a worker that was killed may have left one
         with suppress(FileNotFoundError):
             os.unlink(new)
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

@@ -54,7 +54,7 @@ class Inventory:
 
 
 Attribute = str | float
-"""The value of an attribute. The service only compares numbers."""
+"""The value of an attribute, a text or a number. The service orders providers by numbers only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,14 +232,14 @@ def read_changed(batch: StatementBatch, known: Mapping[int, int]) -> ChangedBuck
     )
 
 
-# by the padded number: seven texts in all
+# cached by the padded number of buckets: 1, 2, 4 and so on up to 64 make seven kinds of statements
 @lru_cache
 def _stamped_statements(count: int) -> tuple[PreparedStatement, PreparedStatement, PreparedStatement]:
     """Return the statements for this many buckets: providers stamped since, their usage, fingerprints."""
     chosen = bind_parameters("bucket", count, sa.Integer)
     pairs = zip(chosen, bind_parameters("counter", count, sa.BigInteger), strict=True)
     stamped = sa.or_(*(sa.and_(_rp.bucket == bucket, _rp.change_seq > counter) for bucket, counter in pairs))
-    # over all providers of the buckets, changed or not: the unchanged ones are what it proves
+    # over all providers of the buckets: the sum proves that the unchanged ones are the known ones
     total = sa.func.sum(_rp.change_seq.bitwise_and(_SUMMED_BITS))
     return (
         PreparedStatement(_providers.where(stamped)),
@@ -292,8 +292,8 @@ def sum_up(rows: Iterable[Any], names: NameTable) -> dict[int, dict[str, int]]:
     """Return the used amount of each class, by provider; providers without usage are missing."""
     used: dict[int, dict[str, int]] = {}
     for provider_id, class_id, amount in rows:
-        used.setdefault(provider_id, {})[names.class_of[class_id]] = int(amount)
         # some drivers return sums as Decimal
+        used.setdefault(provider_id, {})[names.class_of[class_id]] = int(amount)
     return used
 
 

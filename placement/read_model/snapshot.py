@@ -28,7 +28,9 @@ DISTANCE: Final = "numa_distance."
 """Prefix of the attributes with the distances of a NUMA node to other nodes; the uuid of the other node
 follows."""
 Distances = Mapping[tuple[int, int], int]
+"""Distances of NUMA nodes, by the ids of two of their providers in ascending order; 10 is local."""
 Range = tuple[float, float] | None
+"""The lowest and the highest number of an attribute; None if no provider has a number."""
 # sorting all trees by free amounts is faster than that many insertions into sorted columns
 _ANEW_SHARE: Final = 0.1
 """Above this share of changed trees the free indexes are made again."""
@@ -57,7 +59,7 @@ class ModelSnapshot:
         self._ranges: dict[str, Range] = {}
         self._ranges_by_root: dict[str, Mapping[int, tuple[float, float]]] = {}
         self._distances: Distances | None = None
-        #: the number of requests that need it unchanged
+        #: the number of readers for which this snapshot must not change
         self.pin_count = 0
         # shared with copies of this snapshot, so that equal trees of both are of one class
         self._kinds = TreeClasses()
@@ -221,7 +223,7 @@ class ModelSnapshot:
         return self._ranges[name]
 
     def attribute_ranges(self, name: str) -> Mapping[int, tuple[float, float]]:
-        """Return the same range for each tree with such a number, by its root."""
+        """Return the lowest and the highest number of an attribute in each tree that has any, by its root."""
         found = self._ranges_by_root.get(name)
         if found is None:
             ranges: dict[int, tuple[float, float]] = {}

@@ -39,7 +39,7 @@ class TreeLayout(NamedTuple):
     """Picks the free amounts of these slots from those of a tree."""
 
     def slots_of(self, rank: int) -> list[int]:
-        """Return the slots of one of the classes."""
+        """Return the slots of the class with this rank among the classes of the layout."""
         ranks = [each for _, here in self.places for each in here]
         return [slot for slot, each in zip(self.slots, ranks, strict=True) if each == rank]
 
@@ -103,7 +103,7 @@ ZONE: Final = "HW_NUMA_ROOT"
 
 _NOWHERE: Final[frozenset[str]] = frozenset()
 _MAX_AGGREGATES: Final = 1024
-"""Combinations of aggregates that are shared by trees, before all are forgotten."""
+"""Number of combinations of aggregates that are cached before all are dropped."""
 _MAX_KEPT: Final = 16
 """Combinations of classes, and of free amounts, that each structure remembers."""
 _MAX_LAYOUTS: Final = 4
@@ -114,8 +114,7 @@ class TreeStructure:
     """The parents, classes and portions of trees. Trees of one structure may differ in traits and amounts.
 
     A provider is known by its position in the tree, an inventory by its *slot*: the index of its free amount
-    in
-    :attr:`HostTree.free`.
+    in :attr:`HostTree.free`.
     """
 
     __slots__ = (
@@ -178,7 +177,7 @@ class TreeStructure:
         if found is None:
             names, whole = where
             found = arrange_tree(self.lineages, self.having, names, whole=whole)
-            # all of them, as an order of use would cost more than to arrange a tree again
+            # all are dropped, as keeping an order of use would cost more than arranging a tree again
             if len(self._layouts) >= _MAX_LAYOUTS:
                 self._layouts.clear()
             self._layouts[where] = found
@@ -196,7 +195,7 @@ class TreeStructure:
                 at_once = min(here, portions.max_unit)
                 if at_once > most.get(name, -1):
                     most[name] = at_once
-            # likewise: empty hosts, the ones that gain by it, soon have their object again
+            # all are dropped here, too: empty hosts, which gain most, soon have their object again
             if len(self._with_most) >= _MAX_KEPT:
                 self._with_most.clear()
             found = self._with_most[free] = free, most
@@ -239,7 +238,7 @@ class TreeClass:
 
     def __init__(self, shape: TreeStructure, traits: tuple[frozenset[str], ...]) -> None:
         self.shape = shape
-        #: by position
+        #: the traits of each provider, by position
         self.traits = traits
         # on demand: only requests with a topology, and some criteria, ask for zones
         self._zones: tuple[tuple[int, ...], ...] | None = None
@@ -260,7 +259,7 @@ def _find_zones(
         root = lineages[0][-1]
         yield root, *(at for at in range(len(lineages)) if at != root)
     for at, lineage in enumerate(lineages):
-        # nested nodes: the nearest one has the provider
+        # a provider below nested NUMA nodes belongs to the nearest one
         nearest = next((above for above in lineage if above in zones), at)
         if nearest != at:
             zones[nearest].append(at)
@@ -270,8 +269,8 @@ def _find_zones(
 class ProviderSet:
     """Providers that one candidate may combine, in a fixed order; equal only to itself.
 
-    The first ``own`` providers belong to a tree of the structure, the others share with it. ``uuids`` are in
-    the form of answers.
+    The first ``own_count`` providers belong to a tree of the structure, the others share with it. ``uuids``
+    are encoded as answers need them.
     """
 
     __slots__ = ("_uuids", "members", "shape")
@@ -350,7 +349,7 @@ class HostTree(ProviderSet):
 
 
 class _EqualObjects:
-    """The parts of trees without usage, common to trees with identical objects."""
+    """The parts of a tree that do not depend on usage; trees made of the same objects share them."""
 
     __slots__ = ("aggregates", "all_aggregates", "capacities", "kind", "unused")
 
@@ -361,9 +360,9 @@ class _EqualObjects:
         self.aggregates = aggregates
         first, *others = {*aggregates} - {_NOWHERE} or {_NOWHERE}
         self.all_aggregates = first.union(*others) if others else first
-        #: by slot
+        #: the capacity of each slot
         self.capacities = [members[at].inventories[name].capacity for at, name in kind.shape.slots]
-        #: free amounts, and the most at once, without any usage
+        #: free amounts by slot, and the most at once by class, of an unused tree
         self.unused = kind.shape.with_most(tuple(self.capacities))
 
     def free(self, members: Sequence[Provider]) -> tuple[tuple[int, ...], Mapping[str, int]]:

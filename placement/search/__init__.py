@@ -2,22 +2,23 @@
 
 Nouns
     A *request* is the query string as data. Several providers may serve its *group* without a suffix; exactly
-    one provider serves each other group. A *need* is the part that one provider serves: each suffixed group
-    is a need, and so is each resource class of the unsuffixed group. A need has amounts and *conditions*.
-    Each kind of condition is one class, registered once, with everything that other modules need of it.
+    one provider serves each group with a suffix. A *need* is the part that one provider serves: each suffixed
+    group is a need, and so is each resource class of the unsuffixed group. A need has amounts and
+    *conditions*. Each kind of condition is one class, registered once for all modules that read conditions.
 
     A candidate is *anchored* at a tree. The providers of a candidate come from a *provider set*: the tree,
     and the providers that share with it through aggregates. The *options* of a need are the providers of the
     set that can serve it. An *assignment* has chosen options for some of the needs; the *rules* say which
-    choices go together. A complete assignment is a *candidate*. Written as positions in the provider set it
-    is a *pattern*. An *offer* is a provider set with a batch of its patterns.
+    choices go together. A complete assignment is a *candidate*. A *pattern* is a candidate written as
+    positions in the provider set. An *offer* is a provider set with a batch of its patterns.
 
-    A *compiled request* holds for all trees of a structure in which the conditions have the same results. The
-    search compares the free amounts that matter: which providers have enough for a need, and the free amount
-    of classes that several needs *contest*. Trees that are equal in these are searched once. Trees of several
-    compiled requests are equivalent, too, if their options have the same positions and relations. A *dead
-    end* is an assignment that cannot be completed, whichever equivalent providers are swapped. A search
-    *rests* when it has found nothing for a while. A search *spends* a *budget* of steps.
+    A *compiled request* applies to all trees of a structure in which the conditions have the same results.
+    The search compares only the free amounts that matter: whether a provider has enough for a need, and the
+    free amount of classes that several needs *contest*. Trees that are equal in these are searched once.
+    Trees of several compiled requests are equivalent, too, if their options have the same positions and
+    relations. A *dead end* is an assignment that cannot be completed, nor can any that differs from it only
+    in equivalent providers. A search *rests* when it has found nothing for a while. It *spends* a *budget* of
+    steps.
 
 Modules
     - ``request`` is made by ``placement.schemas``; ``conditions`` turns it into needs and conditions.

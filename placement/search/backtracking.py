@@ -28,12 +28,12 @@ from placement.read_model.provider import Provider
 from placement.search.rules import NeedAssignment, RequestRules, fits_at_all
 from placement.search.symmetry import AssignmentKinds, RememberedAssignments
 
-# proofs of infeasibility, and dead ends, cost more than trying this many
+# below this, trying all costs less than proofs of infeasibility and dead ends
 SMALL: Final = 256
-"""At most this number of assignments is tried one by one, without a proof first."""
-# a pair is two lookups in lineages, where an assignment of providers runs through all rules
+"""Largest number of assignments that are tried without first checking that the needs fit at all."""
+# one pair of needs takes two lookups in lineages; the general search runs each assignment through all rules
 SMALL_IN_PAIRS: Final = 4096
-"""The same limit for the search that compares two needs at a time."""
+"""Largest number of assignments for which :func:`pairwise_assignments` is used."""
 _CHOICES_BEFORE_REST: Final = 256
 """Number of choices without a result before the first rest; it doubles with each rest."""
 
@@ -46,12 +46,12 @@ def complete_assignments(
     *,
     distinct_only: bool = False,
 ) -> Iterator[Sequence[Provider] | None]:
-    """Yield every way to serve the needs, each once: one of its options for each need.
+    """Yield each way to serve the needs once, as one provider for each need.
 
-    With ``rng`` assignments come in random order, with ``kinds`` one of all equivalent ways before the
-    others. None means that the search rests.
+    With ``rng`` the ways come in random order, with ``kinds`` one of all equivalent ways before the others.
+    None means that the search rests.
 
-    :param distinct_only: with ``kinds``, yield none of the others.
+    :param distinct_only: with ``kinds``, yield only one of all equivalent ways.
     :raises placement.search.budget.BudgetExhausted: the search has taken too long.
     """
     if rng is not None:
@@ -60,7 +60,7 @@ def complete_assignments(
     settled = rules.traits_settled(options)
     if settled is False:
         return
-    # no rule ties the needs together, so that each choice goes with each
+    # no rule ties the needs together: every combination of options is a way
     if rules.independent and settled and kinds is None:
         yield from product(*options)
     elif (small := count_ways(options, SMALL) <= SMALL) or fits_at_all(
@@ -81,9 +81,9 @@ def _distinct_first(
 ) -> Iterator[Sequence[Provider] | None]:
     """Yield one of all equivalent ways, then one for each set of amounts, then all others.
 
-    The search rests between these steps, so that other trees first yield one way each.
+    The search rests between these passes, so that other trees first yield one way each.
     """
-    # without equal providers, or equal needs, a pass would yield what the next one yields as well
+    # a pass is useful only where providers (first pass) or needs (second pass) are equal
     passes: list[Iterator[Sequence[Provider] | None]] = []
     if kinds.any_providers_equal:
         passes.append(_run_through(rules, options, small, visited=RememberedAssignments(kinds), kinds=kinds))
@@ -96,8 +96,8 @@ def _distinct_first(
     for ways in passes:
         for chosen in ways:
             if chosen is None:
-                # the passes only order the ways, and what one has not found the last one finds: to prove that
-                # there are no more would cost more than all the ways of an answer
+                # passes only order the ways: the search behind them finds all that they have missed.
+                # A proof that there are no more would cost more than an answer
                 if yielded:
                     break
                 yield None
@@ -121,11 +121,11 @@ def pairwise_assignments(
 ) -> Iterator[tuple[int, ...] | None]:
     """Yield the assignments of :func:`complete_assignments`, as positions.
 
-    The rules have to compare two needs at a time only.
+    Correct only where each rule compares two needs at a time (``rules.pairwise``).
 
     :param lineages: by position, the positions of the provider and its ancestors.
     """
-    # mates follow one another: two that do not fit together are found before others are tried
+    # needs of one subtree rule are neighbours: a pair that does not fit is found before other needs are tried
     budget, order = rules.budget, _mates_together(rules, options)
     before = [
         [other for other in _subtree_mates(rules, index) if other in order[:at]]
@@ -136,7 +136,7 @@ def pairwise_assignments(
     chosen = [0] * len(order)
     taken: set[int] = set()
     left: list[Iterator[int]] = [iter(options[order[0]])]
-    any_way = [False] * len(order)  # by depth, whether there was one since the need was reached
+    any_way = [False] * len(order)  # by depth, whether the need had a valid option since it was reached
     choices_before_rest = choices_left = _CHOICES_BEFORE_REST
     while left:
         depth = len(left) - 1
@@ -178,12 +178,12 @@ def pairwise_assignments(
 
 
 def _subtree_mates(rules: RequestRules, index: int) -> Iterator[int]:
-    """Yield the needs that a ``same_subtree`` rule ties to a need."""
+    """Yield the indexes of the needs that a ``same_subtree`` rule ties to a need."""
     return (other for rule in rules.subtrees_of[index] for other in rule if other != index)
 
 
 def _mates_together(rules: RequestRules, options: Sequence[Sequence[int]]) -> list[int]:
-    """Return the indexes of the needs: few options first, and needs of one rule next to each other."""
+    """Return the indexes of the needs, fewest options first, with needs of one subtree rule together."""
     order: list[int] = []
     for first in sorted(range(len(options)), key=lambda index: len(options[index])):
         for index in (first, *_subtree_mates(rules, first)):
@@ -204,9 +204,11 @@ def count_ways(options: Sequence[Sequence[object]], limit: int) -> int:
 
 
 def _order_needs(rules: RequestRules, options: Sequence[Sequence[Provider]]) -> list[int]:
-    """Return the indexes of the needs: those that decide on traits first, then those with few options.
+    """Return the indexes of the needs in the order in which the search chooses providers for them.
 
-    Of needs that contest a class the larger ones come first, while much is free.
+    Needs with an option that has a trait required by the unsuffixed group come first, then needs with few
+    options. Among equals, the need that asks for the largest share of a contested class comes first, while
+    much of it is free.
     """
     rules.budget.spend(len(rules.unsuffixed_traits) * sum(map(len, options)))
 
@@ -239,9 +241,8 @@ def _run_through(
     the first one, or a rest, the search checks before each step that the other needs have a provider, unless
     the search is small.
 
-    :param visited: remembers all assignments, so that of equivalent ones only the first is continued; it is
-        combined with ``kinds``.
-    :param kinds: needs of one kind get their providers in the order of the options, not in each order.
+    :param visited: remembers all assignments, with ``kinds``; of equivalent ones only the first is continued.
+    :param kinds: equal needs get their providers only in the order of the options, not in each permutation.
     """
     assignment, order, budget = NeedAssignment(rules, options), _order_needs(rules, options), rules.budget
     # by depth, the last depth before with a need of the same kind
@@ -251,13 +252,13 @@ def _run_through(
         for depth, index in enumerate(order):
             equal_before[depth] = last.get(kinds.of_needs[index], -1)
             last[kinds.of_needs[index]] = depth
-    tried = [0] * len(order)  # options of the need at each depth
+    tried = [0] * len(order)  # by depth, number of options tried for the need
     found = 0
-    found_before = [0] * len(order)  # when each depth was entered
-    skipped = [False] * len(order)  # whether a choice was left out that had been visited
-    kinds_tried: list[set[int]] = [set() for _ in order]  # of providers that serve nothing else yet
-    proves = False  # whether each step is checked first
-    turned_back = False  # whether a need had no option left: a straight way to hundreds of needs is long
+    found_before = [0] * len(order)  # by depth, number of results when the search entered it
+    skipped = [False] * len(order)  # by depth, whether an assignment was left out as already visited
+    kinds_tried: list[set[int]] = [set() for _ in order]  # by depth, of providers without another need
+    proves = False  # whether each step first checks that the remaining needs can be served
+    turned_back = False  # whether a need had no option left; else a rest only means that needs are many
     dead_ends: RememberedAssignments | None = None
     choices_before_rest = choices_left = _CHOICES_BEFORE_REST
     # budget is spent in portions: a call for each choice would cost more than cheap choices
@@ -272,18 +273,18 @@ def _run_through(
             continue
         if choices_left < 0:
             choices_before_rest = choices_left = 2 * choices_before_rest
-            # an order of equal needs has many failures that are no dead ends: only a rest tells
+            # with an order of equal needs a failure is no dead end: only a rest starts the checks
             proves = proves or (turned_back and not small)
             yield None
         index = order[depth]
-        # the choice of the last visit: a new need has none, and release ignores that
+        # takes back the last choice at this depth; without one release does nothing
         assignment.release(index)
         serving = set() if visited is None else {at.id for at in assignment.chosen if at is not None}
         while tried[depth] < len(options[index]):
             provider = options[index][tried[depth]]
             tried[depth] += 1
             if visited is not None and provider.id not in serving:
-                # sooner than by the whole assignment: most of many equal devices are left out here
+                # cheaper than a comparison of whole assignments, and leaves out most of many equal devices
                 kind = visited.kinds.of_providers[provider.id]
                 if kind in kinds_tried[depth]:
                     continue
@@ -305,13 +306,13 @@ def _run_through(
             depth += 1
             if depth < len(order):
                 before = equal_before[depth]
-                # the option of the equal need itself, which may serve both
+                # begins at the provider of the equal need before, which may serve both
                 tried[depth] = 0 if before < 0 else tried[before] - 1
                 found_before[depth] = found
                 kinds_tried[depth].clear()
             continue
         if skipped[depth]:
-            # what was visited may have had results, so that nothing is known of this assignment
+            # the assignment that was left out may have had results: this one is no proven dead end
             skipped[depth] = False
             if depth:
                 skipped[depth - 1] = True

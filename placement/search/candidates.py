@@ -48,7 +48,7 @@ class CandidatePattern(NamedTuple):
 class PatternBatch(tuple[CandidatePattern, ...]):
     """Successive patterns of candidates; a batch is equal only to itself.
 
-    Equivalent trees have the same batch, so that a template or an order of one is made once.
+    Equivalent trees share one batch object, so that its order and its template for the answer are made once.
     """
 
     __slots__ = ()
@@ -106,8 +106,7 @@ def topology_first(offers: Sequence[Offer], budget: SearchBudget | None = None) 
     """
     budget = budget or SearchBudget()
     budget.spend_anyway(len(offers) // 16)
-    # a provider set in several offers: its patterns are ordered over all its batches
-    # without a second batch of any set the common cases below need no grouping
+    # several batches of one provider set are ordered together; the cases below have one batch per set
     if len({provider_set for provider_set, _ in offers}) < len(offers):
         return _of_several_batches(offers, budget)
     # a batch of one pattern is in order already
@@ -161,7 +160,7 @@ def _of_several_batches(offers: Sequence[Offer], budget: SearchBudget) -> list[O
 def _order_batches(
     branches: _Branches, batches: Sequence[PatternBatch], budget: SearchBudget
 ) -> Sequence[PatternBatch]:
-    """Return batches of the same sizes, with the patterns of all of them in order."""
+    """Return batches with the lengths of the given ones, and with all their patterns in order."""
     branch = branches.__getitem__
     #: by the numbers of branches and of providers that a pattern uses
     by_spread: dict[tuple[int, int], list[CandidatePattern]] = {}
@@ -175,7 +174,7 @@ def _order_batches(
             in_order, last = in_order and last <= spread, spread
             by_spread.setdefault(spread, []).append(pattern)
         budget.spend_anyway(len(batch))
-    # mostly they are: equivalent trees then keep the batch that the search has cached
+    # patterns are mostly in order: equivalent trees then keep the batch that the search has cached
     if in_order:
         return batches
     rest = chain.from_iterable([by_spread[spread] for spread in sorted(by_spread)])

@@ -4,7 +4,7 @@ Only free amounts that matter to the request are compared: the providers with en
 several parts of the request ask for a class, the free amount itself counts, up to the sum of these parts.
 Trees that are equal in these have candidates of the same patterns.
 
-Trees of several structures share results, too, where the structures are the same to the request.
+Trees of several structures share results, too, if their options have the same positions and relations.
 
 Only :mod:`placement.search.candidate_search` uses this module, which goes from tree to tree. This module sees
 one tree at a time.
@@ -31,9 +31,9 @@ from placement.search.conditions import ProviderNeed
 from placement.search.rules import RequestRules
 from placement.search.symmetry import AssignmentKinds
 
-# as many ways as a batch hide no other tree, and to tell equal ones apart costs more than they do
+# a batch of a tree has as many, and recognising equivalent ones would cost more than listing them
 _WIDE: Final = 17
-"""From this number of ways at a tree on, one of all equivalent ways comes before the others."""
+"""Smallest number of ways at a tree for which one of all equivalent ways comes before the others."""
 
 
 class NeedOptions(NamedTuple):
@@ -66,16 +66,17 @@ class SearchResults:
     """Results of a request at some trees, for others that are equivalent.
 
     :param batch: number of patterns that are searched for at once.
-    :param distinct_only: where trees have many ways, find only one of those that differ in equal providers
-        and equal groups.
+    :param distinct_only: at trees with many ways, find only one of all that differ in equal providers or
+        equal groups.
     """
 
     def __init__(self, batch: int, *, distinct_only: bool) -> None:
         self.batch = batch
         self.distinct_only = distinct_only
-        #: by all that decides on patterns: all batches in a tuple, or an iterator that is copied for each use
+        #: batches by the key of everything that decides on patterns; a tuple has all batches, an iterator is
+        #: copied for each use
         self.batches: dict[Hashable, Iterable[PatternBatch]] = {}
-        #: by the positions chosen for the needs
+        #: patterns by the positions chosen for the needs
         self.patterns: dict[tuple[int, ...], CandidatePattern] = {}
 
 
@@ -98,8 +99,7 @@ class _ContestedClass(NamedTuple):
 class CompiledRequest:
     """A request compiled for trees of one structure, with its results so far.
 
-    :param tree: any of these trees; the traits, aggregates and tree that the request asks for have to be the
-        same in all.
+    :param tree: any of these trees; all conditions of the request have the same results in all of them.
     :param shared: the providers that share with all these trees.
     :param options: the options of all these trees, as :func:`options_of` finds them.
     :param traits: for each trait of the group without a suffix, the options that have it.
@@ -123,20 +123,20 @@ class CompiledRequest:
         self._distinct = [options[index] for index in sorted(set(rules.first_alike))]
         #: steps that a check of all options costs
         self._steps = sum([len(own) + len(sharing) for own, sharing in self._distinct])
-        #: the indexes of the needs, those first that recent trees could not serve
+        #: the indexes of the needs; needs that recent trees could not serve come first
         # moved to the front: in a crowded cloud the same need fails at tree after tree
         self._hardest_first = sorted(set(rules.first_alike))
         #: whether the trees themselves have no option
         self.only_shared = not any(own for own, _ in self._distinct)
-        #: what decides on patterns beside options and contested free amounts
+        #: the part of the key of results that options and contested free amounts do not have
         self._apart: Hashable = ()
-        # else positions alone decide, and trees of any two structures may share their results
+        # where positions alone decide it is empty: trees of any two structures may share their results
         if not rules.by_options_alone:
             lineages = self._shape.lineages
             used = {at for own, _ in self._distinct for at, _ in own}
             # only the lineages of options matter: other providers cannot be in a subtree rule
             related = tuple([lineages[at] for at in sorted(used)]) if rules.by_lineage else ()
-            # positions of pools begin behind those of the tree, and pools have free amounts of their own
+            # positions of sharing providers begin behind those of the tree; their free amounts are not in it
             whose = (len(lineages), self._shared_ids) if shared else ()
             self._apart = (related, traits, whose, *[each.positions for each in self._contested])
         self._relevant: Callable[[tuple[int, ...]], Any] | None = None
@@ -145,15 +145,15 @@ class CompiledRequest:
     def pattern_batches(
         self, provider_set: ProviderSet, free: tuple[int, ...], rng: random.Random | None = None
     ) -> Iterable[PatternBatch]:
-        """Return the patterns of all candidates of a tree, found as they are asked for.
+        """Return the patterns of all candidates of a tree in batches, which are found on demand.
 
-        An empty batch means that the search rests: other trees may have more to give.
+        An empty batch means that the search rests, so that the caller can turn to other trees first.
 
         :param provider_set: the tree with the providers that share with it.
         :param free: the free amounts of the tree, by slot, as :attr:`HostTree.free`.
         :param rng: randomises the order of these patterns.
         """
-        # a random order is that of one tree, and is not kept
+        # a random order is for one tree only, and is not cached
         if rng is not None:
             options = self._having_enough(free)
             return self._in_batches(self._find_patterns(provider_set, options, rng)) if options else ()
@@ -198,7 +198,7 @@ class CompiledRequest:
     def _options_within(self, free: tuple[int, ...]) -> Sequence[Sequence[int]] | None:
         """Return for each need the positions that can serve it; None if a need has none."""
         options: Sequence[Sequence[int]] | None = self._having_enough(free)
-        # options out of reach would tell trees apart for nothing
+        # narrowed before the key is made: options that no candidate can use must not make keys differ
         for rule in self._rules.subtrees:
             options = options and self._within_reach(rule, options)
         return options
@@ -214,7 +214,7 @@ class CompiledRequest:
         likeness: Hashable = (*map(tuple, options), *map(tuple, contested), self._apart)
         is_wide = self._is_wide(options)
         if is_wide:
-            # trees with the same ways differ in which of these are equivalent
+            # relations decide which of the same ways are equivalent
             likeness = likeness, self._kinship_key
         known = self._searched.batches.get(likeness)
         if known is None:
@@ -230,8 +230,8 @@ class CompiledRequest:
         return known
 
     def _is_wide(self, options: Sequence[Sequence[int]]) -> bool:
-        """Return whether there may be many equivalent ways."""
-        # needs of the same terms, or many options of one: only these multiply equivalent ways
+        """Return whether the options have at least ``_WIDE`` ways, some of which may be equivalent."""
+        # only needs of equal terms, or a need with many options, make many equivalent ways
         return (self._rules.any_alike or max(map(len, options)) >= _WIDE) and count_ways(
             options, _WIDE - 1
         ) >= _WIDE
@@ -242,7 +242,7 @@ class CompiledRequest:
         lineages = self._shape.lineages
         parents = {each[1] for each in lineages if len(each) > 1}
         used = sorted({at for own, _ in self._distinct for at, _ in own})
-        # a provider with children is like no other one
+        # a provider with children is equivalent to no other
         families = tuple([None if at in parents else lineages[at][1:2] for at in used])
         return len(lineages), families, self._shared_ids
 
@@ -282,9 +282,9 @@ class CompiledRequest:
         return left
 
     def _contested_amounts(self, free: tuple[int, ...]) -> list[list[int]] | None:
-        """Return by contested class the amount that each option can give, as far as it matters.
+        """Return by contested class the free amount at each option, at most the sum of all needs.
 
-        None where all options together have too little of a class.
+        None if all options together have too little of a class.
         """
         found = []
         for each in self._contested:
@@ -466,11 +466,11 @@ def _own_options(
 def _shared_options(
     rules: RequestRules, need: ProviderNeed, shared: Sequence[Provider], first: int
 ) -> list[int]:
-    # with their usage: a pool serves several hosts, so that its free amount is no part of a tree's key
+    # usage counts here: a pool serves several hosts, so that its free amount is no part of a tree's key
     rules.budget.spend(len(shared))
     return [at for at, each in enumerate(shared, first) if need.served_by(each, rules.snapshot)]
 
 
 def _pick_slots(slots: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:
-    # itemgetter needs a name at least
+    # itemgetter needs at least one index
     return itemgetter(*slots) if slots else lambda _: ()

@@ -43,7 +43,7 @@ Names = frozenset[str]
 
 
 class _RememberedValues(dict[_K, bool], Generic[_K]):
-    """Answers of a condition by value, each computed once."""
+    """Results of a condition by value, such as a set of traits; each is computed once."""
 
     def __init__(self, answer: Callable[[_K], bool]) -> None:
         self._answer = answer
@@ -56,20 +56,20 @@ class _RememberedValues(dict[_K, bool], Generic[_K]):
 
 @dataclass(frozen=True, slots=True)
 class ConditionWords:
-    """The words of a condition.
+    """The words that describe a condition in sentences and queries.
 
     Templates may use ``{names}`` ("A or B"), ``{any_of}`` ("any of A, B"), ``{all_of}`` ("A and B") and
     ``{amount}``. ``lacking`` may also use ``{found}``, the closest amount of any provider.
     """
 
     meeting: str
-    """Predicate of hosts that meet it."""
+    """Predicate of hosts that meet the condition, with a plural verb."""
     lacking: str = ""
     """Predicate of hosts that do not meet the condition, with a plural verb."""
     parameter: str = ""
     """Parameter of a query that states the condition, without a suffix; empty if no query can."""
     mark: str = ""
-    """Prefix of the value of that parameter."""
+    """Prefix of the value of ``parameter``, such as ``!`` for forbidden names."""
     unknown: str = ""
     """Remark about names that no provider has; empty if the remark would say nothing new."""
 
@@ -122,22 +122,26 @@ class ProviderCondition(ABC):
     Attributes of the root of a provider begin with ``root.``, those of all its ancestors with ``above.``. The
     default differs between any two providers, so that it is right for every condition, and slow."""
     index: ClassVar[str | None] = None
-    """Attribute of the snapshot that has the providers by these names; None if there is no such index.
+    """Attribute of the snapshot that maps the names of ``sets`` to providers; None without such an index.
 
-    Providers without any of the names, below a root without any, then all meet it or all fail it."""
+    With an index, all providers without any of the names, below a root without any, have the same result."""
     excludes: ClassVar[bool] = False
-    """Whether providers with these names fail the condition."""
+    """Whether providers with a name of ``sets`` fail the condition."""
 
     sets: tuple[Names, ...] = ()
 
     @classmethod
     def from_field(cls, said: Any, group: RequestGroup | None) -> Self:
-        """Return the condition that a field states, for a group or (None) for roots."""
+        """Return the condition that the value of a field states.
+
+        :param said: the value of the field.
+        :param group: the group that has the field; None for conditions on roots.
+        """
         return cls(_split_field(said))
 
     @property
     def met_together(self) -> bool:
-        """Whether the providers of a group meet the pieces between them, rather than each provider all."""
+        """Whether the providers of a group together meet all pieces, rather than each provider alone."""
         return False
 
     @abstractmethod
@@ -162,25 +166,25 @@ class ProviderCondition(ABC):
         return self.single_pieces()
 
     def alternative_checks(self, snapshot: ModelSnapshot) -> tuple[ProviderCheck, ...]:
-        """Return alternative checks of a piece. A provider has to pass the same alternative of all pieces."""
+        """Return alternative checks of a piece, mostly one.
+
+        A provider meets the condition if it passes the alternative with the same index for every piece.
+        """
         return (partial(self.met_by, snapshot=snapshot),)
 
     def indexed_names(self, snapshot: ModelSnapshot) -> Iterator[IndexedNames]:
-        """Yield the names by which the index finds the providers that meet it."""
+        """Yield the names by which the index finds the providers that meet the condition."""
         # an index of providers with the names does not find those without them
         if self.index is not None and not self.excludes:
             for names in self.sets:
                 yield IndexedNames(getattr(snapshot, self.index), tuple(names), self.of_roots)
 
     def named_providers(self, snapshot: ModelSnapshot) -> set[int] | None:
-        """Return the ids of the only providers that can meet the condition, if it names providers.
-
-        Otherwise None.
-        """
+        """Return the ids of the only providers that can meet the condition; None if it names no provider."""
         return None
 
     def is_unknown(self, snapshot: ModelSnapshot) -> bool:
-        """Return whether no provider has any of its names."""
+        """Return whether no provider has any of the names of ``sets``."""
         if self.index is None:
             # without an index there is nothing to look the names up in, and a wrong remark is worse than none
             return False
@@ -203,7 +207,7 @@ def register_condition(condition: _C) -> _C:
 
 
 def condition_class(name: str) -> type[ProviderCondition] | None:
-    """Return the class of that name; None if there is none."""
+    """Return the class of the condition with this name; None if there is none."""
     return next((each for each in (*_OF_GROUPS, *_OF_ROOTS) if each.name == name), None)
 
 
@@ -259,7 +263,7 @@ def _split_field(said: Any) -> tuple[Names, ...]:
 
 
 def _join_sets(sets: tuple[Names, ...], said: Any) -> Any:
-    """Return the sets as a value of the same type as that of the field."""
+    """Return the sets as a value of the type that the field has now (``said``)."""
     if isinstance(said, tuple):
         return sets
     # the same type as before, as the request may be written as a query again
@@ -278,7 +282,7 @@ class _TraitCondition(ProviderCondition):
 
     @abstractmethod
     def _admits_names(self, traits: Names) -> bool:
-        """Whether a provider with these traits meets it."""
+        """Return whether a provider with these traits meets the condition."""
 
     def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
         """Return whether the provider has, or lacks, the traits."""
@@ -293,9 +297,10 @@ class _TraitCondition(ProviderCondition):
 @register_condition
 @dataclass(frozen=True, slots=True)
 class RequiredTraits(_TraitCondition):
-    """A condition: one trait of each set.
+    """Requires one trait of each set.
 
-    The providers of the group without a suffix have the traits ``together``, as the API reference says.
+    With ``by_group``, the providers of the group without a suffix may have the traits between them, as the
+    API reference says.
     """
 
     name = "required"
@@ -344,7 +349,7 @@ class _LineageTraits(ProviderCondition):
 
     @abstractmethod
     def _admits_names(self, traits: Names) -> bool:
-        """Whether a provider with these traits, its own and those above it, meets it."""
+        """Return whether a provider meets the condition that has, with its ancestors, these traits."""
 
     def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
         """Return whether the provider and all above it have, or lack, the traits."""
@@ -447,7 +452,7 @@ class _AggregateCondition(ProviderCondition):
     The root counts in the group without a suffix, where an aggregate of a root spans its whole tree.
     """
 
-    # without or_root that of the root is read in vain, which costs time only: a class cannot know or_root
+    # a class variable cannot depend on or_root: without or_root the aggregates of the root are read in vain
     reads = ("aggregates", "root.aggregates")
     index = "by_aggregate"
 
@@ -460,18 +465,22 @@ class _AggregateCondition(ProviderCondition):
 
     @abstractmethod
     def _admits_names(self, own: Names, root: Names | None) -> bool:
-        """Return whether these aggregates meet it, with those of the root (None if it does not count)."""
+        """Return whether a provider meets the condition.
+
+        :param own: the aggregates of the provider.
+        :param root: the aggregates of its root; None if these do not count.
+        """
 
     def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
         """Return whether the aggregates of the provider, or of its root, meet it."""
         root = None
         if self.or_root and provider.parent_id is not None:
-            # not for the root itself, with its own aggregates checked already
+            # for the root itself, ``own`` already has its aggregates
             root = snapshot.providers[provider.root_id].aggregates
         return self._admits_names(provider.aggregates, root)
 
     def met_in(self, snapshot: ModelSnapshot) -> MetPositions:
-        """Return a function that checks each set of aggregates, beside each set of a root, once."""
+        """Return a function that checks each combination of own and root aggregates once."""
         known: dict[Names | None, _RememberedValues[Names]] = {}
 
         def met_positions(tree: HostTree) -> tuple[bool, ...]:
@@ -492,7 +501,7 @@ class _AggregateCondition(ProviderCondition):
 @register_condition
 @dataclass(frozen=True, slots=True)
 class MemberOf(_AggregateCondition):
-    """Membership in one aggregate of each set; with ``or_root``, one provider or its root is in all sets."""
+    """Membership in one aggregate of each set; with ``or_root``, the provider or its root is in all sets."""
 
     name = "member_of"
     field = "member_of"

@@ -16,7 +16,7 @@ def filter_providers(snapshot: ModelSnapshot, wanted: ProviderFilter, budget: Se
 
     A provider passes ``resources`` if it alone can give all amounts now.
     """
-    # the smallest set first: an intersection takes as long as its first set is large
+    # the smallest set first: the time of an intersection grows with its first set
     sets = sorted(_index_sets(snapshot, wanted), key=len)
     provider_ids = sets[0].intersection(*sets[1:]) if sets else snapshot.providers.keys()
     found: list[Provider] = []
@@ -64,7 +64,7 @@ def _single_id(provider_id: int | None) -> set[int]:
 def named_roots(snapshot: ModelSnapshot, uuids: Iterable[str], meant: str) -> frozenset[int]:
     """Return the ids of the roots with these uuids.
 
-    :param meant: the purpose of the roots, which completes a sentence after "which".
+    :param meant: the purpose of the roots; completes "There is no root provider X, which" in the error.
     :raises InvalidRequest: a uuid is of no provider, or of a provider that is not a root.
     """
     # sorted, so that the same request names the same wrong uuid each time

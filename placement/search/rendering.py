@@ -1,8 +1,8 @@
 """The body of ``GET /allocation_candidates``, joined from pieces that are made once.
 
-The resources of a candidate are a template; the uuids of a provider set fill it in. From microversion 1.29 on
-the summaries of a tree do not depend on the request, and change only when something in the tree does. So
-:class:`ProviderSummaries` keeps them.
+The resources of a candidate are a template, into which the uuids of a provider set are filled. From
+microversion 1.29 on the summaries of a tree do not depend on the request, and change only when the tree does:
+:class:`ProviderSummaries` keeps them for later answers.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,11 +20,11 @@ from placement.read_model.trees import HostTree
 from placement.search.budget import SearchBudget
 from placement.search.candidates import CandidatePattern, Offer, PatternBatch, candidates_of
 
-# to look for outdated summaries takes a pass over all trees, which a tenth of them pays for
+# dropping takes a pass over all trees, which is worth its time only if it frees a tenth of the summaries
 _MAX_OUTDATED: Final = 0.1
 """Outdated summaries are dropped when they are more than this share of all trees."""
 _STEP: Final = 4096
-"""Bytes of a template that are filled in at one step of the budget."""
+"""Bytes of a template that count as one step of the budget when they are filled in."""
 # to join 40 MB takes 30 ms, in which no other thread runs
 _PIECE: Final = 1 << 20
 """Approximate size of a piece of the answer, in bytes."""
@@ -36,9 +36,9 @@ class SummaryShape(NamedTuple):
     """The parts of a provider summary that a microversion shows."""
 
     traits: bool
-    """Whether the summary has traits."""
+    """Whether a summary has traits."""
     nested: bool
-    """Whether it has parent and root, and the answer the whole tree of each provider in a candidate."""
+    """Whether a summary has parent and root, and the answer has the whole tree of each used provider."""
 
     @classmethod
     def for_version(cls, version: Microversion) -> "SummaryShape":
@@ -49,11 +49,11 @@ class SummaryShape(NamedTuple):
 class ProviderSummaries:
     """The JSON of the summaries of whole trees, kept while these trees exist unchanged.
 
-    After an answer, each shape has at most a tenth more summaries than trees.
+    After an answer, at most a tenth of the summaries of a shape are of trees that do not exist any more.
     """
 
     def __init__(self) -> None:
-        # by the tree itself: it is the same object until anything in it changes, so no entry becomes wrong
+        # the read model makes a new tree object for each change, so that an entry never becomes outdated
         self._kept: dict[SummaryShape, dict[HostTree, bytes]] = {}
 
     def __len__(self) -> int:
@@ -101,7 +101,7 @@ def render(
 ) -> bytes:
     """Return the JSON of the answer, in the shape of a microversion.
 
-    :param kept: the summaries kept from earlier answers, if any.
+    :param kept: the summaries of earlier answers; None renders all trees.
     """
     return b"".join(
         render_pieces(
@@ -122,7 +122,7 @@ def render_pieces(
     :param budget: the budget of the search; a long answer yields to other threads.
     """
     if not offers:
-        # the code below takes the first and the last part for granted
+        # the code below needs at least one part of each kind
         return [b'{"allocation_requests":[],"provider_summaries":{}}']
     parts = _allocation_requests(offers, version, budget)
     parts[0] = b'{"allocation_requests":[' + parts[0]
@@ -164,15 +164,15 @@ _Template = tuple[bytes, Callable[[tuple[bytes, ...]], Any]]
 
 
 class _CandidateTemplates:
-    """Makes templates. The parts that patterns have in common are made once.
+    """Makes the templates of batches. Each pattern, and each set of amounts, is rendered once.
 
-    Neither names nor uuids need escaping.
+    Names and uuids have no characters that JSON escapes.
     """
 
     def __init__(self, version: Microversion, budget: SearchBudget) -> None:
         self._version = version
         self._budget = budget
-        #: by the identity of patterns, and of amounts of one provider, all of which outlive this object
+        #: the parts by the identity of a pattern, or of its amounts, which all outlive this object
         self._patterns: dict[int, tuple[str, list[int]]] = {}
         self._allocations: dict[int, str] = {}
 
@@ -263,7 +263,7 @@ def _used_trees(snapshot: ModelSnapshot, offers: Iterable[Offer]) -> Iterable[Ho
         used = used_by.get(patterns)
         if used is None:
             used = used_by[patterns] = sorted({at for pattern in patterns for at in pattern.resources})
-        # by batch, as equivalent trees share it; sorted, so that sharing providers are at the end
+        # positions once per batch, as equivalent trees share it; sorted, so that sharing providers come last
         members, own = provider_set.members, provider_set.own_count
         if used[0] < own:
             found[trees[members[0].root_id]] = None
@@ -278,7 +278,7 @@ def _provider_summary(
     snapshot: ModelSnapshot, provider: Provider, shape: SummaryShape, classes: Mapping[str, Any] | set[str]
 ) -> bytes:
     summary: dict[str, Any] = {
-        # no template as for candidates: a summary is made once for each change of its tree
+        # orjson rather than a template: a summary is rendered once for each change of its tree
         "resources": {
             name: {"capacity": inventory.capacity, "used": provider.used.get(name, 0)}
             for name, inventory in provider.inventories.items()

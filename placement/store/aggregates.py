@@ -38,14 +38,14 @@ def replace(tx: WriteTransaction, uuid: str, generation: int | None, aggregates:
 
 
 def put(tx: WriteTransaction, wanted: Mapping[int, Collection[str]]) -> None:
-    """Replace the aggregates of (locked) providers, by their ids."""
+    """Replace the aggregates of locked providers; ``wanted`` has them by provider id."""
     for provider_id in wanted:
         tx.queue(_removal, {"provider": provider_id})
     insert(tx, wanted)
 
 
 def insert(tx: WriteTransaction, wanted: Mapping[int, Collection[str]]) -> None:
-    """Add aggregates to providers without any, by their ids."""
+    """Add aggregates to providers that have none; ``wanted`` has them by provider id."""
     tx.insert(
         provider_aggregates,
         [

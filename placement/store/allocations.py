@@ -1,6 +1,6 @@
 """Allocations of consumers: claimed, replaced, released and shown, with the usage of projects.
 
-The release of all allocations of a consumer is, beside the claim, the most frequent write. If the database
+Besides claims, the release of all allocations of a consumer is the most frequent write. If the database
 takes several statements at once, no statement waits for the answer to another. The first one locks the
 consumer, and leaves its id, or none, in a setting of the transaction. The others use this setting to find the
 rows to lock, stamp and delete. So a consumer that is made between two statements is not touched: the first
@@ -110,8 +110,8 @@ def check_generations(claims: Iterable[ConsumerClaim], locked: LockedConsumers) 
     An expired consumer does not exist for a claim. A claim for its uuid has to wait until its holdings are
     released (:func:`placement.store.reservations.write_with_room`).
 
-    :raises ConcurrentUpdate: naming both generations; ConsumerExists if the consumer has to be released
-        first.
+    :raises ConcurrentUpdate: a generation is wrong; the message has both. ConsumerExists if the consumer has
+        to be released first.
     """
     for claim in claims:
         if claim.consumer in locked.expired:
@@ -351,7 +351,7 @@ OWNED: Final = allocations.join(consumers, consumers.c.id == allocations.c.consu
 )
 """Allocations, with the consumer and the class of each."""
 NAMED: Final = OWNED.join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
-"""The same, with the provider of each."""
+"""Allocations, with the consumer, the class and the provider of each."""
 _shown: Final = (
     sa.select(
         consumers.c.uuid,
@@ -399,6 +399,7 @@ def of_provider(conn: sa.Connection, provider: str) -> list[Allocation]:
 _NOBODY: Final = "0"
 """The text of the id of no consumer."""
 _SETTING: Final[sa.ColumnElement[str]] = sa.literal_column("'placement.released'")
+"""The setting of the transaction that has the id of the consumer to release."""
 
 
 def release(database: ServiceDatabase, consumer: str) -> None:
@@ -420,9 +421,9 @@ def release(database: ServiceDatabase, consumer: str) -> None:
 
 
 def _at_once(tx: WriteTransaction, consumer: str) -> StatementAnswer:
-    """Queue all statements of the release; return their future answer.
+    """Queue all statements of the release; return the answer of the first, readable after the commit.
 
-    The answer is the consumer's id as a text, or :data:`_NOBODY`.
+    This answer is the consumer's id as a text, or :data:`_NOBODY`.
     """
     # the order of the locks is again consumers, then buckets
     locked = tx.queue(_lock_consumer, {"consumer": consumer})

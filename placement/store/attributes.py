@@ -1,4 +1,4 @@
-"""Attributes of providers: values that clients want to keep with them."""
+"""Attributes of providers: named texts and numbers that clients store with them."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -32,7 +32,7 @@ def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Mapping[st
 
 
 def put(tx: WriteTransaction, wanted: Mapping[int, Mapping[str, Attribute]]) -> None:
-    """Replace the attributes of (locked) providers, by their ids."""
+    """Replace the attributes of locked providers; ``wanted`` has them by provider id."""
     # all are replaced, as there are few
     for provider_id in wanted:
         tx.queue(_removal, {"provider": provider_id})
@@ -40,7 +40,7 @@ def put(tx: WriteTransaction, wanted: Mapping[int, Mapping[str, Attribute]]) -> 
 
 
 def insert(tx: WriteTransaction, wanted: Mapping[int, Mapping[str, Attribute]]) -> None:
-    """Add attributes to providers without any, by their ids."""
+    """Add attributes to providers that have none; ``wanted`` has them by provider id."""
     rows = [
         {
             "provider_id": provider_id,

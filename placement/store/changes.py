@@ -1,6 +1,7 @@
 """Changes of providers after a cursor, for clients that follow the database.
 
-A cursor is the position of each bucket that a client has seen, in a text that it sends back unchanged.
+A cursor is a text with the counter of each bucket up to which a client knows the changes. The client sends it
+back unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from placement.db.tables import allocations, change_buckets, consumers, deleted_
 from placement.exceptions import CURSOR_TOO_OLD, Gone, InvalidRequest
 from placement.store.expired import COUNTS
 
-# the first byte: a later format can still tell cursors of this one
+# the first byte of a cursor, so that a later format recognises cursors of this one
 _VERSION: Final = 1
 # a change adds some 2**23, so that 16 million changes of a bucket fit into half of the range
 _BITS: Final = 48
@@ -74,7 +75,7 @@ class ChangeCursor:
         return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
 
     def counters_before(self, now: Mapping[int, int], history: str) -> dict[int, int]:
-        """Return the full counters at the time of the cursor, of the buckets that have changed since.
+        """Return, for each bucket that has changed since the cursor, its full counter at that time.
 
         :raises Gone: the database has not continued from there.
         """
@@ -84,7 +85,7 @@ class ChangeCursor:
         for bucket, low in enumerate(self.counters):
             # modulo: the counter may have passed a multiple of the range since
             since = (now[bucket] - low) % (1 << _BITS)
-            # more than half of the range forward is taken for a step back
+            # a step of more than half of the range counts as a step back
             if since >= 1 << (_BITS - 1):
                 raise too_old("change counters went back")
             if since:
@@ -163,7 +164,7 @@ def note_deletion(tx: WriteTransaction, uuid: str) -> None:
     if len(seqs) == KEPT - 1:
         old = sa.and_(_dp.bucket == bucket, _dp.change_seq < seqs[-1])
         tx.conn.execute(sa.delete(deleted_providers).where(old))
-    # the counter of the bucket after this transaction has incremented it: stamps above a cursor miss nothing
+    # the counter as this transaction increments it, so that the cursor of any client is below the stamp
     values = {"uuid": uuid, "bucket": bucket, "change_seq": buckets.present_counter(sa.literal(bucket))}
     tx.conn.execute(sa.insert(deleted_providers).values(values))
 
@@ -177,7 +178,7 @@ def changes_since(conn: sa.Connection, history: str, cursor: ChangeCursor, limit
     """Return the first changes since a cursor.
 
     :param history: the history of the database, as in :class:`~placement.db.position.DatabaseVersion`.
-    :param limit: about how many providers are returned.
+    :param limit: approximate maximum number of providers.
     :raises Gone: the changes since then are no longer known.
     """
     # first, and in the same snapshot: changes committed later are above this cursor

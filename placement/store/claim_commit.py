@@ -115,7 +115,10 @@ def _membership_removal(count: int) -> PreparedStatement:
 
 
 def join_groups(tx: WriteTransaction, names: Mapping[str, str]) -> None:
-    """Add consumers, by uuid, to groups; they are in none, and the groups are locked."""
+    """Add consumers to groups; ``names`` has the group by uuid of the consumer.
+
+    The consumers are in no group yet, and the buckets of the groups are locked.
+    """
     rows = [{"consumer": consumer, "name": name} for consumer, name in sorted(names.items())]
     # without groups, most claims send no statement here
     if rows:
@@ -263,7 +266,7 @@ class LostRace(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GroupMembership:
-    """The uuid of a consumer that joins a group, and the roots of its hosts."""
+    """A consumer, by uuid, with the group that it joins and the roots of its hosts."""
 
     consumer: str
     group: ConsumerGroup
@@ -281,13 +284,14 @@ def commit_claims(
     """Write all of the claims, or none of them; the consumers are then in these groups and no others.
 
     :param chosen: by uuid each provider on which the choices depend, as it was at the time of the choice.
-    Providers without allocations of the claims are not locked: a change during the commit may count as later.
+        Providers without allocations of the claims are not locked: a change during the commit may count as
+        later.
     :param reservation: the reservation from which all amounts move.
     :param expiring: by uuid of consumer, seconds until the claim expires unless a client confirms it.
     :returns: by uuid, when these claims expire.
     :raises ConcurrentUpdate: a consumer's generation is not the given one.
     :raises Conflict: there is no such reservation for the claims.
-    :raises LostRace: the choice is no longer good.
+    :raises LostRace: another transaction has made a choice invalid.
     """
     # groups, reservations and expiries need answers before the commit
     if not (joining or reservation or expiring) and is_worthwhile(tx, claims, chosen):
@@ -307,7 +311,7 @@ def commit_claims(
         if left is None:
             raise LostRace(f"Reservation {reservation} no longer holds all claimed amounts.")
         claims = [*claims, left]
-    # queued before the claims are written, so that both travel in one batch; looked at when that is sent
+    # queued before the claims are written, so that all go out in one batch; the answers are read after it
     found = tx.queue(_described_rows(len(described)), bind_values("id", sorted(described)))
     members = tx.queue(*group_lookup(names)) if names else None
     try:

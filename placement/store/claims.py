@@ -38,7 +38,7 @@ class ConsumerClaim:
 class ClaimantHolding:
     """One amount that a claimant holds before its claim.
 
-    A holding has the uuid of the consumer, and id and uuid of the provider.
+    ``consumer`` and ``provider`` are uuids, ``used`` is the held amount.
     """
 
     consumer: str
@@ -65,12 +65,12 @@ def check_capacity(
 ) -> None:
     """Refuse claims that the providers cannot serve.
 
-    Of each class of a provider, the claimants together may hold what the others leave of its capacity. If the
+    Of each class of a provider, the claimants together may hold what others leave of its capacity. If the
     consumers already hold more, for instance because the total has decreased, they may hold as much again.
     Such a claim does not increase the excess, and guests can move away.
 
-    :param supplies: by the uuids of existing providers.
-    :param class_ids: by the names of existing classes.
+    :param supplies: inventories and usage, by the uuids of existing providers.
+    :param class_ids: ids, by the names of existing classes.
     :raises InvalidRequest: there is no such provider, or no such class.
     :raises Conflict: a provider has no such inventory or not enough of it.
     """
@@ -86,7 +86,7 @@ def check_capacity(
                 f"Unable to allocate inventory for consumer {claim.consumer}: "
                 f"No such resource class {', '.join(unknown)}."
             )
-    # of all claimants together: in one request one may give what another takes
+    # sums over all claimants: in one request one consumer may give what another takes
     held: Counter[tuple[int, int]] = Counter()
     for each in given_back:
         held[each.provider_id, each.class_id] += each.used

@@ -23,6 +23,7 @@ class AnyGeneration(Enum):
 
 ANY_GENERATION: Final = AnyGeneration.ANY_GENERATION
 Generation = int | AnyGeneration | None
+"""The generation of a consumer in a request: a number, None for a new consumer, or any."""
 
 _columns: Final = (
     consumers.c.id,
@@ -63,7 +64,7 @@ class ConsumerRow:
 
 
 def owner_after(present: ConsumerRow, owner: ConsumerOwnership) -> ConsumerOwnership:
-    """Return the ownership of an existing consumer after a request."""
+    """Return the ownership that a request gives to an existing consumer; ``unsaid`` fields stay."""
     # without a copy in the common case, as this runs for each claim
     return (
         replace(owner, **{name: getattr(present, name) for name in owner.unsaid}) if owner.unsaid else owner
@@ -98,7 +99,7 @@ def _locking_lookup(count: int) -> PreparedStatement:
 def check_generation(present: ConsumerRow | None, given: Generation) -> None:
     """Refuse a generation other than the consumer's; None states that the consumer does not exist.
 
-    :raises ConcurrentUpdate: naming both; ConsumerExists if None was given.
+    :raises ConcurrentUpdate: the generations differ; the message has both. ConsumerExists if None was given.
     """
     expected = None if present is None else present.generation
     if given is not ANY_GENERATION and given != expected:
@@ -130,7 +131,7 @@ def create_consumers(tx: WriteTransaction, owners: Mapping[str, ConsumerOwnershi
 def advance_consumer(tx: WriteTransaction, row: ConsumerRow, owner: ConsumerOwnership) -> None:
     """Move a (locked) consumer to its next generation, and to this owner.
 
-    A reservation ends with its consumer type.
+    A reservation that gets another consumer type ends.
     """
     # PUT /allocations may give the consumer of a reservation another type
     if row.consumer_type == RESERVATION != owner.consumer_type:

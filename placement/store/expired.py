@@ -16,7 +16,7 @@ EXPIRES: Final = sa.and_(
     # any write of the allocations raises it, and so ends the expiry without a statement of its own
     consumers.c.generation == claim_expiries.c.generation,
 )
-"""The claim of a consumer expires: its row counts for one generation of the consumer."""
+"""Condition: the claim of a consumer will expire. Its row counts for one generation of the consumer."""
 
 _claims: Final = (
     sa.select(consumers.c.id)
@@ -34,4 +34,4 @@ UUIDS: Final = tuple(query.with_only_columns(consumers.c.uuid) for query in (_re
 
 # not_in of two small sub-queries: an outer join would change the rows of each query that adds it
 COUNTS: Final = consumers.c.id.not_in(_reservations) & consumers.c.id.not_in(_claims)
-"""The consumer has not expired."""
+"""Condition: the consumer has not expired."""

@@ -22,15 +22,16 @@ from placement.store.expired import EXPIRES
 
 
 def write(tx: WriteTransaction, seconds: Mapping[str, float], known: list[int]) -> StatementAnswer | None:
-    """Let claims of this transaction expire after some seconds, given by the uuid of the consumer.
+    """Let claims of this transaction expire.
 
-    :param known: the ids of consumers that existed before.
+    :param seconds: seconds until the expiry, by uuid of the consumer.
+    :param known: the ids of those of the consumers that existed before.
     :returns: the uuids of these consumers, and when their claims expire; None if no claim expires.
     """
     # most claims do not expire, and send nothing here
     if not seconds:
         return None
-    # a consumer has one row: that of an earlier claim would stand for its old generation
+    # a consumer has at most one row, and a row of an earlier claim belongs to an old generation
     if known:
         tx.queue(_expiry_removal(len(known)), bind_values("id", sorted(known)))
     chosen = sorted(seconds)
@@ -140,7 +141,7 @@ def confirm_claim(
 
 
 def forget_confirmed(tx: WriteTransaction) -> None:
-    """Delete expired rows that no longer count."""
+    """Delete expired rows of claims that were confirmed or rewritten meanwhile."""
     # rows of other generations only: expired claims are released with their allocations
     current = sa.select(consumers.c.id).where(EXPIRES).exists()
     tx.conn.execute(

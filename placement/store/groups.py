@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class GroupPolicy(StrEnum):
-    """Placement of the members of a group beside each other; soft policies apply while some host fits."""
+    """Whether the members of a group share hosts. A soft policy is a preference, and excludes no host."""
 
     AFFINITY = "affinity"
     ANTI_AFFINITY = "anti-affinity"
@@ -22,7 +22,7 @@ class GroupPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroup:
-    """The group that a consumer joins, and the policy for its host relative to the other members.
+    """The group that a consumer joins, and its policy for the hosts of members.
 
     With anti-affinity a host may have ``max_per_host`` members.
     """
@@ -72,7 +72,7 @@ class GroupMember:
 
 
 Members = Mapping[str, frozenset[GroupMember]]
-"""By the name of the group; groups without members may be missing."""
+"""The members of groups, by the name of the group; groups without members may be missing."""
 
 
 def hosts_of(taken: Iterable[tuple[int, bool]]) -> frozenset[int]:
@@ -89,10 +89,10 @@ def hosts_of(taken: Iterable[tuple[int, bool]]) -> frozenset[int]:
 
 
 def members_by_host(members: Iterable[GroupMember], apart_from: Container[str]) -> Counter[int]:
-    """Return the number of members at each host, without some consumers."""
+    """Return the number of members at each host, by its root; ``apart_from`` has consumers not to count."""
     return Counter(host for each in members if each.consumer not in apart_from for host in each.hosts)
 
 
 def size(members: Iterable[GroupMember], apart_from: Container[str]) -> int:
-    """Return the number of members, without some consumers."""
+    """Return the number of members with allocations; ``apart_from`` has consumers not to count."""
     return sum(1 for each in members if each.consumer not in apart_from and each.hosts)

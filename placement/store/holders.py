@@ -31,7 +31,7 @@ def list_holders(
     :param limit: the maximum number of consumers, after the first ``skip``.
     :returns: the amounts, and whether there are more consumers.
     """
-    # two steps: a limit of consumers is none of rows, as a consumer has a row for each class
+    # two queries: the limit counts consumers, and a consumer has a row for each class
     ids: set[int] = set()
     # each chunk in order and up to the limit, so that the union has the first of all
     for chunk in split_rows(sorted(uuids)):

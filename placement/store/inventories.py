@@ -142,7 +142,7 @@ def replace_all(
     row, present, ids = _lock(tx, uuid, wanted, generation)
     check_capacity(uuid, wanted, may_have_none=may_have_none)
     write(tx, row, wanted, present, ids)
-    # last: it asks whether they are in use, which sends the queued writes
+    # last: the query for inventories in use sends the queued writes
     remove_some(tx, row, present - set(ids.values()), said_before=UPDATE_CONFLICT)
     return row.generation + 1
 
@@ -187,8 +187,9 @@ def remove_some(
     said_before: str = "",
     code: str = exceptions.INVENTORY_IN_USE,
 ) -> None:
-    """Delete the inventories of a locked provider of the classes with these ids.
+    """Delete the inventories of these classes, by their ids, of a locked provider.
 
+    :param said_before: prefix of the error message.
     :raises Conflict: an inventory is in use, in the words and with the code that clients look for.
     """
     # no query for the common case, in which a client only changes amounts

@@ -67,8 +67,8 @@ def insert(
 ) -> None:
     """Queue the insertion of rows that belong to the provider.
 
-    :param column: the column of ``name`` in the rows, or with ``names`` of the id of the name.
-    :param rows: all with the same further columns.
+    :param column: the column for ``name`` of each row, or with ``names`` for its id in that table.
+    :param rows: values by column, and ``name``; all rows have the same columns.
     """
     # part of the key of the kept statements, as columns are part of their text
     more = tuple(name for name in rows[0] if name != "name")

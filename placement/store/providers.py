@@ -44,7 +44,7 @@ class ProviderRow:
 
 
 def find_providers(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, ProviderRow]:
-    """Return the existing ones of these providers, by uuid."""
+    """Return the rows of those providers that exist, by uuid."""
     # an empty list in IN is no valid statement everywhere
     if not uuids:
         return {}
@@ -88,7 +88,7 @@ def read_locked(tx: WriteTransaction, uuid: str) -> ProviderRow:
 def check_generation(row: ProviderRow, given: int) -> None:
     """Refuse to change traits or aggregates of a provider for a client that does not know its generation.
 
-    :raises ConcurrentUpdate: in words that clients look for.
+    :raises ConcurrentUpdate: the generation is stale; clients look for the words of the message.
     """
     if row.generation != given:
         # other words than for inventories, as OpenStack Placement has them
@@ -230,7 +230,7 @@ def update(
             values["parent_id"] = parent and parent.id
             # readers see the new place of each of them; to clients only the provider itself has changed
             tx.note_changed(subtree, generation=False)
-    # only then: its own name is taken by itself
+    # only another name: the provider itself has the present one
     if name != row.name:
         _refuse_taken(tx, None, name)
     tx.conn.execute(sa.update(resource_providers).where(_rp.id == row.id).values(**values))

@@ -217,7 +217,7 @@ def remaining_claim(
         # again under the lock: the check before the search may be out of date
         if row is None or found is None or not found.serves_claim(project_id, group):
             raise unusable_reservation(reservation, project_id)
-    # there is a claim at least, for which the loop would have refused a missing one
+    # there is at least one claim, for which the loop would have refused a missing consumer
     assert row is not None
     held = [each for each in locked.holdings if each.consumer == reservation]
     names = _class_names(tx, {each.class_id for each in held})
@@ -240,7 +240,7 @@ def remaining_claim(
 
 
 def unusable_reservation(reservation: str, project_id: str) -> Conflict:
-    """Return the error that a claim of a project cannot take from it; it does not name the real owner."""
+    """Return the error of a claim that may not take from a reservation; it does not reveal the owner."""
     return Conflict(
         f"There is no reservation {reservation} that this claim of project {project_id} may take from: it may"
         " have expired, or be for another group, or all of it was taken.",

@@ -62,5 +62,5 @@ def reshape_providers(
         kept = {lookup.ids[name] for name in new.inventories}
         going = set(present[uuid].scalars) - kept
         inventories.remove_some(tx, rows[uuid], going, said_before=inventories.UPDATE_CONFLICT)
-        # clients count on a new generation for each of the two changes, of which one needs inventories
+        # a second increment: clients expect two for a provider with new inventories, and one without
         tx.note_changed([rows[uuid].id], generation=bool(new.inventories))

@@ -180,7 +180,7 @@ def _tree_levels(wanted: Mapping[str, ProviderDescription]) -> Iterator[list[Pro
 def _described_subtree(
     top: ProviderDescription, below: Mapping[str | None, Sequence[ProviderDescription]]
 ) -> Iterator[ProviderDescription]:
-    # no recursion: the depth is the client's
+    # no recursion: the client decides on the depth
     waiting = [top]
     while waiting:
         each = waiting.pop()

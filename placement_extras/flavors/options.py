@@ -19,6 +19,7 @@ _FIELDS: Final = (
     *("name", "resource_class", "traits", "vendor_id", "product_id"),
     *("device_type", "numa_policy", "live_migratable", "capability_type"),
 )
+"""The fields of an alias in Nova; some have no effect on a request, and are accepted."""
 
 
 class PciAliasType(types.ConfigType):
@@ -53,6 +54,7 @@ class PciAliasType(types.ConfigType):
     def __repr__(self) -> str:
         return "PciAlias"
 
+    # equal types, as oslo.config compares an option that is registered twice
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PciAliasType)
 

@@ -47,6 +47,7 @@ CLAIM_COLUMNS: Final = (
     *("#", "host", "resource_provider", "resources", "score"),
     *("consumer", "generation", "expires_at"),
 )
+"""Columns of a claim and of its alternates."""
 
 TableRow = tuple[Any, ...]
 

@@ -111,14 +111,14 @@ class HostCoupling:
         self._group_of = {each: number for number, group in enumerate(self._groups) for each in group}
 
     def fit_bounds(self, hosts: Collection[CoupledHost]) -> FitBounds:
-        """Return how many guests fit on these hosts."""
+        """Return how many guests fit on these hosts together."""
         by_group: dict[int, list[CoupledHost]] = {}
         for host in hosts:
             by_group.setdefault(self._group_of[host], []).append(host)
         return sum([self._fit_group(group) for group in by_group.values()], NONE)
 
     def without_each(self) -> Iterator[tuple[HostTree, FitBounds]]:
-        """Yield each host with the number of guests that fit on the others if its providers serve none."""
+        """Yield each coupled host with the number of guests that fit if it, and its providers, fail."""
         fits = [self._fit_group(group) for group in self._groups]
         # the groups take nothing from each other, so their bounds add up
         whole = sum(fits, NONE)
@@ -136,7 +136,7 @@ class HostCoupling:
                 yield failed.tree, whole - fit + left
 
     def _after_failure(self, host: CoupledHost, failed: CoupledHost) -> CoupledHost:
-        """Return the host after the failure of another one."""
+        """Return the host as it is after the failure of another one."""
         if not failed.offered:
             return host
         # the pools of the failed host are gone, too, and its neighbours may have fewer ways
@@ -195,7 +195,7 @@ class ClassShortage:
 
 
 class StrandedAmounts:
-    """Gathers the full hosts."""
+    """Gathers full hosts by the classes that are short there."""
 
     def __init__(self, budget: SearchBudget) -> None:
         self._budget = budget
@@ -208,9 +208,9 @@ class StrandedAmounts:
         """Add a host without room for any of the ways.
 
         :param shared: ids of providers that share with it, if slots are provider ids and classes. Free
-        amounts of these providers are not stranded.
+            amounts of these providers are not stranded.
         """
-        # of several ways the one that is nearest: with the fewest short classes the guest would fit
+        # of several ways the nearest counts: the one with the fewest short classes
         short = min(
             # the names break ties, so that equal hosts are gathered under the same classes
             (_short_classes(way, ways, free) for way in ways.ways),
@@ -354,7 +354,7 @@ class _FlavorCount:
         self._stranding = StrandedAmounts(cloud.budget)
         self._coupling = HostCoupling(self._finder, cloud.sharing, cloud.budget)
         self._coupled: list[CoupledHost] = []
-        #: the rest of the ways on hosts that are too small for some of them
+        #: the remaining ways of hosts that are too small for some ways
         self._smaller: dict[tuple[FlavorFootprints, tuple[Way, ...]], FlavorFootprints] = {}
         self._full_hosts = self._open = 0
 

@@ -146,7 +146,7 @@ class ClusterSimulation:
         return self.snapshot.providers[provider_id].free(name) - self._taken.get(slot, 0)
 
     def drained_root(self, slots: Iterable[Slot]) -> Provider:
-        """Return the root of the avoided host of one of these slots."""
+        """Return the root of a drained host to which one of these slots belongs."""
         roots = (self.snapshot.providers[provider_id].root_id for provider_id, _ in slots)
         return self.snapshot.providers[next(root for root in roots if root not in self._by_root)]
 
@@ -156,7 +156,7 @@ class ClusterSimulation:
         :param times: the number of guests; -1 gives the amounts back.
         """
         for slot, amount in amounts:
-            # an entry of zero is not an entry, so that it is known which hosts are as they were
+            # a slot with its first amount has no entry, so that unchanged hosts are known
             before = self._taken.pop(slot, 0)
             after = before + times * amount
             if after:

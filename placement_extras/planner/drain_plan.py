@@ -13,12 +13,12 @@ from placement_extras.planner.packing import FitBounds, Way, most_by_volume
 from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
 _MAX_TRIES: Final = 5_000
-"""Number of tries to find more places than the first ones; after these the bound is answered."""
+"""Maximum number of tries to find more places than the first ones; beyond it the result is bounds."""
 # among more places the search would end by its limit, without a result
 _MAX_PLACES: Final = 200
-"""Number of places of unplaced guests, in all, up to which there is such a search."""
+"""Maximum number of places, of all guests to place, with which there is such a search."""
 MAX_UNPLACED: Final = 100
-"""Number of guests without a place that are named."""
+"""Maximum number of guests without a place that an answer names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def displace_guests(board: ClusterSimulation, guests: Sequence[HostedConsumer]) 
 
 
 def _largest_first(guests: Sequence[HostedConsumer], budget: SearchBudget) -> list[HostedConsumer]:
-    """Return the guests in descending order of size: the largest share in the maximum of a class."""
+    """Return the guests by descending size: the largest share of a guest in the largest amount of a class."""
     asked = [(each, each.total_amounts) for some in yielding_slices(guests, budget) for each in some]
     most: dict[str, int] = {}
     for some in yielding_slices(asked, budget):
@@ -137,6 +137,7 @@ class _FirstPlaces:
         self._host = next(self._hosts, None)
 
     def next_way(self) -> Way | None:
+        """Return the way of the next guest, at the first host with room; None if no host has room."""
         while self._host is not None:
             self._board.budget.spend()
             way = next(self._board.room_at(self._request, self._host), None)
@@ -147,7 +148,7 @@ class _FirstPlaces:
 
 
 def _by_volume(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> int:
-    """Return an upper bound by the sums of classes on hosts that serve any guest, smallest guests first."""
+    """Return an upper bound of the guests that fit, from sums of free amounts of the hosts that serve any."""
     asked: dict[str, Counter[int]] = {}
     for guest in guests:
         for name, amount in guest.total_amounts.items():
@@ -218,7 +219,7 @@ class _DrainSearch:
         return True
 
     def _try_guests(self, number: int, left: list[HostedConsumer], spare: int) -> bool:
-        """Return whether the guests from this number on have places, except ``spare``; they keep these."""
+        """Return whether the guests from this index on, but for ``spare``, have places; if so, they stay."""
         self._journal.count_try()
         if number == len(self.guests):
             self._best = tuple(left)

@@ -40,8 +40,11 @@ from placement_extras.planner.proportions import FlavorProportion, count_sets
 from placement_extras.planner.split_count import count_split
 
 MAX_FLAVORS: Final = 32
+"""Maximum number of flavors in a body."""
 MAX_EXCLUDED: Final = 1024
+"""Maximum number of hosts that a body leaves out."""
 MAX_PROPORTION: Final = 1_000_000
+"""Maximum number of guests of a flavor in a set."""
 
 
 class FlavorSchema(explanation.AskingSchema, explanation.TopologySchema):
@@ -67,8 +70,8 @@ class CapacityBody(explanation.VersionedSchema):
 def parse(body: dict[str, Any], forms: RequestForms) -> tuple[dict[str, AskedCandidates], Microversion]:
     """Return the requests of a body, by the names of its flavors, and their microversion.
 
-    :param forms: the forms beside queries.
-    :raises InvalidRequest: naming the flavor and the error in it.
+    :param forms: the registered forms of requests, such as flavors.
+    :raises InvalidRequest: a flavor is wrong; the message names the flavor and the error.
     """
     if body["drain"] and not body["excluded_hosts"]:
         raise InvalidRequest(
@@ -89,7 +92,7 @@ def parse(body: dict[str, Any], forms: RequestForms) -> tuple[dict[str, AskedCan
 
 
 def parse_topologies(body: dict[str, Any], asked: Mapping[str, AskedCandidates]) -> dict[str, TopologyPolicy]:
-    """Return the topologies that such a body names, by flavor.
+    """Return the topologies of a body, by the names of its flavors.
 
     :raises InvalidRequest: a flavor has nothing to split, or is asked about in a way that needs one provider
         for each class.

@@ -137,7 +137,7 @@ class _MigrationSearch:
         self.missing_targets = len(hosts) < len(board.hosts) and any(
             host[0].root.id not in known and board.ways_at(request, host) for host in board.hosts
         )
-        # a guest on two hosts has no place that it would leave
+        # a guest on several hosts has no single place to leave, so that it stays
         self._guests = [
             each
             for each in guests
@@ -225,7 +225,7 @@ class _MigrationSearch:
         return min(map(self._needs_leaving, self._targets), default=math.inf)
 
     def _empty_host(self, target: _TargetHost, most: int) -> tuple[MigrationStep, ...] | None:
-        """Return moves of the guests with most of the short slots; None if it takes more than ``most``."""
+        """Return moves of the guests with most of the short slots; None if ``most`` moves do not suffice."""
         try:
             while self._needs_leaving(target):
                 if len(self._moves) + self._needs_leaving(target) > most:
@@ -286,7 +286,7 @@ class _MigrationSearch:
         if not least:
             return True
         if least > left:
-            # Where not even all guests' leaving would do, more moves would not either: nothing was cut off.
+            # an infinite bound is final: no number of moves makes room, so that nothing was cut off
             self._cut = self._cut or not math.isinf(least)
             return False
         state = frozenset(
@@ -309,7 +309,7 @@ class _MigrationSearch:
         return False
 
     def _worth_moving(self, left: int, *, tight: bool) -> list[HostedConsumer]:
-        """Return the guests for the next move; if all moves are necessary, each has to free something."""
+        """Return the guests for the next move; with ``tight`` only those that hold some of a short slot."""
         if not tight:
             return self._guests
         found = {

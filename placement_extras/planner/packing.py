@@ -19,12 +19,12 @@ from placement.search.compiled_request import UnusedPatterns
 from placement.search.request import CandidatesRequest
 from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
-# they take about 50 ms
+# this many tries take about 50 ms
 _MAX_TRIES: Final = 2_000
-"""Number of tries to find a better packing than the first; after these the bound is answered."""
+"""Maximum number of tries to find a better packing than the first; beyond it the result is bounds."""
 # among more ways the search would end by its limit, without a result
 _MAX_WAYS: Final = 200
-"""Number of ways up to which there is such a search."""
+"""Maximum number of ways with which there is such a search."""
 
 Free = Mapping[Any, int] | tuple[int, ...]
 """The free amounts, by slot."""
@@ -121,7 +121,7 @@ class _PackingSearch:
         by_class: dict[str, set[Slot]] = {}
         for slot, name in found.classes.items():
             by_class.setdefault(name, set()).add(slot)
-        #: all ways take the same of each of these
+        #: for each class its slots; all ways take the same amount of a class
         self._by_class = list(by_class.values())
         self._left = {slot: free[slot] for way in ways for slot, _ in way}
         # the way with most room first: the first packing is then mostly the best
@@ -330,7 +330,7 @@ class FootprintFinder:
         patterns = unused.patterns
         if not patterns:
             return NO_WAYS
-        # by identity: the search answers like trees with the same batch
+        # by identity of the batch, which the search shares between equivalent trees
         key = (patterns, tree.kind.shape)
         found = self._found.get(key)
         if found is None:

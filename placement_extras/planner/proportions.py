@@ -22,10 +22,10 @@ from placement_extras.planner.trials import TrialJournal, TriesExhausted
 _CHUNKS: Final = 64
 """Number of chunks in which guests are placed at first."""
 _MAX_TRIES: Final = 5_000
-"""Number of tries to place one more set; after these the bound is answered."""
+"""Maximum number of tries to place one more set; beyond it the result is bounds."""
 # among more ways the search would end by its limit, without a result
 _MAX_WAYS: Final = 200
-"""Number of ways up to which there is such a search."""
+"""Maximum number of ways with which there is such a search."""
 
 
 @dataclass(frozen=True, slots=True)

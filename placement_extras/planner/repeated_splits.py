@@ -31,14 +31,14 @@ from placement.search.equivalence import tree_reader
 from placement.search.request import CandidatesRequest
 
 Amounts = tuple[tuple[int, int], ...]
-"""What one guest takes: numbers of rooms and amounts."""
+"""The numbers of the rooms from which one guest takes, with the amounts."""
 
 _HostRoom = tuple[int, int, int, int, int]
 """Least and most amount of one guest, step, most amount on the empty host, and slot."""
 _HostRooms = Sequence[Sequence[Sequence[_HostRoom]]]
 """The rooms of a host by zone and class."""
 _Zone = tuple[tuple[tuple[int, int, int, int, int], ...], ...]
-"""By class, for each room: most amount that is free, least amount, step, most on the empty host, and slot."""
+"""For each class, the rooms: largest free amount, least amount, step, largest on the empty host, and slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class RepeatedSplits:
         self._budget = budget
         self._distances = snapshot.zone_distances()
         needs = list(needs_of(request))
-        #: whether free amounts alone decide, as far as the request goes
+        #: whether free amounts alone decide, as far as the form of the request goes
         self._is_plain = (
             len(request.groups) == 1
             and not request.groups[0].suffix

@@ -38,7 +38,9 @@ from placement_extras.planner.packing import (
 from placement_extras.planner.repeated_splits import RepeatedSplits
 
 CountedHost = tuple[HostTree, FitBounds]
+"""A host that shares nothing, and the number of guests that fit there."""
 _NO_LIMIT: Final = 1 << 62
+"""More guests than any host has."""
 
 
 def count_split(

@@ -1,7 +1,8 @@
 """Even divisions: an amount divided over zones so that the parts are as equal as the rooms allow.
 
-A zone can give each sum of what its rooms give, so that rooms of one zone may have different steps. The sums
-of a zone are a set of bits, one for each amount.
+A room is the amounts that one provider can give (:mod:`placement.search.claims.room`). A zone can give each
+sum of amounts of its rooms, which may have different steps. Such sums are bits of an integer: bit n stands
+for n units.
 
 A worked example: the amount 5 is divided over a zone with rooms of steps 3 and 2, and a zone with a room of
 step 1. The first zone can give 2, 3, 4 and 5. The most even division is 2 and 3, or 3 and 2: the sum of
@@ -77,7 +78,7 @@ def zone_sums(rooms: Iterable[ZoneRoom], limit: int) -> int:
         if room.least > most:
             continue
         more = found << room.least & mask
-        # the shifts double the number of amounts of the room that are added
+        # each shift doubles the number of amounts of the room that are added
         added, count = 1, (most - room.least) // room.step + 1
         while added < count:
             step = min(added, count - added)
@@ -127,7 +128,7 @@ def _most_even(
     found = _least_squares(amount, values, most, budget)
     if found is None or _widest_gap(found) <= unit:
         return found
-    # each set of parts that may go together begins with one of the parts
+    # parts that differ by at most the unit are in a window that begins at the smallest of them
     best: Division | None = None
     for least in sorted({value for each in values for value in each if value * len(values) <= amount}):
         window = [[value for value in each if least <= value <= least + unit] for each in values]
@@ -139,10 +140,10 @@ def _most_even(
 
 
 def _is_possible(amount: int, values: Sequence[Sequence[int]], budget: SearchBudget) -> bool:
-    """Return whether one value of each zone can have this sum."""
+    """Return whether the amount is a sum of one value of each zone."""
     if not all(values):
         return False
-    # above the least values, as few bits are enough for parts that are almost equal
+    # counted from the sum of the least values, so that almost equal parts need few bits
     above = amount - sum(map(min, values))
     if above < 0:
         return False
@@ -166,7 +167,7 @@ def _least_squares(
     Values near the mean are tried first. A division bounds how far a part of a better one is from the mean.
     """
     number = len(values)
-    # deviations are times the number of zones, so that the mean is whole
+    # deviations from the mean are multiplied by the number of zones, so that they are integers
     far = [sorted((abs(value * number - amount), value) for value in each) for each in values]
     radius = max(each[0][0] for each in far)
     last = max(each[-1][0] for each in far)
@@ -187,7 +188,8 @@ def _least_within(
     radius: int,
     budget: SearchBudget,
 ) -> Division | None:
-    # by sum: sum of squares, then less of the large zones, then negative parts: the first ones are large
+    # the best division by its sum: by sum of squares, then by more from the zones that can give most, then by
+    # larger first parts; the latter are negative, as the least key is the best
     best: dict[int, tuple[int, int, Division]] = {0: (0, 0, ())}
     for each, largest in zip(far, most, strict=True):
         near = [value for distance, value in each if distance <= radius]

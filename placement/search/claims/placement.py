@@ -1,8 +1,8 @@
 """Places wanted claims: all of them, or none.
 
 The search tries choices of one claim with choices of those after it. Each choice makes a scenario of its own,
-which shares all but a few providers with the one before, so that nothing has to be undone. The search tries
-failed states, and choices that leave the same room to the others, only once.
+which shares all but a few providers with the one before, so that nothing has to be undone. A state that has
+failed is not tried again, nor is a choice that leaves the same room to the other claims as an earlier one.
 """
 
 import random
@@ -30,7 +30,7 @@ from placement.store.groups import GroupPolicy
 
 # alternates are a convenience: they must not cost more than the choice itself
 _MAX_TRIED: Final = 10_000
-"""Number of choices in the search for alternates."""
+"""Largest number of choices that are looked at for alternates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class PlacedClaim:
 
 @dataclass(frozen=True, slots=True)
 class UnplacedClaim:
-    """The number of the first wanted claim without a place beside the earlier ones, and the scenario."""
+    """The index of the first wanted claim without a place after those before it, and its scenario."""
 
     number: int
     world: ClaimScenario
@@ -71,7 +71,7 @@ def place_claims(
 
 
 def _exceeds_free(snapshot: ModelSnapshot, wanted: Sequence[WantedClaim]) -> bool:
-    """Return whether the claims together ask for more of a class than is free: no choice need be tried."""
+    """Return whether the claims together ask for more of a class than is free in the whole fleet."""
     asked: Counter[str] = Counter()
     for each in wanted if len(wanted) > 1 else ():
         # with a fallback it is unknown which of the two requests will be served
@@ -82,14 +82,14 @@ def _exceeds_free(snapshot: ModelSnapshot, wanted: Sequence[WantedClaim]) -> boo
 
 def _free_in_all(snapshot: ModelSnapshot, name: str) -> int:
     providers = [snapshot.providers[each] for each in snapshot.by_class.get(name, ())]
-    # after an inventory was made smaller more may be used than there is
+    # used may exceed the capacity, after an inventory was reduced
     return sum(max(0, each.free(name)) for each in providers)
 
 
 def _lack_hosts(
     world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> bool:
-    """Return whether claims that are kept apart have too few hosts: no choice need be tried."""
+    """Return whether claims of an anti-affinity group are more than their possible hosts can take."""
     apart: dict[str, list[WantedClaim]] = {}
     for each in wanted:
         if each.group is not None and each.group.policy is GroupPolicy.ANTI_AFFINITY:
@@ -102,8 +102,8 @@ def _lack_hosts(
 def _count_places(
     world: ClaimScenario, members: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> int:
-    """Return an upper bound of the members that all hosts may take, which stops at the number of claims."""
-    # the search itself finds out whether one has a place; topology and fallback would be counted wrongly
+    """Return an upper bound of the number of these claims that hosts can take, at most their number."""
+    # the search decides about a single claim; with a topology or a fallback the count would be wrong
     if len(members) == 1 or any(each.topology or each.fallback for each in members):
         return len(members)
     limit = max(each.group.max_per_host for each in members if each.group is not None)
@@ -113,7 +113,7 @@ def _count_places(
         for found in _find_choices(world, each, budget, rng):
             root = _root_id(found)
             places[root] = limit - present.get(root, 0)
-            # the search goes on only while the answer is open
+            # enough places: no more hosts need to be found
             if sum(places.values()) >= len(members):
                 return len(members)
     return sum(places.values())
@@ -139,24 +139,22 @@ class _ClaimPlacing:
         )
         self._groups = [each.group for each in wanted if each.group is not None]
         self._has_pools = SHARES in world.snapshot.by_trait
-        #: numbers of claims that have no place, with the amounts that those before had taken
+        #: states that failed: index of the claim, amounts taken by the claims before it, and group members
         self._failed: set[Hashable] = set()
 
     def place_from(
         self, world: ClaimScenario, number: int, taken: Mapping[tuple[int, str], int]
     ) -> list[PlacedClaim] | None:
-        """Return the claims from this number on, chosen after the claims before them.
+        """Return the choices of the claims from this index on; None if not all of them can be placed.
 
-        None if there is no way.
-
-        :param taken: amounts that those before take, by provider and class.
+        :param taken: amounts that the claims before them take, by provider id and class.
         """
-        # by what is taken, not by the choices: several ways lead to the same state
+        # the state is what is taken, not the choices: several choices lead to the same state
         state = (number, frozenset(taken.items()), self._member_counts(world))
         if state in self._failed:
             return None
         wanted, tried = self._wanted[number], set[Hashable]()
-        # equal devices may differ in classes and traits that claims after this one ask for
+        # only for the last one: devices that it takes as equal may differ in what later claims ask for
         is_last = number + 1 == len(self._wanted)
         choices = _all_choices(world, wanted, self._budget, self._rng, distinct_only=is_last)
         passed: list[HostChoice] = []
@@ -188,7 +186,7 @@ class _ClaimPlacing:
 
     @cached_property
     def _read_tree(self) -> Callable[[HostTree], Hashable]:
-        """Return a function that reads all of a tree that decides whether the other claims fit there."""
+        """Return a function that computes a key of a tree: all but free amounts that the claims depend on."""
         asked = [each.request for each in self._wanted] + [
             each.fallback for each in self._wanted if each.fallback
         ]
@@ -199,7 +197,7 @@ class _ClaimPlacing:
         return lambda tree: (read(tree), tree.aggregates)
 
     def _member_counts(self, world: ClaimScenario) -> Hashable:
-        """Return the number of members that each host has, of all groups of the claims."""
+        """Return a key: for each group of the claims, the number of members at each host."""
         return tuple(frozenset(world.members_beside(group).items()) for group in self._groups)
 
     def _choice_likeness(self, world: ClaimScenario, choice: HostChoice) -> Hashable:
@@ -235,7 +233,7 @@ def _first_unplaced(
         if choice is None:
             return UnplacedClaim(number, world)
         world = world.with_choice(each, choice)
-    # together they have no place, so that it is the last one if all before it have
+    # all claims together have no place, so that it is the last one if all before it have a place
     return UnplacedClaim(len(before), world)
 
 
@@ -266,7 +264,7 @@ def _choices_as_asked(
     *,
     distinct_only: bool,
 ) -> Iterator[HostChoice]:
-    """Yield the choices of the claim's request, in the order of the claim or in any order."""
+    """Yield the choices of the claim's request, best first if the claim has an order."""
     if not wanted.order:
         for found in _find_choices(world, wanted, budget, rng):
             yield _make_choice(world, found)
@@ -291,9 +289,9 @@ def _make_choice(world: ClaimScenario, found: Found) -> HostChoice:
 def _find_choices(
     world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget, rng: random.Random
 ) -> Iterator[Found]:
-    """Yield all choices without an order: one of each host, from a random host on, then a second of each."""
+    """Yield all choices regardless of scores: one per host, from a random host on, then a second of each."""
     roots, at = choices_at_hosts(world, wanted, budget, rng)
-    # with several wanted claims most hosts take one
+    # in turn, as with several wanted claims most hosts take one of them
     begun: deque[Choices] = deque()
     for choices in chain(map(at, roots), drain_waiting(begun)):
         for found in choices:
@@ -331,7 +329,7 @@ def choices_at_hosts(
     # a root that is avoided is not searched; choices of its pools at other roots are left out below
     if avoided:
         roots = (root for root in roots if root not in avoided)
-    # otherwise a choice may be of pools alone, which are on other hosts
+    # only if choices stay at their host: a choice of pools alone counts at the hosts of the pools
     if group is not None and stays_at_its_host(snapshot, wanted.request):
         roots = (root for root in roots if group.allows_hosts((root,), beside))
 

@@ -101,7 +101,7 @@ def claim_refusal(
     """Return why the first claim without a place has none."""
     each, world = wanted[unplaced.number], unplaced.world
     prefix = _no_candidate(wanted, unplaced)
-    # both are explained: an operator does not know which of the two failed for which reason
+    # request and fallback are both explained: an operator does not know which of the two failed for a reason
     ways = [each] if each.fallback is None else [each, replace(each, request=each.fallback)]
     left, left_out = _hosts_left(world, ways)
     # a pool that is avoided has nothing to give, whichever host it shares with
@@ -144,10 +144,10 @@ def claim_refusal(
 def _try_relaxations(
     world: ClaimScenario, wanted: WantedClaim, explanation: RequestExplanation, budget: SearchBudget
 ) -> RequestExplanation:
-    """Return the explanation with only the relaxations that give a place, and with the number of hosts.
+    """Return the explanation with only the relaxations that give the claim a place.
 
-    Without sharing providers, the possible hosts decide that. With sharing providers, a choice may use an
-    avoided pool, or only pools, which its group may not allow.
+    Without sharing providers each relaxation does. With them, a relaxed choice may use an avoided pool, or
+    only pools, which the claim's group may not allow.
     """
     # each try places the claim again, so that it is only done where it can change the answer
     if SHARES not in world.snapshot.by_trait or (not wanted.avoid and wanted.group is None):
@@ -210,7 +210,7 @@ def _explain_split(
         incomplete.append("topology")
     # no change is needed where the request has a place
     is_complete = bool(fit.fitting) or (
-        # in this order: a looser policy is the smallest change, and one search tells
+        # in this order: a looser policy is the smallest change, and takes a single search to try
         not fit.at_most
         and gather_found(looser_topologies(world, wanted, budget), others)
         and gather_found(tried_relaxations(world, wanted, budget).find_changes(), changes)

@@ -1,8 +1,8 @@
 """Upper bounds of scores per host, from sums, so that most hosts need not be searched.
 
 The total taken of each class is the same for all choices of a request. If the host alone provides the class,
-this gives the used share of the host exactly, and the bound is the score of each choice. A criterion that
-depends on the choice of providers is bounded by its best score.
+this total gives the used share of the host exactly, and the bound is the score of each choice. A criterion
+that depends on the choice of providers is bounded by its best score.
 
 Sums are added in the order of :mod:`placement.search.claims.scores`, so that the best choice is not above its
 bound by a rounding error.
@@ -35,14 +35,14 @@ from placement.search.roots import SharingProviders
 
 # shares of pools are not added up in the order of scores, so that their roundings differ
 _SLACK: Final = 1e-12
-"""Relative error of a share that is not computed as scores compute it."""
+"""Relative error of shares that are not added up in the same order as in scores."""
 
 Bounds = tuple[Sequence[float], Sequence[float]]
-"""For each host, the lower and the upper bound."""
+"""The lower bounds and the upper bounds of a used share, each with one value per host."""
 
 
 class ScoreUpperBounds:
-    """Upper bounds of the hosts that may have room for a claim.
+    """Upper bounds of the scores of hosts that may have room for a claim.
 
     :param roots: the roots of the hosts; hosts without room for some class are left out.
     """
@@ -58,11 +58,11 @@ class ScoreUpperBounds:
         self._sharing = SharingProviders(world.snapshot, budget, self._needs)
         self._roots = self._with_room(roots)
         self._used: Bounds | None = None
-        #: roots of the hosts that have no choice with the number that the order compares
+        #: roots of hosts where no choice has the attribute that the order compares
         self._lacking: set[int] = set()
 
     def highest_first(self) -> Iterator[tuple[Rank, int]]:
-        """Yield the bounds, as ranks, with the roots of the hosts: best first, otherwise in their order."""
+        """Yield the upper bound of each host as a rank, and its root: the best first, equal ones in order."""
         # columns rather than objects: ten thousand hosts are scored in a few list comprehensions
         totals = [0.0] * len(self._roots)
         for name, weight in self._wanted.order:
@@ -70,7 +70,7 @@ class ScoreUpperBounds:
             values, weight = self._bounds_by(name, low=weight < 0), abs(weight)
             totals = [total + weight * value for total, value in zip(totals, values, strict=True)]
         self._count_look()
-        # stable, so that hosts of equal bounds keep their random order, and claims at once spread
+        # stable: hosts of equal bounds keep their random order, so that concurrent claims spread
         order = sorted(range(len(totals)), key=totals.__getitem__, reverse=True)
         if self._lacking:
             # a second stable sort puts hosts without the number last and keeps the order within
@@ -88,7 +88,7 @@ class ScoreUpperBounds:
             for name, amount in need.resources:
                 if not self._is_shared(name):
                     is_split = self._wanted.topology is not None and need.unsuffixed and name in SPLIT
-                    # one provider may serve each need of a class, so that the largest amount decides
+                    # one provider may serve all needs of a class one by one: it needs enough for the largest
                     least[name] = max(least.get(name, 1), 1 if is_split else amount)
         for name, amount in least.items():
             index = self._snapshot.free_index(name)
@@ -117,11 +117,11 @@ class ScoreUpperBounds:
             nearest = max(1, min([REMOTE, *self._world.distances.values()]))
             apart = min(1.0, LOCAL / nearest)
             return [apart if fewest > 1 else 1.0 for fewest in self._fewest_zones_each]
-        # of fit only the best score is known in advance
+        # other criteria depend on the providers: only their best score is known in advance
         return [1.0] * len(self._roots)
 
     def _share_bounds(self) -> Bounds:
-        """Return bounds of the share of the host that would be used."""
+        """Return bounds of the used share of each host after the claim."""
         if self._used is None:
             amounts = self._wanted.request.total_amounts
             bounds = [self._of_class(name, amount) for name, amount in amounts.items()]
@@ -135,7 +135,7 @@ class ScoreUpperBounds:
         return self._used
 
     def _of_class(self, name: str, amount: int) -> Bounds:
-        """Return these bounds for one class."""
+        """Return bounds of the used share of one class at each host."""
         self._count_look()
         sums = self._snapshot.sums_of(name)
         if not self._is_shared(name):
@@ -169,7 +169,7 @@ class ScoreUpperBounds:
 
     @cached_property
     def _via_aggregates(self) -> Mapping[int, tuple[str, ...]]:
-        """The aggregates through which others share with a host, by its root."""
+        """The aggregates through which sharing providers serve a host, by its root."""
         return self._sharing.by_root()
 
     @cached_property
@@ -199,7 +199,7 @@ class ScoreUpperBounds:
         return fewest
 
     def _liking_bounds(self) -> Iterable[float]:
-        """Return for each host the best score by the group; a choice of pools alone counts at the pools."""
+        """Return for each host its best score by the group; a choice of pools alone counts at the pools."""
         group, beside = self._wanted.group, self._world.members_beside(self._wanted.group)
         if group is None:
             return [0.0] * len(self._roots)
@@ -207,13 +207,16 @@ class ScoreUpperBounds:
         pools = self._snapshot.by_trait.get(SHARES, ())
         elsewhere = {self._snapshot.providers[each].root_id for each in pools}
         least = max((group.host_preference((each,), beside, size) for each in elsewhere), default=0.0)
-        # a choice of pools alone has no member beside it at this host
+        # a choice of pools alone counts no member at this host
         nobody = max(least, group.host_preference((), beside, size))
         known = {root: max(least, group.host_preference((root,), beside, size)) for root in beside}
         return [known.get(root, nobody) for root in self._roots]
 
     def _standing_bounds(self, name: str, *, low: bool) -> Iterable[float]:
-        """Return for each host the rank of its best number, or of a sharing provider's, among all numbers."""
+        """Return for each host the best position of its numbers of an attribute in the range of all numbers.
+
+        Numbers of sharing providers count for each host.
+        """
         whole = self._snapshot.attribute_range(name)
         of_trees = self._snapshot.attribute_ranges(name)
         numbers = [
@@ -259,7 +262,7 @@ def _beside_pools(
     if not is_apart:
         found += [used_share(used + there, capacity + could, amount) for there, could in pools]
         return min(found, default=1.0), max(found, default=0.0)
-    # more used than there is: the share of this sum is anything
+    # more is used than there is: with pools added the share may be any
     if capacity <= 0 < used:
         return 0.0, 1.0
     # the share of several providers together is between their shares

@@ -30,11 +30,11 @@ DISTANCE: Final = "distance"
 """The criterion that reads the lineages of providers."""
 
 Found = AllocationCandidate | HostChoice
-"""A choice, as the search has it or made already."""
+"""A choice: a candidate from the search, or a complete one."""
 
 
 Asked = Mapping[str, tuple[Sums, int]]
-"""For each requested class, the sums of all hosts, and the requested amount."""
+"""For each requested class, used amount and capacity of all hosts by root, and the requested amount."""
 
 Rank = tuple[bool, float]
 """Whether a choice lacks a number that the order compares, and its negative score: less is better."""
@@ -57,7 +57,7 @@ class ChoiceScorer:
 
     @property
     def equal_devices_score_equally(self) -> bool:
-        """Whether no criterion tells two devices apart that are equal to the request.
+        """Whether devices that are equal to the request get equal scores.
 
         Attributes of equal devices may differ, and so may their free amounts beyond the requested ones. Equal
         NUMA nodes may be at different distances.
@@ -79,7 +79,7 @@ class ChoiceScorer:
         return ChoiceScore(-self._rank_taken(taking)[1], criteria)
 
     def rank_choice(self, found: Found) -> Rank:
-        """Return the rank of a choice, from the sum alone."""
+        """Return the rank of a choice: whether it lacks a number, and its negative weighted sum."""
         return self._rank_taken(self._taken_by(found))
 
     def _rank_taken(self, taking: _TakenAmounts) -> Rank:
@@ -88,7 +88,7 @@ class ChoiceScorer:
             value = self._criterion_value(taking, name, weight)
             # a choice without the number comes after all that have it, whatever else it scores
             lacks = lacks or value is None
-            # a negative weight has turned the attribute around already; bounds add in this order, too
+            # a negative weight has reversed the score already; bounds add in this order, to round alike
             total += abs(weight) * (value or 0.0)
         # negative, as heaps give the least first
         return lacks, -total
@@ -115,7 +115,7 @@ class ChoiceScorer:
 
 
 class _TakenAmounts(Protocol):
-    """The taken resources, as criteria need them."""
+    """The resources that a choice takes, as the values that criteria read."""
 
     def providers(self) -> Iterable[Provider]:
         """Return the providers from which something is taken."""
@@ -124,13 +124,13 @@ class _TakenAmounts(Protocol):
         """Return the share of the host that would be used, for each taken class."""
 
     def fit_shares(self) -> Iterable[float]:
-        """Return the share of each amount in the free amount of its provider."""
+        """Return, for each taken amount, its share in the free amount of the provider."""
 
     def zone_count(self) -> int:
         """Return the number of NUMA nodes with allocations of the choice."""
 
     def zone_distances(self) -> Iterable[int]:
-        """Return the distances of these NUMA nodes, for each two."""
+        """Return the distance of each pair of NUMA nodes with allocations of the choice."""
 
     def device_lineages(self) -> Collection[Sequence[int]]:
         """Return the lineages, the root last, of providers with allocations of groups with a suffix."""
@@ -141,10 +141,10 @@ class _TakenAmounts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _PatternTerms:
-    """The resources that a pattern takes of trees of a class.
+    """The resources that a pattern takes from trees of a class.
 
-    ``zones_score`` are the positions of NUMA nodes, ``demands`` slots with amounts. ``lineages`` are those of
-    the providers of groups with a suffix, for orders that read them.
+    ``zones`` are the positions of NUMA nodes, ``demands`` pairs of a slot and the amount taken there.
+    ``lineages`` are those of the providers of groups with a suffix, for orders that read them.
     """
 
     pattern: CandidatePattern
@@ -180,7 +180,7 @@ class _PatternTerms:
 # not frozen: one is made for each choice, and a frozen one takes longer to make
 @dataclass(slots=True)
 class _TreeTaking:
-    """The resources that a pattern takes of its tree alone."""
+    """The resources of a candidate that takes only from its own tree."""
 
     world: ClaimScenario
     wanted: WantedClaim
@@ -215,7 +215,7 @@ class _TreeTaking:
 
 @dataclass(slots=True)
 class _ChoiceTaking:
-    """The resources that any choice takes."""
+    """The resources of a choice that may also take from sharing providers."""
 
     world: ClaimScenario
     wanted: WantedClaim
@@ -285,21 +285,21 @@ def zones_score(taking: _TakenAmounts) -> float:
 
 
 def distance_score(taking: _TakenAmounts) -> float:
-    """Return how near the NUMA nodes are.
+    """Return how near the NUMA nodes with allocations are to each other: 1 for a single node.
 
-    The distance within one node, divided by the mean distance between two of them.
+    The score is the distance within a node divided by the mean distance between two of these nodes.
     """
     apart = [*taking.zone_distances()]
     return min(1.0, LOCAL * len(apart) / max(1, sum(apart))) if apart else 1.0
 
 
 def _served_by_suffix(mappings: Mapping[str, Iterable[int]]) -> set[int]:
-    """Return the providers, by key, of groups with a suffix."""
+    """Return the providers of groups with a suffix, as the ids or positions that the mappings have."""
     return {each for suffix, served in mappings.items() if suffix for each in served}
 
 
 def nearness_score(taking: _TakenAmounts) -> float:
-    """Return how near the providers of groups with a suffix are in the tree: 1 by the mean distance of two.
+    """Return how near providers of groups with a suffix are in the tree: 1 divided by their mean distance.
 
     The distance is the number of levels from the lower one up to their nearest common ancestor: 1 below one
     switch, 2 below two switches of a node. A provider of another tree counts as beyond the root.
@@ -325,7 +325,7 @@ def group_score(taking: _TakenAmounts) -> float:
 
 
 def attribute_score(snapshot: ModelSnapshot, taking: _TakenAmounts, name: str, *, low: bool) -> float | None:
-    """Return where the numbers of an attribute are in the range of all providers, from 0 to 1, the best.
+    """Return the position of the choice's numbers in the range of all providers, from 0 to 1 (the best).
 
     Each provider that gives something counts by its own number, or by that of its nearest ancestor with one.
     If several providers give something, their mean counts. None means that a provider has no number.
@@ -343,7 +343,7 @@ def attribute_score(snapshot: ModelSnapshot, taking: _TakenAmounts, name: str, *
 
 
 def position_in_range(whole: tuple[float, float], number: float, *, low: bool) -> float:
-    """Return where a number is between the lowest (0) and the highest of all (1), or the other way round."""
+    """Return the position of a number in a range: 0 is the lowest end, 1 the highest; ``low`` reverses it."""
     least, most = whole
     # all numbers are equal, so that the criterion must not prefer any host
     if most <= least:
@@ -365,8 +365,8 @@ CRITERIA: Final[Mapping[str, Callable[[_TakenAmounts], float]]] = {
 
 
 def used_share(used: int, capacity: int, taken: int) -> float:
-    """Return the used share if this amount were taken, too."""
-    # a ratio that was lowered leaves more used than there is, and scores end at 1
+    """Return the used share of a capacity after this amount is taken, at most 1."""
+    # used may exceed the capacity, after an allocation ratio was lowered
     return min(1.0, (used + taken) / capacity) if capacity else 1.0
 
 
@@ -376,7 +376,7 @@ def mean_share(shares: Sequence[float]) -> float:
 
 
 def number_of(snapshot: ModelSnapshot, provider: Provider, name: str) -> float | None:
-    """Return the number of an attribute, from the nearest provider upwards that has it."""
+    """Return the number of an attribute at the provider, or at its nearest ancestor that has one."""
     values = (each.attributes.get(name) for each in snapshot.lineage_of(provider))
     return next((value for value in values if isinstance(value, float)), None)
 
@@ -394,9 +394,9 @@ def _group_liking(world: ClaimScenario, wanted: WantedClaim, hosts: Iterable[int
 
 # the ranks of all choices are in a heap until the best is known
 MAX_SCORED: Final = 10_000
-"""Number of choices of a claim that are scored; the rest follows in any order."""
+"""Largest number of choices of a claim that are scored; the rest follows in any order."""
 _AT_ONCE: Final = 64
-"""Number of choices of a host before other hosts have their turn."""
+"""Largest number of choices of a host that are scored before other hosts have their turn."""
 
 Choices = Iterator[Found | None]
 """The choices of a host; None means that the next takes long to find."""

@@ -1,4 +1,4 @@
-"""Claims placed and written in one call, repeated while other claims are faster."""
+"""Places claims and writes them in one call, again after each race that is lost to other writes."""
 
 import logging
 import random
@@ -38,7 +38,7 @@ _RECENT: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class ClaimLimits:
-    """Limits of one call.
+    """Limits of one call that places and writes claims.
 
     ``searching`` and ``explaining`` are seconds of CPU time, for all searches and for the reasons of a
     refusal; ``retries`` is the number of further attempts after lost races.
@@ -91,12 +91,11 @@ class ClaimService:
         # for all attempts together, as the client waits for all of them
         end = thread_time() + self._limits.searching
         at_once = not dry_run and reservation is None and all(map(_takes_any_place, wanted))
-        # attempt 0 uses an older snapshot and does not count: its age is not due to other claims
+        # attempt 0 uses an older snapshot and counts as no retry: only its age makes it lose
         for attempt in range(0 if at_once else 1, self._limits.retries + 2):
             placed = self._place_at_once(wanted, end - thread_time()) if at_once else None
             if at_once and placed is None:
-                # before a refusal searches and explains all, for a generation that is wrong anyway
-                # a dry run does not reach the transaction, which would check them
+                # before the next attempt, which explains a refusal: a wrong generation is refused at once
                 self._check_generations(wanted)
             at_once = False
             if placed is None:
@@ -104,6 +103,7 @@ class ClaimService:
             if placed is None:
                 LOG.debug("Claim attempt %d: the members of its groups have changed", attempt)
                 continue
+            # a dry run does not reach the transaction, which otherwise checks generations
             if dry_run:
                 self._check_generations(wanted)
                 return self._as_if_now(placed)
@@ -118,8 +118,8 @@ class ClaimService:
         )
 
     def _as_if_now(self, placed: list[PlacedClaim]) -> list[PlacedClaim]:
-        """Return the same, with the expiry times of claims that would be written now."""
-        # one statement less for claims that stay
+        """Return the placed claims with the expiry times that they would get if written now."""
+        # without any expiry no statement is needed to read the database's clock
         if all(each.wanted.expires_in is None for each in placed):
             return placed
         with self._database.read() as conn:
@@ -137,7 +137,7 @@ class ClaimService:
     ) -> list[PlacedClaim]:
         """Write the claims; return them with their expiry times.
 
-        :raises LostRace: the choice is no longer good.
+        :raises LostRace: another write has made a choice invalid.
         """
         claims = [_consumer_claim(each.wanted, each.choice) for each in placed]
         # all providers of a choice are checked, not only those that give something: one may have lost a trait
@@ -186,8 +186,7 @@ class ClaimService:
 
         :raises NoCandidate: there is no place.
         """
-        # read before the view: a change in between shows in the second read of the members
-        # before the view: if they change in between, the second look at the members tells
+        # members are read before the view: if they change in between, the second read below shows it
         held, members = self._held_amounts(wanted), self._group_members(wanted)
         try:
             return self._search_fresh(wanted, held, members, seconds, reservation)
@@ -208,7 +207,7 @@ class ClaimService:
         seconds: float,
         reservation: str | None,
     ) -> list[PlacedClaim]:
-        # read before the view: amounts taken until the write make it a lost race
+        # read before the view: if another claim takes reserved amounts meanwhile, the write loses a race
         reserved = None if reservation is None else self._reserved_amounts(reservation, wanted)
         with self._model.fresh_view() as view:
             self._check_names(view, wanted)

@@ -1,4 +1,4 @@
-"""Choices with dedicated CPUs and memory split over zones, beside the rest of a request."""
+"""Choices with dedicated CPUs and memory split over zones, combined with candidates for other resources."""
 
 from collections.abc import Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,15 +37,15 @@ def is_splittable(request: CandidatesRequest) -> bool:
 
 
 _MAX_SUMS: Final = 256
-"""Number of sums of one host that are kept: those of eight providers."""
+"""Largest number of sums that are kept for one host: 256 are all sums of eight providers."""
 
 
 def full_amounts(
     snapshot: ModelSnapshot, name: str, topology: TopologyPolicy | None, budget: SearchBudget
 ) -> set[int]:
-    """Amounts of a class that hosts give if each serving provider gives as much as possible.
+    """Return amounts of a class that hosts can give if each serving provider gives as much as possible.
 
-    Of all amounts that fit, the largest is one of these, or a step of one provider more is too much.
+    Each of these amounts is a guess for the largest that fits; the caller tries them.
 
     :param topology: None for resources that are not split.
     :raises placement.search.budget.BudgetExhausted: the budget is spent.
@@ -58,7 +58,7 @@ def full_amounts(
             for at, slot in tree.shape.having.get(name, ())
         }
         useful = {at: room for at, room in rooms.items() if room.least <= room.most}
-        # one provider each: of what is not split, or not in any zone
+        # amounts of single providers: for classes that are not split, and providers outside zones
         found.update(room.most for room in useful.values())
         if topology is None or not useful:
             continue
@@ -80,7 +80,7 @@ _ZoneAmounts = tuple[tuple[int, ...], int]
 
 
 def _zone_sums(zones: Sequence[_ZoneAmounts], topology: TopologyPolicy, budget: SearchBudget) -> set[int]:
-    """Amounts of zones together, as many zones as the policy may cross."""
+    """Return the sums of a class over as many zones as the policy lets a split cross."""
     sums = [_subset_sums([{most} for most in mosts], budget) for mosts, _ in zones]
     every = set[int]().union(*sums)
     if topology is TopologyPolicy.SINGLE_NUMA:
@@ -100,7 +100,7 @@ def _zone_sums(zones: Sequence[_ZoneAmounts], topology: TopologyPolicy, budget: 
 
 
 def _subset_sums(values: Iterable[Collection[int]], budget: SearchBudget) -> set[int]:
-    """The sums of one value at most of each collection, the largest sums where these are too many."""
+    """Return the sums of at most one value of each collection; only the largest if there are too many."""
     found = {0}
     for some in values:
         budget.spend(len(found))
@@ -111,7 +111,7 @@ def _subset_sums(values: Iterable[Collection[int]], budget: SearchBudget) -> set
 
 
 class SplitChoices:
-    """The choices that a topology policy allows, host by host: at each host those that it prefers there.
+    """The choices that a topology policy prefers at each host.
 
     The group without a suffix asks for the classes that are split. A class that the zones of a host do not
     have is taken as without a policy.
@@ -142,13 +142,13 @@ class SplitChoices:
             if group.suffix == "" and name in SPLIT
         }
         self._zoned_classes: dict[TreeClass, tuple[str, ...]] = {}
-        #: by the classes that are split
+        #: searches by the classes that the zones of a tree have
         self._splits: dict[tuple[str, ...], _SplitSearch] = {}
         # for hosts without these classes in zones: there a topology has no effect
         self._whole = CandidatesByHost(snapshot, request, budget, among=among)
 
     def roots(self) -> RootFilter:
-        """Return the roots that may serve."""
+        """Return the roots that may have choices."""
         return self._search_for(tuple(self._asked)).roots()
 
     def choices_at(self, root: int) -> Iterator[HostChoice | None]:
@@ -181,7 +181,7 @@ class SplitChoices:
 
 
 def _free_amount(tree: HostTree, name: str) -> int:
-    """Return how much of a class the providers of a tree could give together."""
+    """Return the free amount of a class at all providers of a tree together."""
     free = tree.free
     return sum([free[slot] for _, slot in tree.shape.having.get(name, ()) if free[slot] > 0])
 
@@ -252,7 +252,7 @@ class _SplitSearch:
         self._known: dict[Hashable, Ranked | None] = {}
 
     def roots(self) -> RootFilter:
-        """Return the roots that may serve."""
+        """Return the roots that may have choices."""
         # no index knows sums over zones, so that each root may serve
         return RootFilter(self._snapshot.roots()) if self._rest is None else self._rest.roots()
 
@@ -290,7 +290,7 @@ class _SplitSearch:
             yield HostChoice(tree.root, (), {})
 
     def _best_beside(self, tree: HostTree, layout: _ZoneLayout, others: HostChoice) -> Ranked | None:
-        """Return the best splits beside a choice for the rest, by positions in the tree."""
+        """Return the best splits that go with a choice for the other resources, by positions in the tree."""
         # quick proof: if all rooms of the host together lack a trait, each split lacks it
         if not self._has_traits(tree, others, layout.room_positions):
             return None
@@ -370,7 +370,7 @@ class _SplitSearch:
         return zones
 
     def _has_traits(self, tree: HostTree, others: HostChoice, positions: Iterable[int]) -> bool:
-        """Return whether these providers and others of the group without a suffix have its traits."""
+        """Return whether the group without a suffix has its traits from these positions and ``others``."""
         if not self._required:
             return True
         serving = [*others.mappings.get("", ()), *(tree.members[at] for at in positions)]
@@ -394,7 +394,7 @@ class _SplitSearch:
 
 
 def _unsplit_request(request: CandidatesRequest, split: Collection[str]) -> CandidatesRequest | None:
-    """The part of a request that is not split; None if there is none."""
+    """Return the part of a request that is not split; None if there is none."""
     groups = []
     for group in request.groups:
         if group.suffix:

@@ -27,11 +27,11 @@ LOCAL: Final = 10
 REMOTE: Final = 20
 """The distance of two zones that have no known distance."""
 
-# the product of the beginnings of all rooms: four rooms with four beginnings each are 256
+# the number is a product over rooms: four rooms with four remainders each have 256 combinations
 _MAX_BEGINNINGS: Final = 512
-"""Number of combinations that are tried to begin parts of rooms with different steps."""
+"""Largest number of combinations of remainders, one for each room, that are tried if steps differ."""
 
-# each amount up to it is a bit and may be a part: CPUs, not MiB of memory
+# an exact division has a bit, and maybe a part, for each unit: right for CPUs, too much for MiB of memory
 _MAX_EXACT: Final = 1024
 """The largest amount that is divided exactly over zones with several rooms of different steps."""
 
@@ -45,7 +45,7 @@ def distance_of(distances: Distances, one: int, other: int) -> int:
 
 
 class TopologyPolicy(StrEnum):
-    """How many zones a split may cross."""
+    """How many zones a split may cross. The first three are policies of Kubernetes' Topology Manager."""
 
     SINGLE_NUMA = "single-numa-node"
     RESTRICTED = "restricted"
@@ -58,7 +58,7 @@ Zone = Mapping[str, Sequence[ZoneRoom]]
 
 
 class ZoneShare(NamedTuple):
-    """An amount taken of a provider."""
+    """The amount of a class that a split takes from one provider, which ``provider`` identifies."""
 
     provider: int
     resource_class: str
@@ -96,7 +96,7 @@ def best_splits(
 
     :param when_empty: the zones as if no guest used them.
     :param apart: the distance of two zones, by the zones' numbers.
-    :param accepts: returns whether a split will do.
+    :param accepts: returns whether a split is acceptable: its providers have the required traits.
     :raises BudgetExhausted: the budget is spent.
     """
     every = range(1, len(zones) + 1)
@@ -123,7 +123,7 @@ def _of_sizes(
     *,
     even: bool = False,
 ) -> Ranked | None:
-    """Return the nearest splits of the first of these numbers of zones that has any."""
+    """Return the splits over the nearest zones, for the first number of zones that has any split."""
     for size in sizes:
         if not all(_may_hold(amount, name, zones, size) for name, amount in asked.items()):
             continue
@@ -201,7 +201,7 @@ def _list_splits(
 ) -> Iterator[tuple[tuple[int, ...], Split]]:
     """Yield ways to take the amounts from these zones, by different providers; each zone gives a part.
 
-    The shape is that of the even ones: how uneven a way is does not count.
+    Each comes with an empty unevenness, which the policies without even parts ignore.
     """
     joined: list[tuple[int, list[list[ZoneRoom]]]] = []
     first: list[list[list[int]]] = []
@@ -218,7 +218,7 @@ def _list_splits(
             divided.append(None if exact is None else list(exact))
         joined.append((amount, by_step))
         first.append(_unique_divisions(divided))
-    # no set of zones can give that class
+    # one of the classes has no division over these zones
     if not all(first):
         return
     tried = list(product(*first))
@@ -243,7 +243,7 @@ def _unique_divisions(divisions: Iterable[list[int] | None]) -> list[list[int]]:
 def _splits_of_way(
     way: Sequence[Sequence[int]], asked: Iterable[str], zones: Sequence[Zone], budget: SearchBudget
 ) -> Iterator[tuple[tuple[int, ...], Split]]:
-    """Yield the splits of a division for each class, if each zone gives a part."""
+    """Yield the splits of one division for each class, if each zone gives a part of some class."""
     if not all(any(divided[number] for divided in way) for number in range(len(zones))):
         return
     parts = [
@@ -257,7 +257,7 @@ def _splits_of_way(
 
 
 def _out_of(parts: Sequence[tuple[str, int, Sequence[ZoneRoom]]], budget: SearchBudget) -> Iterator[Split]:
-    """Yield all ways to take these amounts of classes, each amount from the rooms beside it."""
+    """Yield all ways to take these amounts of classes, each from the rooms in its tuple."""
     if not parts:
         yield ()
         return
@@ -271,8 +271,8 @@ def _out_of(parts: Sequence[tuple[str, int, Sequence[ZoneRoom]]], budget: Search
 def _join_rooms(rooms: Sequence[ZoneRoom], common: Callable[..., int]) -> ZoneRoom:
     """Return the room of all providers of a zone together, approximately.
 
-    :param common: combines the steps of several pools. The greatest common divisor covers amounts that some
-        pools may give; the least common multiple covers amounts that each pool gives.
+    :param common: combines the steps of the rooms. With the greatest common divisor, the result includes
+        amounts that only some rooms can give; with the least common multiple, only those that each can give.
     """
     useful = [room for room in rooms if room.least <= room.most]
     if not useful:
@@ -347,8 +347,8 @@ def divide_amount(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
 def _divide_equally(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
     """Divide the amount over all of these rooms, as equally as these allow; None if there is no way.
 
-    Parts of rooms with different steps grow by the least common multiple of the steps, from each possible
-    beginning. If there are too many beginnings to try, the parts are multiples of it themselves.
+    Each part has a remainder modulo the least common multiple of the steps, and all combinations of
+    remainders are tried. If these are too many, all parts are multiples of it.
     """
     if not sum(room.least for room in rooms) <= amount <= sum(room.most for room in rooms):
         return None

@@ -38,7 +38,7 @@ class RequestClause:
 
 @dataclass(frozen=True, slots=True)
 class ClauseCheck:
-    """A check of one provider for a clause; a request without ``drop`` does not need it.
+    """A check of one provider for a clause. A request without the clause ``drop`` does not need the check.
 
     Some clauses are checked together with earlier ones of the same condition. Then ``ways`` are the
     alternative checks of the clause alone, and a provider has to pass the same alternative of all these
@@ -56,8 +56,8 @@ class ClauseCheck:
 class RequestPart:
     """A part that exactly one provider serves, as a list of checks in the documented order.
 
-    ``capacities`` has, by class, the indexes of the checks that depend on usage. Without all clauses of a set
-    in ``gone_without``, the request does not have the part.
+    ``capacities`` has, by class, the indexes of the checks that depend on usage. A request that lacks all
+    clauses of a set in ``gone_without`` does not have the part.
     """
 
     need: ProviderNeed
@@ -89,7 +89,7 @@ def _make_part(snapshot: ModelSnapshot, request: CandidatesRequest, need: Provid
     }
     asked = frozenset(resource_clause(need.suffix, name) for name, _ in need.resources)
     subtrees = {_same_subtree(suffixes) for suffixes in request.same_subtrees if need.suffix in suffixes}
-    # a group without resources is asked for in a same_subtree alone, and while it says anything else
+    # a group without resources exists only while a same_subtree names it and it has another condition
     gone = (asked | subtrees, asked | {check.drop for check in checks}) if subtrees else (asked,)
     return RequestPart(need, checks, capacities, gone)
 
@@ -182,7 +182,7 @@ def checks_together(snapshot: ModelSnapshot, request: CandidatesRequest) -> tupl
 
 
 TOGETHER: Final = RequestClause("all_groups")
-"""All parts have to be served at once: no amount serves two parts."""
+"""The clause that all parts are served at once: no amount serves two parts."""
 
 
 def joint_clauses(request: CandidatesRequest) -> Iterator[tuple[RequestClause, CandidatesRequest]]:
@@ -217,14 +217,14 @@ def without_clauses(
     """Return the request without some of its clauses; None if it asks for no resources then.
 
     A group with a suffix but without resources stays only if a ``same_subtree`` names it and it has another
-    condition. No ``same_subtree`` names a group that is gone. The result can be asked by a query.
+    condition. No ``same_subtree`` names a group that is gone. A query string can state the result.
 
     :param amounts: other amounts for clauses of resources that are not left out.
     """
-    # by their original sets, as these are their clauses; the groups that are gone leave them below
+    # compared with their original suffixes, which identify the clause; removed groups leave them below
     subtrees = [suffixes for suffixes in request.same_subtrees if _same_subtree(suffixes) not in left_out]
     named = frozenset[str]().union(*subtrees)
-    # amounts and conditions first, as a group may be none any more without them
+    # groups lose amounts and conditions first: a group that has neither any more is removed
     groups = [_group_without(group, left_out, amounts or {}) for group in request.groups]
     groups = [
         group

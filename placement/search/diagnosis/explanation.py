@@ -27,7 +27,7 @@ MAX_EXAMPLES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class FunnelStep:
-    """The number of hosts left after a condition; of single providers also the number of providers."""
+    """The number of hosts left after a condition; if it is about one provider, also of providers."""
 
     clause: RequestClause
     hosts: int
@@ -71,7 +71,7 @@ class ProviderPlace(Enum):
 class UnmetReason:
     """The first condition that a number of hosts do not meet; examples begin with the nearest misses.
 
-    - ``is_of_nobody``: the condition names a tree or aggregates that no provider is in.
+    - ``names_nothing_known``: the condition names a tree or aggregates that no provider is in.
     - ``places``: the places of the closest providers of all these hosts, if the condition is about an amount.
     - ``steps``: the step sizes of these providers.
     - ``is_avoided``: the nearest miss is a provider that the claim avoids.
@@ -113,9 +113,9 @@ class TopologyFit:
 class RequestExplanation:
     """Why a request fits, or does not.
 
-    ``incomplete`` names the fields that lack something because the budget was spent. If the request names
-    ``candidate_hosts``, then ``fitting`` is None. With a ``topology`` the relaxations are those that help
-    with it; all else is of the request without one.
+    ``incomplete`` names the fields that lack something because the budget was spent. If it names
+    ``candidate_hosts``, then ``fitting`` is None. With a ``topology``, ``relaxations`` are changes that help
+    the request with it; all other fields are about the request without it.
     """
 
     hosts: int
@@ -216,7 +216,7 @@ def _part_funnels(found: HostDiagnosis) -> Iterator[PartFunnel]:
 
 
 class _WholeFunnel:
-    """The remaining hosts after each condition, and the others by the first condition that they fail."""
+    """The hosts left after each condition, and the other hosts by the first condition that they fail."""
 
     def __init__(self, found: HostDiagnosis, budget: SearchBudget) -> None:
         self.found = found
@@ -246,7 +246,7 @@ class _WholeFunnel:
         for check in self.found.on_roots:
             bit = 1 << droppable.index(check.clause)
             self._keep_passing(check.clause, [not host.root & bit for host in self.left])
-        # the empty set among the options: nothing has to be left out for these traits
+        # 0 is the empty set of clauses: the host has these traits without leaving anything out
         for number, check in enumerate(self.found.together):
             self._keep_passing(check.clause, [0 in host.traits[number] for host in self.left])
 
@@ -307,7 +307,7 @@ class _WholeFunnel:
     def _closest_places(
         self, clause: RequestClause, part: int | None, hosts: list[LikeHosts]
     ) -> tuple[frozenset[ProviderPlace], frozenset[int]]:
-        """Return the places and the step sizes of the closest providers, until each has two values."""
+        """Return the places and the step sizes of the closest providers; stops at two values of each."""
         places, steps = set[ProviderPlace](), set[int]()
         # only sentences about amounts name places
         if part is None or clause.condition not in _AMOUNTS:

@@ -86,7 +86,7 @@ class RelaxationSearch:
         self._asked = asked_amounts(found.request)
 
     def find_relaxations(self) -> Iterator[RequestRelaxation]:
-        """Yield the smallest changes that make the request fit, which does not fit unchanged.
+        """Yield the smallest changes with which the request fits; it must not fit unchanged.
 
         :raises placement.search.budget.BudgetExhausted: the search takes too long to find the next.
         """
@@ -123,10 +123,10 @@ class RelaxationSearch:
         return self._largest_amount(clause, frozenset(), {})
 
     def _needed_sets(self) -> frozenset[Bits]:
-        """Return minimal sets of clauses: a host may serve the request only without all of one of them."""
+        """Return minimal sets of clauses: to serve the request, a host needs all clauses of one left out."""
         found: set[Bits] = set()
         for missing in self._by_missing:
-            # the roots' clauses are needed in each way, those of parts by one of their options
+            # clauses about the root are in every set, with one option of each part
             sets = {missing.root}
             for options in (*missing.options, *missing.traits):
                 self._budget.spend(len(sets) * len(options))
@@ -137,10 +137,10 @@ class RelaxationSearch:
         return minimal_sets(found)
 
     def _find_ways(self, bits: Bits) -> Iterator[Mapping[RequestClause, int]]:
-        """Yield the relaxations that change exactly these clauses.
+        """Yield the ways to change exactly these clauses that make the request fit, as smaller amounts.
 
-        Each way has the smallest amounts of the resources that are not left out: if other amounts fit, one of
-        these fits, too.
+        A clause without an amount is left out. Only the smallest amounts of each class are tried: if a larger
+        one fits, one of these fits, too.
         """
         changed = self._found.clauses_of(bits)
         asked = [clause for clause in changed if clause in self._asked]
@@ -192,7 +192,10 @@ class RelaxationSearch:
                 yield len(alike.trees)
 
     def _able_hosts(self, changed: Bits, lessened: Bits) -> Iterator[LikeHosts]:
-        """Yield hosts that may serve the request if these clauses are changed, some by asking for less."""
+        """Yield hosts that may serve the request if these clauses are changed.
+
+        :param lessened: the changed clauses of resources that ask for a smaller amount instead of none.
+        """
         for missing, hosts in self._by_missing.items():
             self._budget.spend()
             # a quick test of bits: most hosts lack something else, and are not searched
@@ -205,7 +208,7 @@ class RelaxationSearch:
         return None if request is None else serving_check(self._found.snapshot, request, self._budget)
 
     def _weaken_least(self, bits: Bits, start: Mapping[RequestClause, int]) -> RequestRelaxation:
-        """Return the relaxation of these clauses with amounts as large as possible, where any amount fits."""
+        """Return the relaxation of these clauses with the largest amounts that fit; others are left out."""
         amounts = dict(start)
         left_out = dict.fromkeys(each for each in self._found.clauses_of(bits) if each not in amounts)
         # one after the other: the amounts of later classes have to fit beside those of earlier ones
@@ -228,7 +231,7 @@ class RelaxationSearch:
         amounts: Mapping[RequestClause, int],
         most: int | None = None,
     ) -> int | None:
-        """Return the largest amount, up to ``most``, with which the request fits without some clauses.
+        """Return the largest amount, up to ``most``, with which the request fits; None if no amount does.
 
         Hosts are tried in the order of the largest amount that they could give.
         """
@@ -263,7 +266,7 @@ class RelaxationSearch:
         return {tree.root.id: host for host in self._found.hosts for tree in host.alike.trees}
 
     def _most_first(self, name: str) -> Iterator[tuple[int, int]]:
-        """Yield the largest amount of a class that any provider of each host can give, with the root.
+        """Yield the root of each host, with the largest amount of a class that any of its providers can give.
 
         The largest amount is first. A host comes again for the providers that share with it.
         """
@@ -287,7 +290,7 @@ class RelaxationSearch:
         return merge(own, self._most_shared[name], reverse=True) if self._most_shared[name] else own
 
     def _could_give(self, clause: RequestClause, alike: LikeTrees, bits: Bits) -> list[int]:
-        """Return the positions of providers that have the class, and lack nothing but these clauses."""
+        """Return the positions of providers that have the class, and fail at most the clauses of ``bits``."""
         name = clause.names[0]
         number = next(
             number
@@ -324,7 +327,7 @@ class RelaxationSearch:
 
 
 class _AmountFitting:
-    """Checks whether a request fits at a tree, by the amount of one class."""
+    """Checks with which amounts of one class a request fits at a tree."""
 
     def __init__(
         self,
@@ -400,7 +403,7 @@ _MAX_STEPS: Final = 3
 _MAX_AMOUNTS: Final = 24
 """Number of amounts that are tried one by one, the largest first, before halving: each try is a search."""
 _MAX_OTHERS: Final = 4
-"""Number of other groups that are taken into account."""
+"""Number of other groups; their amounts of the class are subtracted from the amounts to try."""
 
 FullAmounts = Callable[[RequestClause], Iterable[int]]
 """Returns amounts of a clause that use up some providers. Mostly the largest that fits is among them."""
@@ -487,7 +490,7 @@ class TriedRelaxations:
         return best
 
     def _likely_amounts(self, clause: RequestClause, asked: int) -> list[int]:
-        """Amounts below the requested one. The largest that fits is among them, unless there are too many."""
+        """Return amounts below the requested one, mostly with the largest that fits among them."""
         name = clause.names[0]
         full = set(self._full_amounts(clause))
         others = [
@@ -495,12 +498,12 @@ class TriedRelaxations:
             for group in self._request.groups
             if group.suffix != clause.group and name in group.resources
         ]
-        for other in others[:_MAX_OTHERS]:  # what these take of the same providers is missing there
+        for other in others[:_MAX_OTHERS]:  # another group may take its amount from the same provider
             full |= {each - other for each in full}
         having = self._snapshot.by_class.get(name, ())
         self._budget.spend(1 + (len(full) + len(having)) // 4)
         steps = {self._snapshot.providers[each].inventories[name].step_size for each in having}
-        # a provider may have to give less than it can: a step more would be too much for what is asked for
+        # amounts just below the limit are tried, too: asked - 1 may end in the middle of a provider
         step, most = gcd(*steps) or 1, min(max(full, default=0), asked - 1)
         full.update(islice(range(most // step * step, most - max(steps, default=0), -step), _MAX_AMOUNTS))
         return sorted((each for each in full if 0 < each < asked), reverse=True)[:_MAX_AMOUNTS]
@@ -515,7 +518,7 @@ class TriedRelaxations:
 
 
 def smallest_amount(min_unit: int, step_size: int) -> int:
-    """Return the smallest amount that is given at once."""
+    """Return the smallest amount that an inventory with these bounds can give."""
     return max(1, -(-min_unit // step_size)) * step_size
 
 

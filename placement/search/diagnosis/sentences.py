@@ -17,7 +17,9 @@ from placement.search.diagnosis.explanation import (
 from placement.search.diagnosis.relaxations import RequestRelaxation
 
 _MAX_REASONS: Final = 6
+"""Number of reasons that a sentence names."""
 _MAX_NAME: Final = 60
+"""Number of characters of a provider's name in a sentence."""
 
 
 def explanation_sentence(explanation: RequestExplanation) -> str:
@@ -54,7 +56,7 @@ def explanation_sentence(explanation: RequestExplanation) -> str:
 
 
 def _topology_sentence(explanation: RequestExplanation, fit: TopologyFit) -> str:
-    """Return the sentence about a request that a topology policy splits, and about the same not split."""
+    """Return the sentence about a request with a topology policy, and about the request without it."""
     if fit.at_most:
         most = "" if fit.fitting == fit.at_most else f" to {_format_number(fit.at_most)}"
         hosts = f"{_format_number(fit.fitting)}{most} of {counted_noun(explanation.hosts, 'host')}"
@@ -72,12 +74,12 @@ def _topology_sentence(explanation: RequestExplanation, fit: TopologyFit) -> str
 
 
 def best_relaxation(relaxations: Sequence[RequestRelaxation]) -> str:
-    """Return the text of the relaxation that leaves most hosts, of those that change least."""
+    """Return the text of the best relaxation: the fewest changes, and the most hosts among these."""
     fewest = min(map(_count_changes, relaxations))
     return _relaxation_text(
         max(
             (each for each in relaxations if _count_changes(each) == fewest),
-            # of equally many hosts rather one that keeps asking for the resources
+            # among equals, one that still asks for all resources
             key=lambda each: (each.hosts, not any(map(_is_of_resources, each.left_out))),
         )
     )
@@ -100,7 +102,7 @@ _OF_ONE: Final = {"have": "has", "lack": "lacks", "are": "is", "give": "gives"}
 
 def _count_predicate(count: int, predicate: str) -> str:
     """Return a predicate with the number of its hosts as subject."""
-    # predicates begin with a verb in the plural: that of one host is a table of four
+    # predicates begin with a verb in the plural; the table has the singular for one host
     verb, rest = predicate.split(" ", 1)
     return f"{_format_number(count)} {_OF_ONE.get(verb, verb) if count == 1 else verb} {rest}"
 
@@ -222,7 +224,7 @@ def _format_number(count: int) -> str:
 
 
 def counted_noun(count: int, noun: str) -> str:
-    """Return a number with its noun."""
+    """Return a number with its noun, in the plural unless the number is 1."""
     return f"{_format_number(count)} {noun}{'' if count == 1 else 's'}"
 
 

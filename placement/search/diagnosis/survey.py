@@ -1,4 +1,4 @@
-"""The first check that each host does not pass, and the clauses to leave out for it to pass all."""
+"""The survey: the first check that each host fails, and the clauses without which it would pass all."""
 
 from collections.abc import Container, Hashable, Iterable
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from placement.search.equivalence import LikeTrees, TreeKin, group_trees, provid
 from placement.search.request import CandidatesRequest
 
 Bits = int
-"""A set of clauses: each is a bit at its index in :attr:`HostDiagnosis.droppable_clauses`."""
+"""A set of clauses: each is a bit at its index in :attr:`HostDiagnosis.droppable`."""
 
 
 class FilterResult(NamedTuple):
@@ -35,8 +35,8 @@ class FilterResult(NamedTuple):
 class TreeResults(NamedTuple):
     """The results of all providers of a tree for a part, and of those that share with it.
 
-    ``bare`` has results that do not depend on free amounts of the tree: their positions, and how many of
-    these are in the tree. The other results are in ``giving``, by position.
+    ``bare`` has results that do not depend on free amounts of the tree. Each comes with the positions of its
+    providers, and the number of these that are in the tree. The other results are in ``giving``, by position.
     """
 
     bare: tuple[tuple[FilterResult, tuple[int, ...], int], ...]
@@ -48,8 +48,8 @@ class TreeResults(NamedTuple):
 class LikeHosts:
     """The diagnosis of equivalent trees.
 
-    - ``firsts`` has for each part the largest index that a provider reaches, ``closest`` the positions of
-      these providers.
+    - ``firsts`` has for each part the first check that even the best providers fail, by index. ``closest``
+      has the positions of these providers.
     - ``options`` has for each part alternative sets of clauses to leave out, ``traits`` the same for each
       required set of traits of the group without a suffix. These sets are minimal: none contains another.
     - ``root`` are the clauses about roots that have to be left out.
@@ -64,7 +64,7 @@ class LikeHosts:
 
     @property
     def host_count(self) -> int:
-        """The number of hosts that it stands for."""
+        """The number of equivalent hosts."""
         return len(self.alike.trees)
 
     @property
@@ -97,7 +97,7 @@ class UnmetFilters(NamedTuple):
 class HostDiagnosis:
     """All hosts, and the parts and checks of a request.
 
-    ``left`` has, for each part, how many providers pass the checks up to each.
+    ``left`` has, for each part and check, the number of providers that pass all checks up to this one.
     """
 
     snapshot: ModelSnapshot
@@ -301,7 +301,7 @@ class _HostSurveyor:
         return self._sharing[key]
 
     def _check_provider(self, part: RequestPart, provider: Provider, *, in_use: bool) -> FilterResult:
-        """Check one provider, and with ``in_use`` its free amounts, too; else the demands check those."""
+        """Check one provider; ``in_use`` includes its free amounts, which ``demands`` check otherwise."""
         first, spared = len(part.checks), 0
         #: by condition with alternative checks: the clauses that each alternative lacks
         by_ways: dict[str, list[Bits]] = {}
@@ -323,7 +323,7 @@ class _HostSurveyor:
         return FilterResult(first, minimal_sets(sets), ())
 
     def _lacking_together(self, alike: LikeTrees) -> Iterable[frozenset[Bits]]:
-        """Yield sets of clauses to leave out, by check that any provider of the unsuffixed group may pass."""
+        """Yield alternative sets of clauses to leave out, for each check that a group passes together."""
         # the common case: no traits of a group that several providers serve
         if not self._found.together:
             return

@@ -35,6 +35,7 @@ def test_built_in_metrics_are_those_of_the_specification():
     assert told == {
         "cpu_usage": ("cpu_quota", True, True, True),
         "memory_usage": (None, False, True, True),
+        "swap_in": ("cpu_quota", False, True, False),
         "memory_bandwidth": ("memory_bandwidth", True, True, True),
         "llc_occupancy": ("cache_ways", True, False, False),
         "cpu_pressure": ("cpu_quota", False, False, False),
@@ -46,6 +47,7 @@ def test_built_in_metrics_are_those_of_the_specification():
     # What metrics of other packages have to go between.
     assert {metric.action_priority: metric.name for metric in BUILT_IN} == {
         9: "memory_usage",
+        8: "swap_in",
         7: "cpu_usage",
         6: "best_effort_cpu",
         5: "memory_bandwidth",
