@@ -103,7 +103,7 @@ def unmeasured_metrics(conf: cfg.ConfigOpts, control: ResctrlHandle | None) -> d
     monitoring = control.platform.monitoring if control is not None and control.writable else None
     for metric, events in _EVENTS.items():
         if monitoring is None or not events & monitoring.features:
-            found[metric] = "no resctrl is mounted here that counts it (see [resctrl] mount)"
+            found[metric] = "resctrl is not mounted, or does not measure it (see [resctrl] mount)"
         elif conf.monitoring.interval == 0:
             found[metric] = "[monitoring] interval is 0, so it is not measured"
     for resource in _PRESSURES:
@@ -142,7 +142,7 @@ def cpu_class_warnings(
     for name, one in classes.items():
         if name not in (IDLE, SHARED) and name not in named:
             yield (
-                f"[{CPU_CLASS}{name}] is of no CPU: name it in cpu_class of a [qos_class:NAME] or"
+                f"[{CPU_CLASS}{name}] applies to no CPU: name it in cpu_class of a [qos_class:NAME] or"
                 f" [guest_rule:NAME], or call it {IDLE} or {SHARED}"
             )
         # As if all CPUs had the class, so that each setting that some CPU lacks is found.
@@ -182,8 +182,8 @@ def config_warnings(
     found = [*find_unknown_options(conf), *filter(None, [name_warning(conf)])]
     if not conf.placement.auth_type and not conf.placement.auth_section:
         found.append(
-            "[placement] auth_type is not set: the agent has no way to Placement, reports nothing and starts"
-            " no guest; the section has the options of Nova's own [placement]"
+            "[placement] auth_type is not set: the agent cannot reach Placement, so it reports nothing"
+            " and starts no guest. Set the options of [placement] as in nova.conf"
         )
     if conf.policy.name == FOLLOW and conf.guests.unallocated == "ignore":
         found.append(
@@ -204,9 +204,9 @@ def config_warnings(
     offline = park_mode(conf) is ParkMode.OFFLINE
     if offline and driver == "libvirt" and hook.state(hook.HOOKS) is HookState.ABSENT:
         found.append(
-            f"[{CPU_CLASS}{IDLE}] park = offline: a domain that its definition pins to a parked CPU does not"
-            " start, as the agent hears too late of it: run compute-agent libvirt hook install, and restart"
-            " libvirtd"
+            f"[{CPU_CLASS}{IDLE}] park = offline: a domain does not start if its definition pins it to a"
+            " parked CPU, because the agent learns of the start too late: run compute-agent libvirt hook"
+            " install, and restart libvirtd"
         )
     measures = unmeasured_metrics(conf, resctrl.control), unusable_levers(conf, resctrl, driver)
     found += interference_warnings(conf, *measures)

@@ -44,7 +44,7 @@ def _cpu_class(name: str, options: Any) -> CpuClass:
             )
     if options.park is not None and name != IDLE:
         raise ConfigError(
-            f"{section} park: dedicated CPUs that no guest holds are parked; move it to"
+            f"{section} park: only dedicated CPUs that no guest holds are parked; move the option to"
             f" {class_section(CPU_CLASS, IDLE)}"
         )
     return CpuClass(
@@ -125,7 +125,10 @@ def _cpu_pool(name: str, options: Any, guest_classes: Collection[str]) -> CpuPoo
         )
     # A list of CPUs determines their NUMA nodes already.
     if options.per_node and not numbers:
-        raise ConfigError(f"{section} per_node: it goes with dedicated_cpus and shared_cpus; remove it")
+        raise ConfigError(
+            f"{section} per_node: the option needs dedicated_cpus or shared_cpus; set one of"
+            " them, or remove per_node"
+        )
     # No guest can be of an unknown class: the CPUs of its pool would stay unused.
     if unknown := sorted(set(options.guest_classes) - set(guest_classes)):
         raise ConfigError(

@@ -174,7 +174,7 @@ def _parse_rule(name: str, options: Any, known: KnownClasses) -> GuestRule:
     matches = {match: options[f"{MATCH}{match}"] for match in (*_WORDS, *_PAIRS)}
     # A section without matches would match each guest: an operator has to say so.
     if not any(matches.values()):
-        raise ConfigError(f"{section}: there is no match; {MATCH}name = * matches every guest")
+        raise ConfigError(f"{section}: the rule has no match_ option; {MATCH}name = * matches every guest")
     texts = {setting: options[setting] for setting in SETTING_NAMES if options[setting] is not None}
     settings = {setting: _read_value(section, setting, text, known) for setting, text in texts.items()}
     try:

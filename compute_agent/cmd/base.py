@@ -141,7 +141,8 @@ def parse_moment(text: str) -> float:
         datetime.fromtimestamp(found).astimezone()
     except (ValueError, OverflowError, OSError) as error:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is neither a length of time, as 90, 30m, 1h or 7d, nor a time, as 2026-05-01T13:00"
+            f"{text!r} is neither a length of time, such as 90, 30m, 1h or 7d, nor a time, such as"
+            " 2026-05-01T13:00"
         ) from error
     return found
 

@@ -28,8 +28,8 @@ class CapacityShow(AgentLister):
                 " preview measures what guests leave unused, and offers nothing."
             )
         return (
-            "There is nothing to measure: [capacity] mode and steal take shared CPUs ([compute]"
-            " cpu_shared_set), collectors an inventory of their resource classes."
+            "There is nothing to measure: [capacity] mode and steal need shared CPUs ([compute]"
+            " cpu_shared_set), and collectors need an inventory of their resource classes."
         )
 
 

@@ -76,7 +76,9 @@ class _EventLister(AgentLister):
             try:
                 self.ask_daemon("guest.show", {"guest": wanted.guest})
             except (RequestError, DaemonUnreachableError) as error:
-                raise RequestError(f"No event is kept of a guest {wanted.guest}: {error}") from error
+                raise RequestError(
+                    f"The agent has stored no event of a guest {wanted.guest}: {error}"
+                ) from error
         whom = "" if wanted.guest is None else f" of guest {wanted.guest}"
         if not about:
             return f"Nothing so far: no event{whom} is kept in {self._path()}."

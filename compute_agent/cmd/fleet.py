@@ -165,7 +165,7 @@ def _next_generation(target: Path, private: bytes) -> int:
     try:
         return signature.read(present, [signature.public_key(private)]).generation + 1
     except FleetError as error:
-        raise FleetError(f"{target}: {error}; say --generation") from error
+        raise FleetError(f"{target}: {error}; give --generation") from error
 
 
 COMMANDS: Final[Commands] = {"fleet key": FleetKey, "fleet show": FleetShow, "fleet sign": FleetSign}

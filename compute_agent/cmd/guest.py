@@ -69,7 +69,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 def _parse_variable(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals and name not in os.environ:
-        raise argparse.ArgumentTypeError(f"there is no variable {name} here; write {name}=VALUE")
+        raise argparse.ArgumentTypeError(f"this shell has no variable {name}; write {name}=VALUE")
     return name, value if equals else os.environ[name]
 
 

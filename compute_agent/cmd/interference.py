@@ -36,9 +36,9 @@ class InterferenceList(AgentLister):
                 " as signal = run_delay."
             )
         return (
-            f"Nothing so far: by {', '.join(watched)} no guest is limited now, and no pair is remembered. A"
-            " guest is judged after five minutes of samples; `compute-agent event list --kind verdict`"
-            " has earlier verdicts."
+            f"Nothing so far: {', '.join(watched)} limits no guest now, and has judged no pair of guests."
+            " The agent judges a guest after five minutes of samples; `compute-agent event list --kind"
+            " verdict` has earlier verdicts."
         )
 
 

@@ -60,7 +60,7 @@ class MetricsShow(AgentLister):
         """Read the samples."""
         drawing = parsed_args.svg is not None or parsed_args.formatter == "svg"
         if drawing and not parsed_args.guest:
-            raise HistoryError("a picture is of one guest or class: name it")
+            raise HistoryError("a picture shows one guest or class: name it")
         path = Path(self.load_conf().state_path) / FILE
         for_people = parsed_args.formatter == "table"
         if not path.is_file():

@@ -54,9 +54,9 @@ OPTS: Final = [
         default=4.0,
         min=0.0,
         max=20.0,
-        help="Number of standard deviations above the mean. The agent expects the CPU use of all other"
-        " guests together to stay below this value. The agent computes the value from the last two hours,"
-        " and from the hourly peaks of the last day.",
+        help="Number of standard deviations. The agent expects that all other guests together use less"
+        " CPU time than their mean plus this number of deviations. The agent computes mean and"
+        " deviation from the last two hours, and from the hourly peaks of the last day.",
     ),
     cfg.FloatOpt(
         "percentile",

@@ -107,9 +107,9 @@ COMPUTE_OPTS: Final = [
     cfg.StrOpt(
         "resource_provider_name",
         help="Name of the root provider. Default: the former name of the provider, or at the first start"
-        " the host's fully qualified domain name. If the value changes, the agent renames the provider."
-        " Beside nova-compute, set the name of the hypervisor in Nova; the default is then the name that"
-        " libvirt reports.",
+        " the host's fully qualified domain name. If the value changes, the agent renames the"
+        " provider. On a host with nova-compute, set the name of the hypervisor in Nova; the default"
+        " is then the name that libvirt reports.",
     ),
     cfg.StrOpt(
         "provider_config_location",

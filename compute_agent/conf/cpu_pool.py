@@ -36,9 +36,9 @@ OPTS: Final = [
     cfg.IntOpt(
         "max_cpus",
         min=1,
-        help="Maximum number of CPUs on which floating guests of the pool run. Beyond the shared CPUs of"
-        " the pool floating guests may borrow dedicated CPUs of the same zones while no guest holds them."
-        " Default: the number of shared CPUs of the pool.",
+        help="Maximum number of CPUs on which floating guests of the pool run. If the pool has fewer"
+        " shared CPUs, its floating guests may also run on dedicated CPUs of the same zones while no"
+        " guest holds these CPUs. Default: the number of shared CPUs of the pool.",
     ),
     cfg.ListOpt(
         "guest_classes",

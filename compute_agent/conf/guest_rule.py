@@ -109,14 +109,14 @@ OPTS: Final = [
     cfg.StrOpt("blockio_class", help="Class of block I/O: the name of a section [blockio_class:NAME]."),
     cfg.StrOpt(
         "cpu_class",
-        help="Class of the dedicated CPUs of the guests: the name of a section [cpu_class:NAME]. The option"
-        " overrides cpu_class of their class.",
+        help="Class of the dedicated CPUs of the guests: the name of a section [cpu_class:NAME]. The"
+        " option overrides cpu_class of [qos_class:NAME].",
     ),
     cfg.StrOpt(
         "isolation",
         choices=list(ISOLATION_CHOICES.items()),
         help="Whether interrupts and other work of the host may run on the dedicated CPUs of the guests."
-        " The option overrides isolation of their class.",
+        " The option overrides isolation of [qos_class:NAME].",
     ),
     cfg.StrOpt(
         "memory_type",

@@ -103,9 +103,11 @@ GUESTS_OPTS: Final = [
         "verify_interval",
         type=DurationType(),
         default="5m",
-        help="Time between two comparisons of the promises to guests with the kernel, in seconds or as 5m,"
-        " 1h: CPUs, siblings, NUMA nodes, caches, bandwidth and isolation. Broken promises are events, a"
-        " metric, and an attribute of the host. With 0 only `compute-agent guest verify` compares.",
+        help="Time between two checks that the kernel keeps the promises to guests: CPUs, sibling"
+        " threads, NUMA nodes, caches, bandwidth and isolation. The value is a number of seconds, or"
+        " has a unit, such as 5m or 1h. The agent reports broken promises as events, in a metric,"
+        " and in an attribute of the host. With 0 it checks only during `compute-agent guest"
+        " verify`.",
     ),
     cfg.Opt(
         "log_retention",

@@ -45,16 +45,16 @@ OPTS: Final = [
     cfg.ListOpt(
         "consenting",
         default=[],
-        help="Classes of guests that may be limited for a guest of the same class. The agent otherwise"
-        " limits only guests of a lower class than the disturbed one. The agent never limits a guest above"
-        " [qos] highest_class.",
+        help="Classes of guests that the agent may limit to protect another guest of the same class. The"
+        " agent limits guests of other classes only to protect a guest of a higher class. The agent"
+        " never limits a guest above [qos] highest_class.",
     ),
     cfg.IntOpt(
         "escalate_after",
         default=3,
         min=1,
-        help="Number of verdicts within a day after which the agent calls escalate_command. Verdicts count"
-        " if they are against the same guest, for the same disturbed guest.",
+        help="Number of verdicts within a day against one guest, for the same disturbed guest. After this"
+        " number of verdicts the agent calls escalate_command.",
     ),
     cfg.StrOpt(
         "escalate_command",

@@ -96,9 +96,9 @@ WATERMARK_OPTS: Final = [
     cfg.StrOpt(
         "throttle_down",
         help="Usage above which the agent throttles guests: a percentage of the host's capacity, such as"
-        " 80%, or a number in the unit of the metric. K, M, G and T are powers of 1024. Periods of the week"
-        " may follow with amounts of their own: 85%, 22:00-06:00 95%, sat-sun 95%. Times are local ones of"
-        " the host. The last period with the present time counts.",
+        " 80%, or a number in the unit of the metric. K, M, G and T are powers of 1024. Other"
+        " amounts for periods of the week may follow: 85%, 22:00-06:00 95%, sat-sun 95%. Times are"
+        " in the time zone of the host. If periods overlap, the last one counts.",
     ),
     cfg.StrOpt(
         "throttle_up", help="Usage below which throttled guests are restored, in the format of throttle_down."
@@ -153,8 +153,8 @@ QOS_CLASS_OPTS: Final = [
     ),
     cfg.StrOpt(
         "llc_range",
-        help="Part of the last-level cache that guests of the class may fill: a range of"
-        " percent, such as 0-30.",
+        help="Part of the last-level cache that only guests of the class may fill: a range of percent,"
+        " such as 0-30.",
     ),
     cfg.StrOpt(
         "llc_code_range",
@@ -164,8 +164,8 @@ QOS_CLASS_OPTS: Final = [
     cfg.StrOpt("llc_data_range", help="Range for data only. The conditions of llc_code_range apply."),
     cfg.StrOpt(
         "l2_range",
-        help="Part of each level-2 cache that guests of the class may fill: a range of percent. The option"
-        " needs a processor that can divide level-2 caches.",
+        help="Part of each level-2 cache that only guests of the class may fill: a range of percent. The"
+        " option needs a processor that can divide level-2 caches.",
     ),
     cfg.StrOpt("mb_percent", help="Maximum memory bandwidth of the class, in percent."),
     cfg.StrOpt(
@@ -205,14 +205,15 @@ QOS_CLASS_OPTS: Final = [
         "cpu_weight",
         min=1,
         max=10_000,
-        help="CPU weight of each VCPU and PCPU that a guest holds, beside other guests on the same CPUs"
-        " (cpu.weight). Default: 100, and 1 for BE and classes that rank no higher. These classes must not"
-        " weigh more than BE.",
+        help="CPU weight of each VCPU and PCPU that a guest holds (cpu.weight). Guests on the same CPU"
+        " share its time by their weights. Default: 1 for BE and classes that rank no higher, else"
+        " 100. Classes that rank no higher than BE must not weigh more than BE.",
     ),
     cfg.BoolOpt(
         "cpu_idle",
-        help="Whether guests run only while no other group of the host wants their CPUs (cpu.idle, Linux"
-        " 5.15). Such guests get even less CPU time than with the lowest weight. Default: false.",
+        help="Whether guests run only while no other control group of the host wants their CPUs"
+        " (cpu.idle, Linux 5.15). Such guests get even less CPU time than with the lowest weight."
+        " Default: false.",
     ),
     cfg.IntOpt(
         "cpu_burst",
@@ -226,37 +227,38 @@ QOS_CLASS_OPTS: Final = [
         min=1,
         max=1000,
         help="Maximum CPU time of a guest, in percent of the reclaimed CPUs that it holds"
-        " (CUSTOM_RECLAIMED_VCPU), also while other CPUs are idle. Default: no limit.",
+        " (CUSTOM_RECLAIMED_VCPU). The limit applies even while CPUs are idle. Default: no limit.",
     ),
     cfg.IntOpt(
         "realtime_priority",
         min=1,
         max=49,
-        help="Realtime priority of the guest CPUs that have dedicated CPUs (SCHED_FIFO; SCHED_RR for process"
-        " guests). Guests with realtime threads of another program, as by Nova's hw:cpu_realtime, keep these."
-        " Threads of interrupts have 50. Default: the usual schedule.",
+        help="Realtime priority of guest CPUs on dedicated CPUs (SCHED_FIFO; SCHED_RR for process"
+        " guests). The agent does not change guests with realtime threads of another program,"
+        " as Nova makes them for hw:cpu_realtime. The kernel's interrupt threads have priority 50."
+        " Default: no realtime priority.",
     ),
     cfg.StrOpt(
         "core_scheduling",
         choices=[
             (CoreScope.NONE.value, "all guests and processes"),
-            (CoreScope.GUEST.value, "none but the guest itself"),
-            (CoreScope.CLASS.value, "guests of the class"),
+            (CoreScope.GUEST.value, "only the guest itself"),
+            (CoreScope.CLASS.value, "only guests of the class"),
         ],
         help="Guests that may run on the other hardware thread of a core while a guest of the class runs"
-        " there (PR_SCHED_CORE, Linux 5.14). Other guests than none take CAP_SYS_PTRACE. Default: none, which"
-        " is no limit.",
+        " there (PR_SCHED_CORE, Linux 5.14). The values guest and class need CAP_SYS_PTRACE."
+        " Default: none, which is no limit.",
     ),
     cfg.StrOpt(
         "cpu_class",
-        help="Name of a section [cpu_class:NAME], which applies to the dedicated CPUs of guests of the"
-        " class. Default: the CPUs stay unchanged.",
+        help="Name of a section [cpu_class:NAME], which applies to the dedicated CPUs of only guests of"
+        " the class. Default: the CPUs stay unchanged.",
     ),
     cfg.StrOpt(
         "isolation",
         choices=list(guest_rule.ISOLATION_CHOICES.items()),
-        help="Whether work of the host may run on the dedicated CPUs of guests of the class. Default:"
-        " shared.",
+        help="Whether work of the host may run on the dedicated CPUs of only guests of the class."
+        " Default: shared.",
     ),
 ]
 

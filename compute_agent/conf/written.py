@@ -12,8 +12,8 @@ from typing import Any, Final
 from oslo_config import cfg
 
 NO_COMMENTS: Final = (
-    "ini files know no comments behind values, and everything behind the equals sign is the value: put what"
-    " begins with # or ; on a line of its own"
+    "in an ini file all text after the equals sign is the value: put a comment, which begins with # or ;,"
+    " on a line of its own"
 )
 
 _DEFAULT: Final = "DEFAULT"
@@ -109,12 +109,12 @@ def _place_hint(section: str, name: str, known: Mapping[str, Collection[str]]) -
     by_name = {option: other for other, names in sorted(known.items()) for option in names}
     if close := _closest_name(name, by_name):
         return f"; did you mean {close} in [{by_name[close]}]?"
-    return ", and nothing comes of it"
+    return ", so it has no effect"
 
 
 def _name_hint(name: str, known: Collection[str], form: str) -> str:
     close = _closest_name(name, known)
-    return f"; did you mean {form.format(close)}?" if close else ", and nothing comes of it"
+    return f"; did you mean {form.format(close)}?" if close else ", so it has no effect"
 
 
 def _closest_name(name: str, known: Collection[str]) -> str:

@@ -90,7 +90,7 @@ class CoreCookieController(KernelController):
             self._bring_about([target.guest for target in targets], groups)
         except NoSiblingsError:
             if self._has_siblings:
-                LOG.info("No core has two threads online, so that no guests can share one: no cookies")
+                LOG.info("No core has two online threads, so guests share no core and need no core cookies")
             self._has_siblings = False
         else:
             self._has_siblings = True

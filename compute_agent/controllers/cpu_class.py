@@ -399,7 +399,7 @@ class CpuClassController(KernelController):
         # differences come from the plan.
         for path, text in self._in_force.items():
             if path in has and path in wanted and wanted[path].text == text != has[path]:
-                LOG.warning("%s was %s in place of %s: repaired", path, has[path], text)
+                LOG.warning("%s was %s instead of %s, and the agent repaired it", path, has[path], text)
                 self._count_drift()
 
     def _show_status(

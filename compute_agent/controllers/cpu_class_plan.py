@@ -275,7 +275,7 @@ class _PlanBuilder:
             elif governor == "performance" != preference and domain.driver in _ONE_PREFERENCE:
                 self.note_missing(
                     wanted,
-                    f"{text}: {domain.driver} takes none but performance with that governor",
+                    f"{text}: {domain.driver} accepts only performance with that governor",
                     domain.cpus,
                 )
             else:
@@ -372,7 +372,9 @@ class _PlanBuilder:
                 within = min(max(khz, domain.min_khz), domain.max_khz)
                 if within != khz:
                     self.note_missing(
-                        wanted, f"{text}: it is {within} kHz, as the CPUs cannot do that", domain.cpus
+                        wanted,
+                        f"{text}: it is {within} kHz, because the CPUs have no such frequency",
+                        domain.cpus,
                     )
                 khz = within
             found.append(khz)

@@ -263,17 +263,17 @@ def count_isolation(registry: CollectorRegistry, controllers: ControllersInForce
     """Register the gauges of quiet CPUs, partitions, refusing irqbalance instances, and stuck masks."""
     Gauge(
         "compute_agent_quiet_cpus",
-        "Dedicated CPUs that interrupts and the kernel's own work keep off, as their guests ask for.",
+        "Dedicated CPUs without interrupts and other work of the kernel, as their guests request.",
         registry=registry,
     ).set_function(lambda: len(isolation_status(controllers.controllers).quiet))
     Gauge(
         "compute_agent_alone_cpus",
-        "Dedicated CPUs in cpuset partitions, as their guests ask for with the level `alone`.",
+        "Dedicated CPUs in cpuset partitions, as their guests request with the level `alone`.",
         registry=registry,
     ).set_function(lambda: len(isolation_status(controllers.controllers).alone))
     Gauge(
         "compute_agent_refusing_balancers",
-        "Instances of irqbalance that do not keep off quiet CPUs; `compute-agent status` says why.",
+        "Instances of irqbalance that may move interrupts to quiet CPUs; `compute-agent status` says why.",
         registry=registry,
     ).set_function(lambda: len(isolation_status(controllers.controllers).balancers))
     Gauge(

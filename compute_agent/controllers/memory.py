@@ -80,12 +80,12 @@ class MemoryController(GuestController):
         others = {node for node in place.mems if self._memory_types.get(node) is not wanted}
         if place.mems and not others:
             return ""
-        gets = f"it asks for memory of type {wanted}, and gets that of NUMA nodes {_nodes_text(place.mems)}"
+        gets = f"it asks for memory of type {wanted}, but gets memory of NUMA nodes {_nodes_text(place.mems)}"
         if wanted not in self._memory_types.values():
             return f"{gets}: this host has none of that type"
         if not self._binds_all:
-            return f"{gets}, to which its definition binds it: remove hw:numa_nodes from its flavor"
-        return f"{gets}: let it hold MEMORY_MB of a provider with the trait {memory_trait(wanted)}"
+            return f"{gets}, because its definition binds it to them: remove hw:numa_nodes from its flavor"
+        return f"{gets}: allocate its MEMORY_MB from a provider with the trait {memory_trait(wanted)}"
 
     def describe_drift(self, target: GuestTarget) -> str | None:
         """The NUMA nodes of the guest's memory if they differ from the wanted ones, in words.
@@ -185,8 +185,9 @@ class MemoryLimitController(GuestController):
             if used := self._used_beyond(target, limits):
                 maximum = limits.maximum or 0
                 yield (
-                    f"it uses {used // _MIB} MiB, and may have {maximum // _MIB}: its memory.max is not set"
-                    " until it uses less, as it would be killed; let it hold more MEMORY_MB, or stop it"
+                    f"it uses {used // _MIB} MiB, but may use only {maximum // _MIB}: the agent sets"
+                    " memory.max once it uses less, because the kernel would kill it now; allocate more"
+                    " MEMORY_MB, or stop it"
                 )
             pages = self._driver.huge_page_use(target.guest) if limits.huge_pages else {}
         except GuestGoneError:
@@ -196,9 +197,9 @@ class MemoryLimitController(GuestController):
             if pages.get(size, 0) > amount:
                 kib = size * 1024
                 yield (
-                    f"it uses {pages[size] // kib} huge pages of {size} KiB, and may have {amount // kib}: it"
-                    f" gets no more, and is held to that once it uses less; let it hold more"
-                    f" {HUGE_PAGES[size]}, or stop it"
+                    f"it uses {pages[size] // kib} huge pages of {size} KiB, but may use only"
+                    f" {amount // kib}: it gets no more pages, and the limit applies once it uses fewer;"
+                    f" allocate more {HUGE_PAGES[size]}, or stop it"
                 )
 
     def _used_beyond(self, target: GuestTarget, limits: MemoryLimits) -> int:

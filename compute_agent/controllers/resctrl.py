@@ -161,7 +161,9 @@ def _cache_amounts(
         if amount and provider in caches:
             found[caches[provider]] = found.get(caches[provider], 0) + amount
         elif amount:
-            reasons.append(f"{amount} {names[0]} of provider {provider}, which stands for no L3 cache")
+            reasons.append(
+                f"{amount} {names[0]} of provider {provider}, which is not the provider of an L3 cache"
+            )
     return found
 
 
@@ -381,7 +383,7 @@ class ResctrlController(KernelController):
         if group is None:
             return None  # The last sync() failed before it chose a group, and the next one does.
         if group in self._repaired:
-            return f"its resctrl group {_shown_group(group)} had been changed"
+            return f"its resctrl group {_shown_group(group)} was changed by another program"
         outside = self._threads_outside(target.guest, group)
         if not outside:
             return None
@@ -513,8 +515,8 @@ class ResctrlController(KernelController):
     def _warn_once(self, plan: GroupPlan) -> None:
         """Log conflicts with foreign groups and refusals of classes that are new since the last sync()."""
         texts = {
-            f"resctrl group {printable_text(one.foreign)}, which is not ours, can fill ways of L3 cache"
-            f" {one.cache} that belong to {one.group} alone"
+            f"resctrl group {printable_text(one.foreign)} of another program can fill ways of L3 cache"
+            f" {one.cache} that only {one.group} may fill"
             for one in plan.conflicts
         }
         texts |= {

@@ -103,8 +103,8 @@ class DriverLock:
             self._take_lock(self.lock)
         except OSError as error:
             raise DriverError(
-                f"the lock that keeps other agents from {self.what} cannot be had: {error}; set [DEFAULT]"
-                " lock_path to a folder that this agent can write to"
+                f"the lock that keeps other agents from {self.what} cannot be taken: {error}; set"
+                " [DEFAULT] lock_path to a folder that this agent can write to"
             ) from error
         # The second lock is a precaution for containers. A folder of libvirtd that is absent, read-only or
         # writable by others is not a reason to stop an agent that has the first lock.
@@ -134,7 +134,7 @@ class DriverLock:
             fresh = locks.hold_lock(path, self.holder)
         except locks.LockedError as error:
             raise DriverError(
-                f"another agent ({error}) looks after {self.what}: stop one of the two, or {self.remedy}"
+                f"another agent ({error}) already manages {self.what}: stop one of the two, or {self.remedy}"
             ) from error
         # The old descriptor belongs to a file that was removed meanwhile. It is closed last: if the code
         # above fails, the old lock stays.
@@ -219,9 +219,9 @@ def choose_driver(configured: str | None, usable: bool, remembered: str, guests:
             return DriverChoice(configured)
         return DriverChoice(
             configured,
-            f"Guests are those of driver {configured} from now on, as [guests] driver says. The {guests} of"
-            f" driver {remembered} run on where they are, but are not managed any more, and audit shows"
-            " their allocations as allocations without guest",
+            f"The agent manages guests of driver {configured} from now on, as [guests] driver says. Guests"
+            f" of driver {remembered} ({guests}) continue to run, but the agent no longer manages them,"
+            " and `compute-agent audit` lists their allocations as allocations without a guest",
         )
     found = _LIBVIRT if usable else _PROCESS
     if remembered in ("", found):

@@ -56,7 +56,7 @@ def parse(revision: Written) -> dict[str, dict[str, str | int | bool]]:
         try:
             guest = str(uuid.UUID(section.removeprefix(GUEST)))
         except ValueError as error:
-            raise FleetError(f"[{section}]: a guest is named by its uuid") from error
+            raise FleetError(f"[{section}]: the name of such a section is the uuid of a guest") from error
         if guest in found:
             raise FleetError(f"[{section}]: another section is of the same guest")
         if unknown := sorted(options.keys() - set(OPTIONS)):

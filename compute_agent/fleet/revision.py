@@ -50,7 +50,10 @@ def write(settings: bytes, group: str, generation: int, expires: datetime | None
     :raises FleetError: group or generation is wrong.
     """
     if not GROUP_NAME.fullmatch(group):
-        raise FleetError(f"{group!r} is not a name of a group: 64 letters, digits and, behind the first, ._-")
+        raise FleetError(
+            f"{group!r} is not a name of a group: it has at most 64 letters and digits, and"
+            " also ._- after the first character"
+        )
     if not 0 < generation <= MAX_GENERATION:
         raise FleetError(f"the generation is {generation}: it has to be 1 at least, {MAX_GENERATION} at most")
     head = f"# group = {group}\n# generation = {generation}\n"
@@ -70,7 +73,7 @@ def read(signed: bytes) -> FleetRevision:
     for line in head.decode("utf-8", "replace").splitlines():
         field = _FIELD.fullmatch(line)
         if field is None or field[1] in found:
-            raise FleetError(f"its head is that of another release, or damaged: {line[:80]!r}")
+            raise FleetError(f"its first line is of another release, or damaged: {line[:80]!r}")
         found[field[1]] = field[2]
     try:
         group, generation, expires = found["group"], int(found["generation"]), found.get("expires")

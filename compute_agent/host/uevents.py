@@ -44,7 +44,10 @@ class PciEvents:
                 self._count += 1
                 # The kernel drops events when the buffer of the socket is full. Others are no reason to stop.
                 if error.errno != errno.ENOBUFS:
-                    LOG.warning("Events of devices are not read any more, devices are polled: %s", error)
+                    LOG.warning(
+                        "The agent cannot read events of devices any more, and polls devices instead: %s",
+                        error,
+                    )
                     self.close()
                     break
             else:
@@ -80,7 +83,7 @@ def _open_socket() -> socket.socket | None:
         found.setblocking(False)
         found.bind((0, _KERNEL_GROUP))
     except OSError as error:
-        LOG.info("There are no events of devices, so devices are polled: %s", error)
+        LOG.info("The kernel reports no events of devices, so the agent polls devices: %s", error)
         if found is not None:
             found.close()
         return None

@@ -59,8 +59,8 @@ def lay_out_pools(pools: Sequence[CpuPool], cpu_sets: CpuSets, topology: HostTop
     """
     if pools and cpu_sets.is_legacy:
         raise ConfigError(
-            f"[{CPU_POOL}{pools[0].name}]: pools are parts of [compute] cpu_dedicated_set and cpu_shared_set,"
-            " and do not go with [DEFAULT] vcpu_pin_set"
+            f"[{CPU_POOL}{pools[0].name}]: pools divide [compute] cpu_dedicated_set and cpu_shared_set,"
+            " and cannot be combined with [DEFAULT] vcpu_pin_set"
         )
     _check_traits(pools)
     found: dict[str, CpuSet] = {}
@@ -74,8 +74,8 @@ def lay_out_pools(pools: Sequence[CpuPool], cpu_sets: CpuSets, topology: HostTop
             found[pool.name] = _take_cpus(pool, cpu_sets, topology, taken)
         if pool.max_cpus is not None and not found[pool.name] & cpu_sets.shared:
             raise ConfigError(
-                f"[{CPU_POOL}{pool.name}] max_cpus: it is for guests that float, and the pool has no CPU of"
-                " cpu_shared_set; remove it"
+                f"[{CPU_POOL}{pool.name}] max_cpus: the option is for floating guests, but the pool has no"
+                " CPU of cpu_shared_set; remove the option"
             )
     return {pool.name: found[pool.name] for pool in pools}
 

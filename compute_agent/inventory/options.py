@@ -116,7 +116,8 @@ def name_warning(conf: cfg.ConfigOpts) -> str:
         return ""
     return (
         f"This host is called {found} now; its provider keeps the name {kept}. To rename it, set [compute]"
-        f" resource_provider_name = {found}; if [DEFAULT] state_path was copied from {kept}, empty it"
+        f" resource_provider_name = {found}. If [DEFAULT] state_path was copied from host {kept}, empty"
+        " that folder"
     )
 
 

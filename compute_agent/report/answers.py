@@ -50,8 +50,7 @@ class UnavailableError(PlacementError):
 
 
 _AS_WHOM: Final = (
-    "check as whom the agent asks: in [placement] username and password, or token;"
-    " it needs the role service or admin"
+    "check username and password, or token, in [placement]: the user needs the role service or admin"
 )
 
 

@@ -214,11 +214,12 @@ class PlanExecution:
         if other in (None, action.uuid):
             return ""
         return (
-            f"the name {action.name} belongs to the provider {other}, and that of this host is {action.uuid}."
-            " If that one is this host's, of a state folder that was lost: stop the agent, write"
-            f" {other} into the file compute_id in [DEFAULT] state_path, and start it; guests run on. If it"
-            " is another host's, set [compute] resource_provider_name to a name of its own. If it"
-            " is a nova-compute's, set [compute] provider_tree = beside"
+            f"the name {action.name} belongs to the provider {other}, but the provider of this host is"
+            f" {action.uuid}. If {other} is this host's provider of a lost state folder, stop the agent,"
+            f" write {other} into the file compute_id in [DEFAULT] state_path, and start the agent; guests"
+            f" continue to run. If {other} is another host's provider, set [compute]"
+            f" resource_provider_name to another name. If nova-compute made {other}, set [compute]"
+            " provider_tree = beside"
         )
 
     def _find_obstacle(self, action: Action) -> str | None:

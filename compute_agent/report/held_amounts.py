@@ -62,8 +62,8 @@ def keep_held_memory(
         inventories, pages = _with_memory(node, own, needed)
         nodes.append(replace(node, inventories=inventories))
         waiting.append(
-            f"{full_name(node.name, node.uuid)}: {held} MEMORY_MB are held, and {own.total} are beside its"
-            f" huge pages: {pages} of these are not offered until less is held"
+            f"{full_name(node.name, node.uuid)}: {held} MEMORY_MB are held, but only {own.total} are not"
+            f" in huge pages: {pages} huge pages are not offered until less memory is held"
         )
     return replace(derived, nodes=tuple(nodes)), tuple(waiting)
 
@@ -117,8 +117,9 @@ def keep_held_cpus(
                 if missing <= 0:
                     continue
                 waiting.append(
-                    f"{full_name(node.name, node.uuid)}: guests hold {used[node.uuid]} CPUs as {name}, and it"
-                    f" has {_cpus(node, name)}: others of the zone do not offer {missing} until less is held"
+                    f"{full_name(node.name, node.uuid)}: guests hold {used[node.uuid]} CPUs as {name}, but"
+                    f" it has only {_cpus(node, name)}: the other providers of the zone offer {missing}"
+                    " fewer until guests hold less"
                 )
                 for other in members:
                     slack = _cpus(other, name) - used[other.uuid] - reserved[other.uuid, name]
@@ -192,14 +193,14 @@ class WithheldUnits:
         """The result in words."""
         if self.foreign:
             return (
-                f"reserved of {self.resource_class} was set to {self.reserved} through the API and stays:"
-                f" nothing is withheld; with {self.own + self.asked} it would be"
+                f"reserved of {self.resource_class} was set to {self.reserved} through the API and stays,"
+                f" so nothing is withheld: set it to {self.own + self.asked} to withhold all"
             )
         if self.in_full:
             return f"reserved of {self.resource_class}, {self.own} of it anyway"
         return (
-            f"reserved of {self.resource_class}, {self.own} of it anyway: no more can be, as {self.held} are"
-            f" held at an allocation ratio of {self.ratio:g}"
+            f"reserved of {self.resource_class}, {self.own} of it anyway: a higher value is not possible"
+            f" while {self.held} are held at an allocation ratio of {self.ratio:g}"
         )
 
     def __str__(self) -> str:
@@ -335,8 +336,9 @@ def _keep_removed(
             own, also = reserve_inventories(own), f" Until then all {node.device_class} is reserved, too"
         for name, amount in amounts.items():
             waiting.append(
-                f"{full_name(node.name, node.uuid)}: {amount} {name} are held, which is not to be there"
-                f" any more: all of it is reserved, and it goes when nothing is held{also and '.' + also}"
+                f"{full_name(node.name, node.uuid)}: {amount} {name} are held of an inventory that is to"
+                " be removed: all of it is reserved, and it is removed when nothing is"
+                f" held{also and '.' + also}"
             )
         nodes.append(replace(node, inventories={**own, **kept}) if kept else node)
     return replace(derived, nodes=tuple(nodes)), tuple(waiting)

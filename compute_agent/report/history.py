@@ -177,7 +177,7 @@ def restore_consumers(
     return [
         RestoredConsumer(held, _give_back(client, held, dry_run))
         if times[held.consumer] == 1
-        else RestoredConsumer(held, "left: it is a guest of several hosts by these files")
+        else RestoredConsumer(held, "left: these files list it as a guest of several hosts")
         for held in wanted
     ]
 

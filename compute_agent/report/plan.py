@@ -155,7 +155,7 @@ def in_words(name: str, adjustment: InventoryAdjustment) -> str:
     own = f"the agent's is {one.own:.10g}"
     match one.verdict:
         case AdjustmentVerdict.KEPT if option:
-            return f"{was_set} and stays; {own}, which [DEFAULT] {option} in the ini file would enforce"
+            return f"{was_set} and stays; {own}; set [DEFAULT] {option} to enforce it"
         case AdjustmentVerdict.KEPT:
             return f"{was_set} and stays; {own}: set that to have the agent decide again"
         case AdjustmentVerdict.OVERRULED:

@@ -54,7 +54,9 @@ _UNAVAILABLE: Final = frozenset({502, 503, 504})
 _CONCURRENT_UPDATE: Final = "placement.concurrent_update"
 
 
-_WHERE: Final = "is it running where [placement] says (endpoint_override; endpoint or auth_url of auth_type)?"
+_WHERE: Final = (
+    "does it run at the address in [placement] (endpoint_override, or endpoint or auth_url of auth_type)?"
+)
 _WHICH: Final = (
     "[placement] region_name and valid_interfaces choose it from the catalog, endpoint_override names it"
 )
@@ -207,7 +209,7 @@ class PlacementTransport:
             raise CredentialsError(method, url, str(error)) from error
         except ks_exceptions.MissingAuthPlugin as error:
             raise OptionsError(
-                "auth_type is not set, so there is no way to authenticate to Placement"
+                "auth_type is not set, so the agent cannot authenticate to Placement"
             ) from error
         except ks_exceptions.UnknownConnectionError as error:
             if isinstance(error.original, AnswerTooLargeError | AnswerTooSlowError):

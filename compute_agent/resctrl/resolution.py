@@ -367,7 +367,7 @@ def _possible_demand(
         if not percent:
             continue
         if host.codec is None or domain is None:
-            record_refusal(demand.guest, f"this host has no control of the bandwidth of L3 cache {cache}")
+            record_refusal(demand.guest, f"this host cannot control the bandwidth of L3 cache {cache}")
             continue
         try:
             host.codec.encode_percent(domain, percent)
@@ -389,7 +389,7 @@ def _limited_demand(
     for cache, limit in demand.way_limits.items():
         partition = host.partitions.get(cache)
         if partition is None:
-            record_refusal(demand.guest, f"this host has no control of the ways of L3 cache {cache}")
+            record_refusal(demand.guest, f"this host cannot control the ways of L3 cache {cache}")
             continue
         limit = max(limit, partition.rules.min_bits, 1)  # a mask is never shorter
         if cache in ways:
@@ -400,7 +400,7 @@ def _limited_demand(
     for cache, limit in demand.bandwidth_limits.items():
         domain = host.platform.mb_domain(cache)
         if host.codec is None or domain is None:
-            record_refusal(demand.guest, f"this host has no control of the bandwidth of L3 cache {cache}")
+            record_refusal(demand.guest, f"this host cannot control the bandwidth of L3 cache {cache}")
             continue
         # A lower limit would become the hardware's minimum in any case.
         limit = max(limit, host.codec.min_percent)

@@ -84,7 +84,7 @@ class ShareSpec:
             reasons.append("code and data have separate masks only with the mount option cdp")
             code = data = None
         if l2 and platform.l2 is None:
-            reasons.append("this host has no control of L2 caches")
+            reasons.append("this host cannot control L2 caches")
             l2 = None
         return replace(self, code=code, data=data, l2=l2), tuple(reasons)
 
@@ -98,7 +98,7 @@ class ShareSpec:
             ("MB", self.mb is not None or self.mb_per_cache, platform.mb),
         ):
             if asked and control is None:
-                raise BadShareError(f"this host has no control of {name}")
+                raise BadShareError(f"this host cannot control {name}")
         # The first reason is enough: the share is refused as a whole.
         for reason in self.unknown_domains(platform):
             raise BadShareError(reason)

@@ -71,19 +71,19 @@ class ThrottleTelemetry:
         self._failures: dict[tuple[str, str], str] = {}
         self._actions = Counter(
             "compute_agent_watermark_actions",
-            "Actions for the sake of watermarks, by what came of them.",
+            "Actions of watermarks, by outcome.",
             ["action", "metric", "outcome"],
             registry=registry,
         )
         self._usage = Gauge(
             "compute_agent_watermark_usage",
-            "Usage of the host as the watermarks see it, in the unit of the metric.",
+            "Usage of the host that is compared with watermarks, in the unit of the metric.",
             ["metric", "domain"],
             registry=registry,
         )
         self._threshold = Gauge(
             "compute_agent_watermark_threshold",
-            "Line of a watermark, in the unit of the metric, by section and action.",
+            "Threshold of a watermark, in the unit of the metric, by section and action.",
             ["section", "metric", "domain", "action"],
             registry=registry,
         )
@@ -101,19 +101,19 @@ class ThrottleTelemetry:
         )
         self._decisions = Counter(
             "compute_agent_interference_decisions",
-            "Decisions about guests that disturb others, by section and by what came of it.",
+            "Decisions about guests that disturb others, by section and outcome.",
             ["section", "decision", "outcome"],
             registry=registry,
         )
         self._disturbed = Gauge(
             "compute_agent_interference_disturbed_guests",
-            "Guests that suffer more than they mostly do, by section.",
+            "Guests that are disturbed more than usual, by section.",
             ["section"],
             registry=registry,
         )
         self._limited = Gauge(
             "compute_agent_interference_limited_guests",
-            "Guests that are limited for the sake of another one.",
+            "Guests that are limited to protect another guest.",
             registry=registry,
         )
         self.interference_failures = Counter(

@@ -34,8 +34,8 @@ answer names the group of the request that found no place.
 
 At most half of a worker's threads (placement-api --threads) may run searches longer than some hundredths of a
 second at the same time. Under another web server at most two may. A further search is answered 503, and the
-client has to try again, so that the other threads stay free for short requests. In a worker with a single
-thread, one client may keep all other requests waiting for this time.
+client has to try again. So the other threads stay free for short requests. In a worker with a single thread,
+one client may keep all other requests waiting for this time.
 """,
     ),
     cfg.FloatOpt(

@@ -64,7 +64,7 @@ def _value_error(group: str, option: str, text: str) -> cfg.ConfigFileValueError
         reason += f" (in {file[1]})"
     if re.search(r"\s[#;]", reason):
         reason += (
-            "; ini files know no comments behind values, and everything behind the equals sign is the value:"
-            " put what begins with # or ; on a line of its own"
+            "; in an ini file all text after the equals sign is the value: put a comment, which begins"
+            " with # or ;, on a line of its own"
         )
     return cfg.ConfigFileValueError(f"[{group}] {option}: {reason}")

@@ -70,7 +70,8 @@ from at most this number.
         help="""
 Order in which candidates are generated. The order decides which candidates are in the answer if
 max_allocation_candidates or the limit of the request ends the list. If a root has eight or more candidates,
-those that differ from another one only in equal providers and groups come after the others of all roots.
+some of them only exchange equal providers or groups of another candidate. These come last, after the other
+candidates of all roots.
 """,
     ),
     cfg.StrOpt(
@@ -81,7 +82,11 @@ those that differ from another one only in equal providers and groups come after
                 "topology",
                 "Candidates that cross fewest children of the root, such as NUMA nodes, come first.",
             ),
-            ("id", "Candidates come as they are found: those that differ only in equal providers last."),
+            (
+                "id",
+                "Candidates come as they are found. Those that only exchange equal providers of"
+                " another candidate come last.",
+            ),
         ],
         help="""
 Order of the allocation candidates of one root provider. Nova takes the first

@@ -277,8 +277,8 @@ class ServiceDatabase:
             if not self._is_elsewhere:
                 self._is_elsewhere = True
                 LOG.warning(
-                    "the server that answers must not be used now, so all connections are closed and made"
-                    " again: %s",
+                    "the database server that answers must not be used now, so all connections are closed"
+                    " and opened again: %s",
                     error,
                 )
             self._renew_connections()

@@ -93,8 +93,9 @@ def copy(databases: CopiedDatabases, is_quiet: Callable[[CopyMoment], bool] = la
                     if number < MAX_MOMENTS:
                         continue
                     LOG.warning(
-                        "There was no moment without a write: a write at that moment may be applied"
-                        " twice. If the report says that it is out of step, start again when less is written"
+                        "The database was copied while clients were writing: a write of that moment may"
+                        " be applied twice to the copy. If the report says that the copy is out of step,"
+                        " start again when clients write less"
                     )
                 importer.run(database, source, databases.classes, skip_orphans=True)
                 break

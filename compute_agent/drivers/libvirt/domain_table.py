@@ -379,9 +379,9 @@ class DomainTable:
             ) from error
         if process is None:
             raise DriverError(
-                f"domain {guest_uuid} ({description.name!r}) runs, but no process with its uuid on the"
-                f" command line is that of user {owner or os.geteuid()}, as libvirt has it: start it again,"
-                " as the user in qemu.conf may have been another one when it started"
+                f"domain {guest_uuid} ({description.name!r}) runs, but user {owner or os.geteuid()}, as"
+                " whom libvirt starts domains, has no process with its uuid on the command line. Start"
+                " the domain again: the user in qemu.conf may have changed since its start"
             )
         guest = replace(
             _make_guest(description, guest_uuid, self._driver, process.identity.pid),

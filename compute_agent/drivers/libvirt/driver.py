@@ -499,7 +499,7 @@ class LibvirtDriver:
                     except OSError as error:
                         raise DriverError(f"guest {guest} does not accept CPU limits: {error}") from error
             if left := known.other_limits(wanted):
-                raise DriverError(f"guest {guest} has {left}, as libvirt did not make it {goal}")
+                raise DriverError(f"libvirt did not apply {goal} to guest {guest}, which has {left}")
         return True
 
     def missing_limits(self, guest: Guest, wanted: CpuLimits) -> Sequence[str]:

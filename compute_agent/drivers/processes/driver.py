@@ -219,7 +219,8 @@ class ProcessDriver:
             while self._table.is_alive(record):
                 if time.monotonic() >= deadline:
                     raise DriverError(
-                        f"guest {guest} does not end {_KILL_SECONDS:g} s after SIGKILL: the kernel holds it"
+                        f"guest {guest} does not end {_KILL_SECONDS:g} s after SIGKILL: it still waits in"
+                        " the kernel"
                     )
                 # Sent in each turn, because a process of the guest may have forked meanwhile.
                 _signal_guest(record, signal.SIGKILL)
@@ -484,7 +485,7 @@ class ProcessDriver:
         except OSError as error:
             raise DriverError(f"the memory of guest {guest} cannot be limited: {error}") from error
         if (left := self.memory_limits(guest, wanted)) is not None:
-            raise DriverError(f"guest {guest} has {left}, as the kernel did not take {wanted}")
+            raise DriverError(f"the kernel did not apply {wanted} to guest {guest}, which has {left}")
         return True
 
     # Block I/O

@@ -55,7 +55,7 @@ def pending_writes(
 def missing_parts(group: GuestCgroup | None, wanted: BlockIo) -> list[str]:
     """Sentences about the parts of ``wanted`` that this kernel, or a guest without a group, cannot have."""
     if group is None:
-        return ["it is in no cgroup v2 group of its own ([cgroup] root), which limits take"]
+        return ["it has no cgroup (version 2) of its own ([cgroup] root), which limits need"]
     found = []
     has_weight = any(group.has_file(name) for name in WEIGHTS)
     if wanted.weight is not None and not has_weight:
@@ -148,7 +148,7 @@ def limit_cpu(guest: Guest, group: GuestCgroup | None, wanted: CpuLimits) -> boo
     except OSError as error:
         raise DriverError(f"the CPU limits of guest {guest} cannot be set: {error}") from error
     if left := other_limits(guest, group, wanted):
-        raise DriverError(f"guest {guest} has {left}, as the kernel did not take {wanted}")
+        raise DriverError(f"the kernel did not apply {wanted} to guest {guest}, which has {left}")
     return True
 
 

@@ -139,7 +139,8 @@ class GuestLogs:
                 try:
                     if (removed := _shorten_log(self._folder / name, max_bytes)) > 0:
                         self._warn_once(
-                            guest_uuid, "has much output: [guests] log_guest_mb is what its log may have"
+                            guest_uuid,
+                            "has a log above [guests] log_guest_mb: the agent removes its older part",
                         )
                         LOG.debug("Removed %d bytes of %s", removed, name)
                 except FileNotFoundError:

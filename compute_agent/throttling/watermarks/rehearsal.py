@@ -29,7 +29,7 @@ def rehearse_usage(
     watched = [one for one in rules.watermarks if one.metric == metric]
     if not watched:
         names = ", ".join(sorted({one.metric for one in rules.watermarks})) or "none"
-        raise ValueError(f"no watermark is of {metric}; there are watermarks of {names}")
+        raise ValueError(f"no watermark watches {metric}; the watermarks here watch {names}")
     amount = parse_usage(usage, rules.registry[metric].unit)
     measured = [series for series in snapshot.host if series.metric == metric]
     if not measured:
