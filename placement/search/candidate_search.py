@@ -21,8 +21,14 @@ from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree, ProviderSet, TreeClass
 from placement.search.budget import BudgetExhausted, SearchBudget
-from placement.search.candidates import AllocationCandidate, Offer, PatternBatch, candidates_of
-from placement.search.compiled_request import CompiledRequest, SearchResults, UnusedPatterns, options_of
+from placement.search.candidates import (
+    AllocationCandidate,
+    Offer,
+    PatternBatch,
+    UnusedPatterns,
+    candidates_of,
+)
+from placement.search.compiled_request import CompiledRequest, SearchResults, options_of
 from placement.search.conditions import MetPositions, ProviderNeed, needs_of, root_conditions
 from placement.search.equivalence import root_reader, tree_reader
 from placement.search.request import CandidatesRequest

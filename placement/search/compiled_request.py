@@ -26,7 +26,7 @@ from placement.search.backtracking import (
     pairwise_assignments,
 )
 from placement.search.budget import BudgetExhausted
-from placement.search.candidates import CandidatePattern, PatternBatch
+from placement.search.candidates import CandidatePattern, PatternBatch, UnusedPatterns
 from placement.search.conditions import ProviderNeed
 from placement.search.rules import RequestRules
 from placement.search.symmetry import AssignmentKinds
@@ -49,17 +49,6 @@ class NeedOptions(NamedTuple):
     def all_positions(self) -> Iterator[int]:
         """Yield the positions of all options."""
         return chain([at for at, _ in self.own], self.shared)
-
-
-class UnusedPatterns(NamedTuple):
-    """All patterns of unused trees of one structure.
-
-    ``pools`` has the positions of equal devices that each serve one need at a time. Of patterns that differ
-    only in devices of a pool, ``patterns`` has one.
-    """
-
-    patterns: PatternBatch
-    pools: tuple[tuple[int, ...], ...] = ()
 
 
 class SearchResults:

@@ -14,8 +14,7 @@ from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree, TreeStructure
 from placement.search.budget import SearchBudget
 from placement.search.candidate_search import unused_patterns
-from placement.search.candidates import CandidatePattern, PatternBatch
-from placement.search.compiled_request import UnusedPatterns
+from placement.search.candidates import CandidatePattern, PatternBatch, UnusedPatterns
 from placement.search.request import CandidatesRequest
 from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
