@@ -228,9 +228,7 @@ def _beside_lines(asked: DeviceQuestion, count: int, seconds: float) -> Iterator
             pass
         import_from(ours, source)
         for service, configured in ((ours, ""), (theirs, ""), (theirs, _FOR_WIDE_TREES)):
-            if configured:
-                with (folder / "placement.conf").open("a") as config:
-                    config.write(configured)
+            service.add_settings(configured)
             stack.callback(service.stop)
             service.start()
             cells = _asked_service(service, asked.path, count, seconds)

@@ -163,7 +163,8 @@ class Guest:
     :ivar setting_sources: the source of each setting, in words.
     :ivar setting_problems: sentences about values that have no effect.
     :ivar rule: name of the rule that matches.
-    :ivar devices: addresses of the PCI devices of the host that it has; None where they are not known.
+    :ivar devices: addresses of the PCI devices of the host that it has, and uuids of mediated devices; None
+        where they are not known.
     """
 
     uuid: str
