@@ -17,14 +17,15 @@ class InterferenceList(AgentLister):
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Ask the daemon."""
+        """Request the verdicts from the daemon. Returns the columns, and a row for each pair of guests."""
         rows = self.ask_daemon("interference.list")
         if not rows:
             self.say_why_empty(self._why_empty())
         return _COLUMNS, [tuple(row[name] for name in _COLUMNS) for row in rows]
 
     def _why_empty(self) -> str:
-        from compute_agent.conf.qos import interference_sections  # asking has imported it already
+        # ask_daemon() has imported the options already, so this costs no time
+        from compute_agent.conf.qos import interference_sections
 
         watched = [
             f"[interference:{name}] signal = {options.signal}"

@@ -32,7 +32,7 @@ class WatermarkList(AgentLister):
     """List the lines of the watermarks, with the current usage and the actions in force."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Add the options."""
+        """Add the command's options."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "--metrics",
@@ -43,7 +43,10 @@ class WatermarkList(AgentLister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Ask the daemon, or list the installed metrics."""
+        """Request the watermarks from the daemon, or list the installed metrics.
+
+        Returns the columns and the rows.
+        """
         if parsed_args.metrics:
             return _METRIC_COLUMNS, [_metric_row(metric) for metric in load_registry().values()]
         rows = self.ask_daemon("watermark.list")
@@ -56,7 +59,7 @@ class WatermarkList(AgentLister):
 
 
 class AmountColumn(FormattableColumn[Any]):
-    """A number that tables show with its unit. Percentages of a capacity have no other form."""
+    """A number that tables show with its unit. A percentage of a capacity is shown as written."""
 
     def __init__(self, value: Any, unit: str) -> None:
         super().__init__(value)
@@ -83,14 +86,14 @@ class AmountColumn(FormattableColumn[Any]):
 
 
 def _condition_text(value: Any) -> str:
-    """A line as written, or whether the condition holds; an amount between the two says nothing."""
+    """A threshold as written, or whether the condition holds; empty for an amount other than 0 and 1."""
     if isinstance(value, str):
         return value
     return {0.0: "false", 1.0: "true"}.get(value, "")
 
 
 def _binary_text(amount: float) -> str:
-    """Bytes: ``12 GiB``."""
+    """A number of bytes with a binary unit, such as ``12 GiB``."""
     prefixes = iter(("", "Ki", "Mi", "Gi", "Ti"))
     prefix = next(prefixes)
     while abs(amount) >= 1024 and (larger := next(prefixes, None)) is not None:
@@ -104,7 +107,10 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _metric_row(metric: WatermarkMetric) -> tuple[Any, ...]:
-    """``computed`` lists the actions of which the agent can compute the freed amount."""
+    """The row of a metric.
+
+    Its column ``computed`` lists the actions of which the agent can compute the freed amount.
+    """
     computed = {"throttle": metric.throttle_quantified, "evict": metric.evict_quantified}
     return (
         metric.name,
@@ -123,7 +129,7 @@ class WatermarkTest(AgentLister):
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Add the options."""
+        """Add the command's options."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "--usage",
@@ -134,7 +140,7 @@ class WatermarkTest(AgentLister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Ask the daemon."""
+        """Request the actions from the daemon. Returns the columns, and a row for each action."""
         params = {"metric": parsed_args.metric, "usage": parsed_args.usage}
         rows = self.ask_daemon("watermark.test", params)
         if not rows:

@@ -1,4 +1,4 @@
-"""Section ``[capacity]``: unused shared CPUs and memory, and whether they are promised to other guests."""
+"""Section ``[capacity]``: unused shared CPUs and memory, and whether other guests are offered them."""
 
 from typing import Any, Final
 
@@ -85,10 +85,10 @@ OPTS: Final = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make section [capacity] known to ``conf``."""
+    """Register the options of section ``[capacity]`` with ``conf``."""
     conf.register_opts(OPTS, group=GROUP)
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file."""
+    """The options by section, for the sample file and for checks of names."""
     return [(GROUP, OPTS)]

@@ -1,4 +1,4 @@
-"""Pools of CPUs that only some guests use: a section ``[cpu_pool:NAME]`` for each."""
+"""CPUs that are kept for some guests: a section ``[cpu_pool:NAME]`` for each pool."""
 
 from typing import Any, Final
 
@@ -52,9 +52,9 @@ OPTS: Final = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register nothing: register_sections() of ``qos`` does, after the files have been read."""
+    """Register nothing here. ``qos.register_sections`` registers the sections after it has read the files."""
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file."""
+    """The options by section, for the sample file and for checks of names."""
     return [(f"{CPU_POOL}NAME", OPTS)]

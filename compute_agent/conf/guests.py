@@ -1,4 +1,4 @@
-"""Section ``[guests]``: the driver of guests, their defaults, and comparisons with the kernel."""
+"""Section ``[guests]``: the driver of guests, settings from flavors and images, and intervals of checks."""
 
 from typing import Any, Final
 
@@ -17,10 +17,10 @@ FLAVOR_SETTINGS: Final = (
     "spread",
     "resctrl",
 )
-"""Default of the settings that a flavor may choose."""
+"""The default of the option ``flavor_settings``."""
 
 IMAGE_SETTINGS: Final = ("hw_cpu_thread_policy", "hw_emulator_threads_policy")
-"""Default of the image properties that apply. Tenants make images, so only harmless ones are among them."""
+"""The default of the option ``image_settings``. Tenants make images, so only harmless settings are in it."""
 
 GUESTS_OPTS: Final = [
     cfg.StrOpt(
@@ -135,10 +135,10 @@ GUESTS_OPTS: Final = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make the section known to ``conf``."""
+    """Register the options of section ``[guests]`` with ``conf``."""
     conf.register_opts(GUESTS_OPTS, group="guests")
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options of the section, for the sample file."""
+    """The options by section, for the sample file and for checks of names."""
     return [("guests", GUESTS_OPTS)]

@@ -1,4 +1,4 @@
-"""Guests that disturb others, and the reaction: a section ``[interference:NAME]`` for each signal."""
+"""Guests that disturb others, and the agent's reaction: a section ``[interference:NAME]`` for each signal."""
 
 from typing import Any, Final
 
@@ -68,9 +68,9 @@ OPTS: Final = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register nothing: register_sections() of ``qos`` does, after the files have been read."""
+    """Register nothing here. ``qos.register_sections`` registers the sections after it has read the files."""
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file."""
+    """The options by section, for the sample file and for checks of names."""
     return [(f"{INTERFERENCE}NAME", OPTS)]

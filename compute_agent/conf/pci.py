@@ -1,4 +1,4 @@
-"""The section ``[pci]``: devices that guests can have."""
+"""Section ``[pci]``: the PCI devices that guests can have."""
 
 from typing import Any, Final
 
@@ -47,10 +47,10 @@ OPTS: Final = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of the section."""
+    """Register the options of section ``[pci]`` with ``conf``."""
     conf.register_opts(OPTS, GROUP)
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """List the options by section, for the sample file."""
+    """The options by section, for the sample file and for checks of names."""
     return [(GROUP, OPTS)]

@@ -1,11 +1,11 @@
-"""Section ``[policy]``: the choice of CPUs for guests."""
+"""Section ``[policy]``: the policy that chooses CPUs for guests."""
 
 from typing import Any, Final
 
 from oslo_config import cfg
 
 FOLLOW: Final = "follow"
-"""The policy of hosts where another program, such as Nova, pins guests."""
+"""The policy of hosts on which another program, such as Nova, pins guests."""
 DEFAULT_POLICY: Final = "topology-aware"
 """The default policy of all other hosts."""
 
@@ -74,10 +74,10 @@ POLICY_OPTS: Final = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make the section known to ``conf``."""
+    """Register the options of section ``[policy]`` with ``conf``."""
     conf.register_opts(POLICY_OPTS, group="policy")
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options of the section, for the sample file."""
+    """The options by section, for the sample file and for checks of names."""
     return [("policy", POLICY_OPTS)]

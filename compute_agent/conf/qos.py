@@ -1,8 +1,8 @@
-"""Reactions to an overloaded host: [qos], and sections for each watermark and each class of guests.
+"""Reactions to an overloaded host: section ``[qos]``, and one for each watermark and class of guests.
 
-Sections of families, such as ``[watermark:NAME]`` or ``[guest_rule:NAME]``, become known after the files have
-been read (``register_sections``). In these and in [qos] an unknown option is refused: a limit that is not
-applied could cost guests.
+The sections of families, such as ``[watermark:NAME]`` or ``[guest_rule:NAME]``, are registered after the
+files have been read (``register_sections``). An unknown option in ``[qos]`` or in these sections is refused,
+because a limit that is silently not applied could cost guests.
 """
 
 from collections.abc import Iterable, Iterator
@@ -263,7 +263,7 @@ QOS_CLASS_OPTS: Final = [
 ]
 
 _SAMPLE_NAME: Final = "name"
-"""The lower-case NAME of the sections ``[KIND:NAME]`` that ``oslo-config-generator`` writes."""
+"""The NAME, in lower case, of sections ``[KIND:NAME]`` in the file that ``oslo-config-generator`` writes."""
 
 _TEMPLATES: Final = {
     WATERMARK: WATERMARK_OPTS,
@@ -277,22 +277,22 @@ _TEMPLATES: Final = {
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make section [qos] known to ``conf``."""
+    """Register the options of section ``[qos]`` with ``conf``."""
     conf.register_opts(OPTS, group=GROUP)
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file."""
+    """The options by section, for the sample file and for checks of names."""
     return [(GROUP, OPTS), (f"{WATERMARK}NAME", WATERMARK_OPTS), (f"{QOS_CLASS}NAME", QOS_CLASS_OPTS)]
 
 
 def register_sections(conf: cfg.ConfigOpts) -> None:
-    """Make the sections of families known that the files of ``conf`` have.
+    """Register the sections of families that the files of ``conf`` have, and check their options.
 
     :raises cfg.Error: a section or an option is misspelt, or a value has another type. The text names section
         and option.
     """
-    # oslo.config compares names of sections without case, so two such sections would be merged.
+    # oslo.config ignores case in names of sections, so it would merge two sections that differ only in case.
     written = read(files_of(conf))
     folded: dict[str, str] = {}
     for section, names in written.items():
@@ -319,42 +319,42 @@ def register_sections(conf: cfg.ConfigOpts) -> None:
 
 
 def watermark_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
-    """Name and options of each watermark, in the order of their names."""
+    """The name and the options of each watermark, sorted by name."""
     return _family_sections(conf, WATERMARK)
 
 
 def qos_class_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
-    """Name and options of each configured class, in the order of their names."""
+    """The name and the options of each configured class of guests, sorted by name."""
     return _family_sections(conf, QOS_CLASS)
 
 
 def interference_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
-    """Name and options of each watch for interference, in the order of their names."""
+    """The name and the options of each section ``[interference:NAME]``, sorted by name."""
     return _family_sections(conf, INTERFERENCE)
 
 
 def blockio_class_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
-    """Name and options of each class of block I/O, in the order of their names."""
+    """The name and the options of each class of block I/O, sorted by name."""
     return _family_sections(conf, BLOCKIO_CLASS)
 
 
 def cpu_class_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
-    """Name and options of each class of CPUs, in the order of their names."""
+    """The name and the options of each class of CPUs, sorted by name."""
     return _family_sections(conf, CPU_CLASS)
 
 
 def cpu_pool_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
-    """Name and options of each pool of CPUs, in the order of their names."""
+    """The name and the options of each pool of CPUs, sorted by name."""
     return _family_sections(conf, CPU_POOL)
 
 
 def guest_rule_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
-    """Name and options of each rule for guests, in the order of their names."""
+    """The name and the options of each rule for guests, sorted by name."""
     return _family_sections(conf, GUEST_RULE)
 
 
 def _family_sections(conf: cfg.ConfigOpts, prefix: str) -> Iterator[tuple[str, Any]]:
-    """The sections of a family, without an empty one that was copied from the sample file."""
+    """The sections of a family. An empty section that was copied from the sample file is left out."""
     for section in conf.list_all_sections():
         if section.startswith(prefix):
             name = section.removeprefix(prefix)
@@ -368,7 +368,10 @@ def _has_options(conf: cfg.ConfigOpts, section: str, options: Iterable[Any]) -> 
 
 
 def _options_of(section: str) -> list[Any] | None:
-    """The options that a section may have; None for sections outside [qos] and the families."""
+    """The options that a section may have; None for sections other than [qos] and those of families.
+
+    :raises cfg.Error: the name of the section is incomplete or misspelt.
+    """
     if section == GROUP:
         return OPTS
     for prefix, options in _TEMPLATES.items():
@@ -376,7 +379,7 @@ def _options_of(section: str) -> list[Any] | None:
             if section.removeprefix(prefix).strip() != section.removeprefix(prefix) or section == prefix:
                 raise cfg.ConfigFileValueError(f"[{section}]: a name is missing after {prefix!r}")
             return options
-    # A misspelt family, such as [watermarks:NAME], would silently have no effect.
+    # oslo.config would silently ignore a misspelt family, such as [watermarks:NAME].
     word = section.lower()
     if word.startswith(
         ("watermark", "qos", "interference", "blockio", "cpu_class", "cpu_pool", "guest_rule")

@@ -110,8 +110,8 @@ def db_sync(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
     print(f"The database is at revision {after}.")
     if before in migration.EXACT and after != before:
         print(
-            f"Releases that made revision {before} answer every request with 503 on any other: before you go"
-            " back to one, restore the backup from before this command.",
+            f"Releases of revision {before} answer every request with 503 on any other revision. Before"
+            " you go back to such a release, restore the backup from before this command.",
             file=sys.stderr,
         )
     return 0

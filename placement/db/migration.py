@@ -141,9 +141,9 @@ def _core_obstacle(found: FoundDatabase) -> str | None:
         return f"The database {state}, this version needs {ours}: run 'placement-manage db sync'."
     if ours is None or not adoption.is_ours(present) or present < ours:
         return (
-            f"The database is at revision {present}, which is none of this service: it belongs to another"
-            " program. Set [placement_database] connection to a database of the service's own; what OpenStack"
-            " Placement has is read by 'placement-manage import'."
+            f"The database is at revision {present}, which this service does not have: the database"
+            " belongs to another program. Set [placement_database] connection to a database of this"
+            " service. 'placement-manage import' reads a database of OpenStack Placement."
         )
     if present[0] != ours[0]:
         return (

@@ -70,7 +70,8 @@ class ModelMetrics:
         # always shown, so that an alert sees when series are left out
         left_out = GaugeMetricFamily(
             "placement_provider_series_left_out",
-            "Series of resource providers that are left out, as they exceed [metrics] max_provider_series.",
+            "Series of resource providers that are left out because they exceed [metrics]"
+            " max_provider_series.",
         )
         too_many = series > self._max_provider_series
         left_out.add_metric([], series if too_many else 0)

@@ -239,7 +239,7 @@ class ClientConnection:
 
 
 def _headers_too_large() -> TooLarge:
-    most = f"Headers, and trailers, may have {MAX_HEADERS // 1024} KiB."
+    most = f"Headers, and trailers, may have at most {MAX_HEADERS // 1024} KiB."
     return TooLarge(431, "Request Header Fields Too Large", most)
 
 

@@ -96,8 +96,8 @@ class ChangeCursor:
 def too_old(why: str) -> Gone:
     """Return the error that the changes since a cursor are unknown."""
     return Gone(
-        f"What changed since then is not known any more: {why}. Ask without since for a new cursor, then read"
-        " all that you need anew, and go on from the new cursor.",
+        f"The changes since this cursor are no longer known: {why}. Send a request without since for a new"
+        " cursor, read everything that you need again, and continue with the new cursor.",
         CURSOR_TOO_OLD,
     )
 

@@ -151,4 +151,7 @@ def forget_confirmed(tx: WriteTransaction) -> None:
 
 def no_expiry(consumer: str) -> NotFound:
     """Return the error for a consumer without an expiring claim."""
-    return NotFound(f"No claim of consumer {consumer} expires: there is none, it has expired, or it stays.")
+    return NotFound(
+        f"Consumer {consumer} has no claim that will expire: there is none, it has expired, or"
+        " it is confirmed."
+    )

@@ -109,7 +109,9 @@ def list_reservations(
 
 def no_reservation(uuid: str) -> NotFound:
     """Return the error for an unknown reservation."""
-    return NotFound(f"No reservation {uuid}: there never was one, or it expired, or all of it was taken.")
+    return NotFound(
+        f"There is no reservation {uuid}: it never existed, it has expired, or claims have taken all of it."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +244,8 @@ def remaining_claim(
 def unusable_reservation(reservation: str, project_id: str) -> Conflict:
     """Return the error of a claim that may not take from a reservation; it does not reveal the owner."""
     return Conflict(
-        f"There is no reservation {reservation} that this claim of project {project_id} may take from: it may"
-        " have expired, or be for another group, or all of it was taken.",
+        f"There is no reservation {reservation} that this claim of project {project_id} may take from: it"
+        " may have expired, or be for another group, or claims may have taken all of it.",
         NO_RESERVATION,
     )
 

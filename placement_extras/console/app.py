@@ -235,7 +235,7 @@ def _http_exception(error: HTTPException) -> tuple[str, int] | Response:
 def _unexpected_error(error: Exception) -> tuple[str, int]:
     LOG.exception("unexpected error in the page %s", request.path)
     return _error_page(
-        HTTPStatus.INTERNAL_SERVER_ERROR, "The service met an unexpected error; its log says more."
+        HTTPStatus.INTERNAL_SERVER_ERROR, "The service met an unexpected error; its log has the cause."
     )
 
 

@@ -39,7 +39,7 @@ _WITH_PORT: Final = re.compile(r"(?:\[([^]]*)\]|([^:]*))(?::\d*)?")
 _HOST_BITS: Final = 64  # of an IPv6 address, which a client chooses as it likes
 
 _WRONG: Final = (
-    "The Identity service does not know you by this. Check the name, the domain, the secret and the project."
+    "The Identity service refused these credentials. Check the name, the domain, the secret and the project."
 )
 _TOO_OFTEN: Final = "There were too many attempts to sign in. Please wait five minutes."
 _NO_ROOM: Final = "Other visitors are signing in at this moment. Please try again."

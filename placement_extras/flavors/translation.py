@@ -157,10 +157,13 @@ def _is_within_node(
     nodes = memory.node_count(guest, pinned) if rules.numa_affinity else 0
     if nodes > 1:
         warnings.add(
-            f"CPUs, memory and devices are requested from the host, as the guest has {nodes} NUMA nodes"
+            f"CPUs, memory and devices are requested from the whole host, because the guest has {nodes}"
+            " NUMA nodes"
         )
     elif nodes and request.group_policy == "isolate":
-        warnings.add("CPUs, memory and devices are requested from the host, as group_policy is isolate")
+        warnings.add(
+            "CPUs, memory and devices are requested from the whole host, because group_policy is isolate"
+        )
         return False
     return nodes == 1
 

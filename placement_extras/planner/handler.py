@@ -317,9 +317,9 @@ def _uncounted_warnings(
     left = max((each.uncounted_hosts for each in capacities if each is not None), default=0)
     if left:
         yield (
-            f"guests were placed on {hosts - left:,} of {hosts:,} hosts in {deadline:g} seconds of work "
-            "([api] capacity_deadline); for the others lower_bound has 0 and upper_bound the sums of what is "
-            "free, and capable_hosts and candidate_hosts leave them out"
+            f"guests were placed on {hosts - left:,} of {hosts:,} hosts in {deadline:g} seconds of work"
+            " ([api] capacity_deadline); the other hosts count 0 in lower_bound, count their free amounts"
+            " in upper_bound, and are not in capable_hosts and candidate_hosts"
         )
 
 

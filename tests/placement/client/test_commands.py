@@ -492,7 +492,7 @@ def walk_claims_that_expire(shell: Shell, claim: str) -> None:
     confirmed = {"consumer": CLAIMANT, "generation": 4, "expires_at": None}
     assert shell(f"allocation claim confirm {CLAIMANT}") == confirmed
     for consumer in (CLAIMANT, OTHER):
-        with pytest.raises(CommandFailed, match=f"No claim of consumer {consumer} expires"):
+        with pytest.raises(CommandFailed, match=f"Consumer {consumer} has no claim that will expire"):
             shell(f"allocation claim confirm {consumer}")
     (row,) = shell(f"{claim} --generation 4 --alternates 1 --dry-run")
     assert (row["#"], row["resources"]) == (0, "LLC=2")
