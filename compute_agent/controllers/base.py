@@ -114,7 +114,7 @@ def items_by_guest(
 
 
 class KernelController(Protocol):
-    """The interface of a controller. Only the worker calls it.
+    """The interface of a controller. Only the worker calls a controller.
 
     A controller keeps no state that it cannot read back from the kernel, because a reload of the
     configuration replaces it by a new one.
@@ -125,7 +125,9 @@ class KernelController(Protocol):
     """Whether the controller may act on a guest's process while the guest is still starting."""
 
     awaits: bool = False
-    """Whether sync() also gets guests that are about to start. They have no process and no assignment yet."""
+    """Whether sync() also gets guests that are about to start. Such guests have no process and no assignment
+    of CPUs yet.
+    """
 
     refused: Mapping[str, Sequence[str]]
     """Sentences about what guests did not get at the last sync(), by uuid."""

@@ -1,9 +1,9 @@
 """Controller ``core_scheduling``: guests of different groups never run on one core at the same time.
 
 The kernel lets threads run on the two hyperthreads of a core only if they have the same core scheduling
-cookie. :mod:`compute_agent.schedules` decides and sets cookies. This module passes it the guests in groups,
-and turns its answers into sentences. All guests are handled together in sync(), because guests of a group
-share a cookie.
+cookie. :mod:`compute_agent.schedules` decides and sets cookies. The controller passes the guests to it in
+groups, and turns its answers into sentences. All guests are handled together in sync(), because guests of a
+group share a cookie.
 """
 
 from __future__ import annotations

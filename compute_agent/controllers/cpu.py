@@ -10,7 +10,7 @@ equals Nova's 1024 shares a VCPU. Guests with dedicated CPUs have a weight, too,
 threads compete on the shared CPUs. A guest of a class that ranks no higher than best effort gets a hundredth
 of that weight. A guest that holds nothing counts as one CPU.
 
-A class may set its own weight for each CPU that a guest holds. It may also make its guests idle
+A class may set its own weight for each CPU that a guest holds. A class may also make its guests idle
 (``cpu.idle``), which ranks below all weights.
 
 The quota is the temporary limit that throttling sets, or the cap of a guest on reclaimed CPUs, whichever is
@@ -121,7 +121,7 @@ class CpusetController(GuestController):
 def _unpinned_settings(guest: Guest, online: frozenset[int]) -> CpuSettings:
     """The CPU settings of a guest that the agent no longer pins.
 
-    These are all online CPUs, or the pins that the guest's definition demands.
+    The settings allow all online CPUs, or have the pins that the guest's definition demands.
     """
     demanded = dict(guest.constraints.pins)
     vcpus = (demanded.get(number, online) for number in range(guest.settings.vcpus))
@@ -238,8 +238,8 @@ class CpuController(GuestController):
     def _wanted_limits(self, target: GuestTarget) -> CpuLimits:
         """The CPU limits that a guest should have now.
 
-        The weight has no value if the agent does not place the guest, or its allocation is not known. It then
-        stays unchanged.
+        The weight has no value if the agent does not place the guest, or its allocation is not known. The
+        weight in the kernel then stays unchanged.
         """
         found, throttled = self._class_limits(target), target.limits.get(QUOTA)
         # With a cap that cannot be set each apply() would fail, and the guest would not get its weight

@@ -262,7 +262,7 @@ class CpuClassController(KernelController):
     def _give_back(self) -> None:
         """Write the former content of all files back.
 
-        :raises DriverError: the kernel refuses some of it.
+        :raises DriverError: the kernel refuses a value.
         :raises OSError: the saved content cannot be read or written.
         """
         # A controller without CPU classes wants no file, so its sync() writes back all saved content.

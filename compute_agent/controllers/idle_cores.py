@@ -3,8 +3,8 @@
 Nouns:
 
 - A CPU is *used* while a guest holds it, floats on it or is about to start on it.
-- A core is *parked* when none of its CPUs has been used for a while. It stays parked until one of its CPUs is
-  used.
+- A core is *parked* when none of its CPUs has been used for a while. The core stays parked until one of its
+  CPUs is used.
 
 A worked example: the cores are ``2-3``, ``4-5`` and ``6-7``, CPU 4 is used, and the wait is 60 seconds. After
 60 seconds the cores ``2-3`` and ``6-7`` are parked. A guest on CPU 6 wakes the core ``6-7``.

@@ -1,9 +1,9 @@
 """Controllers ``memory`` and ``memory_limit``: the NUMA nodes of a guest's memory, and its limits.
 
-Controller ``memory`` binds the memory of a guest to the NUMA nodes of the providers of its ``MEMORY_MB``.
-This also holds for guests that float over CPUs of other nodes, and for nodes without CPUs. In a flat tree the
-allocation names no node. Then guests with dedicated CPUs get memory of the nodes of these CPUs, and other
-guests get memory of any node. Huge pages that a guest has already taken stay where they are: the kernel
+Controller ``memory`` binds the memory of a guest to the NUMA nodes of the providers of its ``MEMORY_MB``. The
+CPUs of the guest do not matter: it may float over CPUs of other nodes, and a node may have no CPUs. In a flat
+tree the allocation names no node. There guests with dedicated CPUs get memory of the nodes of these CPUs, and
+other guests get memory of any node. Huge pages that a guest has already taken stay where they are: the kernel
 chooses their node when the guest starts.
 
 Controller ``memory_limit`` limits how much memory a guest gets, and decides which guests give way when memory

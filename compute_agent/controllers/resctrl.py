@@ -137,7 +137,7 @@ def at_its_caches(amounts: Mapping[int, int], shares: Mapping[int, int]) -> dict
     runs on no known cache, its amounts stay unchanged.
 
     :param amounts: the amounts of the allocation by cache.
-    :param shares: the number of the guest's CPUs by cache, without caches on which it has none.
+    :param shares: the number of the guest's CPUs by cache, without caches where it has no CPU.
     """
     found = {cache: amount for cache, amount in amounts.items() if cache in shares or not shares}
     if elsewhere := sum(amounts.values()) - sum(found.values()):
@@ -172,7 +172,7 @@ def _kept_amounts(
 ) -> tuple[dict[int, int], dict[int, int]]:
     """The ways and the bandwidth (percent) of the guest's own group in the kernel, by L3 cache id.
 
-    Both are empty if the guest has no group of its own.
+    Both mappings are empty if the guest has no group of its own.
     """
     group = present.groups.get(host.guest_group(uuid))
     if group is None:
@@ -533,7 +533,7 @@ class ResctrlController(KernelController):
 def _give_back_groups(control: ResctrlHandle, steps: Sequence[PlanStep]) -> None:
     """Carry out the steps that give cache ways and bandwidth back to the default group.
 
-    :raises ResctrlError: the error of the first group that the kernel does not release. All others are
+    :raises ResctrlError: the error of the first group that the kernel does not release. All other groups are
         released.
     """
     for error in apply.apply_plan(control.files, steps, control.codec).values():

@@ -169,8 +169,8 @@ class CpuTuning(Protocol):
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
         """The guest's threads that have other pins than in ``settings``, with the pins that they have.
 
-        The result has the CPUs that the kernel allows, by thread id. It is empty if kernel and settings
-        agree.
+        The result has the CPUs that the kernel allows, by thread id. The result is empty if kernel and
+        settings agree.
 
         :raises GuestGoneError: the guest has ended.
         """

@@ -80,8 +80,8 @@ class DriverLock:
     :ivar what: names the guests in that message.
     :ivar remedy: the option that separates the two agents, for that message.
     :ivar lock: the file of the lock; None: there is nothing to lock.
-    :ivar mark: the file of a second lock, in the folder of libvirtd's socket. The agent takes it if that
-        folder allows it.
+    :ivar mark: the file of a second lock, in the folder of libvirtd's socket. The agent tries to make this
+        group if that folder allows it.
     """
 
     holder: str

@@ -1,6 +1,6 @@
 """The block devices of the host, and patterns that match their names.
 
-They are read from /sys/block and /dev/disk/by-id.
+The names are read from /sys/block and /dev/disk/by-id.
 """
 
 from __future__ import annotations

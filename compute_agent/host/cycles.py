@@ -157,7 +157,7 @@ def _open_event(event: tuple[int, int], thread: int, group: int) -> int:
     """Open a counter for a thread on all CPUs, and return its file descriptor.
 
     :param group: the descriptor of the first counter of the thread; -1: this is the first one.
-    :raises OSError: the kernel refuses it; ENOSYS: the number of the system call is not known.
+    :raises OSError: the kernel refuses the counter; ENOSYS: the number of the system call is not known.
     """
     number = _NUMBERS.get(platform.machine())
     if number is None:

@@ -13,8 +13,8 @@ from typing import Final
 class CpuTimes:
     """The times of a CPU since boot, in clock ticks.
 
-    :ivar stolen: the time in which a hypervisor ran other machines. It is part of ``total``, but not of
-        ``busy``.
+    :ivar stolen: the time in which a hypervisor ran other machines. Stolen time is part of ``total``, but not
+        of ``busy``.
     """
 
     busy: int

@@ -72,7 +72,7 @@ def is_ours(name: str) -> bool:
 
 
 def heartbeat_attributes(now: float, interval: int, phase: int, longest: int) -> Mapping[str, float]:
-    """The attributes that show that the agent runs. They change once in an interval.
+    """The attributes that show that the agent runs. The values change once in an interval.
 
     :param now: seconds since the epoch.
     :param interval: seconds between two changes.
@@ -175,7 +175,7 @@ def guest_attributes(guests: Iterable[GuestCpuMap], watermarks: Mapping[str, str
 class HostZone:
     """A part of the host that may have a provider: a NUMA node (``node``) or an L3 domain (``l3``).
 
-    :ivar parent: the name of the zone around it; None: the host itself.
+    :ivar parent: the name of the zone around this zone; None: the zone is the host.
     :ivar cpus: all CPUs in the zone.
     :ivar home_of: the CPUs that are in the inventories of this zone, and not of a zone inside or around it.
     """

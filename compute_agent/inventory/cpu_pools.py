@@ -167,7 +167,7 @@ _MAX_KEPT: Final = 1000
 
 
 def recall_pools(state_path: Path, tree: ProviderTree, topology: HostTopology) -> tuple[ProviderNode, ...]:
-    """The providers of removed pools, which are not in ``tree``. They have no inventories.
+    """The providers of removed pools, which are not in ``tree``. Their inventories are empty.
 
     A damaged file counts as empty, with a line in the log.
     """

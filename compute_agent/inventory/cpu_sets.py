@@ -4,8 +4,8 @@ The options and their deprecated combinations are Nova's (``[compute] cpu_dedica
 ``[DEFAULT] vcpu_pin_set``, ``reserved_host_cpus``).
 
 A core is *split* if some of its threads are dedicated and others shared. For example, on a host with 48 CPUs
-the threads of a core are ``n`` and ``n + 24``. Then ``cpu_dedicated_set = 2-17`` and ``cpu_shared_set =
-18-47`` split the 16 cores of CPUs 2-17: a guest with CPU 2 shares its core with the floating guests on CPU
+the threads of a core are ``n`` and ``n + 24``. On this host ``cpu_dedicated_set = 2-17`` and ``cpu_shared_set
+= 18-47`` split the 16 cores of CPUs 2-17: a guest with CPU 2 shares its core with the floating guests on CPU
 26. The sets ``2-9,26-33`` and ``10-25,34-47`` have the same numbers of CPUs, and split no core.
 """
 
@@ -79,8 +79,8 @@ def resolve_cpu_sets(options: CpuOptions, topology: HostTopology) -> CpuSets:
     - ``cpu_dedicated_set``: its CPUs are dedicated, and none is shared.
     - ``cpu_shared_set``: its CPUs are shared, and serve emulator threads.
     - ``vcpu_pin_set`` (deprecated): its CPUs are both dedicated and shared, and serve emulator threads.
-    - ``vcpu_pin_set`` with ``cpu_shared_set`` (deprecated): the CPUs of ``vcpu_pin_set`` are shared. Those of
-      ``cpu_shared_set`` serve emulator threads.
+    - ``vcpu_pin_set`` with ``cpu_shared_set`` (deprecated): the CPUs of ``vcpu_pin_set`` are shared. The CPUs
+      of ``cpu_shared_set`` serve emulator threads.
 
     :raises ConfigError: the options contradict each other or the host. The message names options and CPUs.
     """

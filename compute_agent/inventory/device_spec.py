@@ -87,7 +87,7 @@ class AddressGlob:
 class AddressRegex:
     """An address rule with a regular expression for each field.
 
-    It is matched from the beginning of the field, as in Nova.
+    The expression matches from the beginning of the field, but not necessarily up to its end, as in Nova.
     """
 
     patterns: tuple[re.Pattern[str], ...]

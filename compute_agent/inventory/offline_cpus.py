@@ -11,8 +11,8 @@ topology adds the core ``2-3``. If only CPU 3 is offline, it adds CPU 3 to the c
 Invariants: the remembered topology adds parked CPUs to groups and changes nothing else. If it contradicts the
 online CPUs (another machine, other firmware settings), it is not used.
 
-It is kept in a file of the state folder. Without the file, an offline CPU does not count until it has been
-online again.
+The remembered topology is kept in a file of the state folder. Without the file, an offline CPU does not count
+until it has been online again.
 """
 
 from __future__ import annotations

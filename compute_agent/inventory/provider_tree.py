@@ -169,7 +169,7 @@ class IdentityError(Exception):
 
 
 def load_or_create(state_path: Path) -> str:
-    """The uuid in ``state_path``, which is created if it is missing. Concurrent callers get the same one.
+    """The uuid in ``state_path``, which is created if it is missing. Concurrent callers get the same uuid.
 
     An operator may write a uuid into the file before the first start.
 

@@ -92,7 +92,8 @@ def _cache_domain(host: ResctrlLayout, cache: int) -> CacheDomain:
 def _bandwidth_steps(host: ResctrlLayout, cache: int) -> tuple[int | None, int | None]:
     """The smallest bandwidth limit and the step, in percent.
 
-    Both are None if bandwidth cannot be controlled, or if the value that stands for 100 % is not known.
+    Both numbers are None if bandwidth cannot be controlled, or if the value that stands for 100 % is not
+    known.
     """
     engine, domain = host.codec, host.platform.mb_domain(cache)
     if engine is None or domain is None:

@@ -74,7 +74,7 @@ class GuestPromises:
     :ivar group: the name of the guest's resctrl group; None: no promise of caches.
     :ivar caches: the promised shares by L3 cache id.
     :ivar quiet: whether the guest's dedicated CPUs are to be free of the kernel's movable work.
-    :ivar alone: whether they are to be free of processes of the host.
+    :ivar alone: whether the dedicated CPUs are to be free of processes of the host.
     :ivar given: whether another program placed the guest.
     :ivar devices: the number of PCI devices that it holds, by the address of the card.
     """
@@ -103,8 +103,8 @@ class GuestPromises:
 class GroupFacts:
     """The facts about the resctrl group of a guest.
 
-    :ivar ways: by L3 cache id, the number of the group's ways, and how many of them another group can fill,
-        too.
+    :ivar ways: by L3 cache id, the number of the group's ways, and the number of those that another group can
+        fill, too.
     :ivar bandwidth: the percent of bandwidth by L3 cache id.
     :ivar slack: the percent by which the kernel may round bandwidth.
     :ivar outside: the ids of the guest's threads that are in other groups.

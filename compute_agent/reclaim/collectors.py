@@ -66,9 +66,9 @@ class CapacityCollector(Protocol):
         ...
 
     def collect(self) -> Iterable[ClassMeasurement]:
-        """The present amounts. It is called once a minute in a thread of its own.
+        """Measure the present amounts. The agent calls this once a minute in a thread of its own.
 
-        It may take long, and may raise.
+        The call may take long, and may raise any error.
         """
         ...
 
@@ -158,7 +158,7 @@ def check_measurement(told: Any, classes: Collection[str], now: float) -> ClassM
 
 
 def installed_collectors() -> dict[str, EntryPoint]:
-    """The collectors of installed packages by name. They are not loaded."""
+    """The collectors of installed packages by name. The collectors are not loaded."""
     return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
 
 

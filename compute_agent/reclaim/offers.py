@@ -142,7 +142,10 @@ class HeldBackShare:
         return min(capacity, max(self.cpus, LEAST * capacity)) if self.remaining else 0.0
 
     def in_words(self, capacity: float) -> Iterator[tuple[str, float]]:
-        """The held back share as a term: a phrase and its cores. There is none if nothing is held back."""
+        """The held back share as a term: a phrase and its cores.
+
+        Nothing is yielded if no share is held back.
+        """
         if self.remaining:
             hours, times = self.remaining / 3600, "once" if self.count == 1 else f"{self.count} times"
             yield (

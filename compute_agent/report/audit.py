@@ -21,8 +21,9 @@ Matching
     the guest. The claim then has to suit the CPUs on which the guest runs, and its owner or type has to be
     known and right.
 
-    Guests of one flavor that move at the same time cannot be told apart. This does no harm: their claims are
-    equal, and each guest gets one. When a claim disappears, the guest that still runs gets another one.
+    Guests of one flavor that move at the same time cannot be told apart. A wrong pair does no harm: their
+    claims are equal, and each guest gets one. When a claim disappears, the guest that still runs gets another
+    claim.
 
 Invariants
     - A claim belongs to at most one guest.

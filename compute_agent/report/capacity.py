@@ -75,7 +75,7 @@ class FreeCapacity:
     ) -> dict[str, dict[str, int]] | str:
         """Find providers for the amounts of a consumer without a running guest.
 
-        One zone gets everything if it has enough; zones with more CPUs of ``origin`` are tried first.
+        All amounts are in one zone if a zone has enough. Zones with more CPUs of ``origin`` are tried first.
         Otherwise the amounts are divided, near ``origin``.
 
         :param origin: the CPUs of the consumer's present providers.

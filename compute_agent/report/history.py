@@ -30,8 +30,8 @@ MANY: Final = 3
 """The number of guests that must lose everything at once, so that the database counts as an older copy
 without other evidence.
 
-These guests must also be at least half of the guests that held anything: on a host with hundreds of guests,
-three may end within one interval.
+The guests that lose everything must also be at least half of those that held anything: on a host with
+hundreds of guests, three may end within one interval.
 """
 
 Generations = Mapping[str, int]

@@ -1,7 +1,7 @@
 """The reporter: makes Placement's providers equal to the host's tree.
 
-It reads the providers, plans, sends the difference, and saves which names are the agent's own. It reads a
-provider again only if another program may have changed it.
+The reporter reads the providers, plans, sends the difference, and saves which names are the agent's own. A
+provider is read again only if another program may have changed it.
 """
 
 from __future__ import annotations

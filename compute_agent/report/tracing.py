@@ -4,8 +4,8 @@ The module is separate because it imports the optional packages of OpenTelemetry
 only for ``[tracing] enabled``. No report waits for the collector: ended spans go into a queue of limited
 length, which another thread sends.
 
-A span contains the method, path, status and id of a request. It contains no query, body, header or text of an
-error.
+A span contains the method, path, status and id of a request. A span contains no query, body, header or text
+of an error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The files of a resctrl mount. This module alone reads and writes them."""
+"""The files of a resctrl mount. No other module reads or writes these files."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ResctrlFilesystem:
     def read_optional(self, path: str) -> str | None:
         """The text of a file without surrounding blanks.
 
-        None if it cannot be read, as on kernels that lack it.
+        None if the file cannot be read, as on kernels that lack it.
         """
         try:
             return self.read_file(path).strip()
@@ -89,7 +89,7 @@ class ResctrlFilesystem:
     def make_folder(self, path: str) -> None:
         """Make the folder of a group.
 
-        :raises ResctrlError: the kernel refuses it.
+        :raises ResctrlError: the kernel refuses the write.
         """
         before = self._read_status()
         try:
@@ -101,7 +101,7 @@ class ResctrlFilesystem:
     def remove_folder(self, path: str) -> None:
         """Remove the folder of a group. The kernel moves its tasks to the group above it.
 
-        :raises ResctrlError: the kernel refuses it.
+        :raises ResctrlError: the kernel refuses the removal.
         """
         try:
             (self.root / path).rmdir()

@@ -143,7 +143,7 @@ def write_schemata(
 def remove_group(files: ResctrlFilesystem, group: str) -> None:
     """Remove a group and its monitoring groups. A missing group is not an error.
 
-    :raises ResctrlError: the kernel refuses it.
+    :raises ResctrlError: the kernel refuses the removal.
     """
     try:
         # The kernel removes the monitoring groups inside, and moves the tasks to the default group.

@@ -121,7 +121,9 @@ def counter_increase(before: CounterValue | None, now: CounterValue | None) -> i
 
 
 class BandwidthTotals:
-    """Totals of bandwidth counters for metrics. They only grow, even if the kernel's counters wrap or reset.
+    """Totals of bandwidth counters for metrics.
+
+    The totals only grow, even if the kernel's counters wrap or reset.
 
     A reading without a number is skipped, and the next number is compared with the last number.
 
@@ -163,14 +165,14 @@ class BandwidthTotals:
 
 @dataclass(frozen=True, slots=True)
 class MonitoredGroup:
-    """A guest or class that is to be monitored.
+    """The subject of monitoring: a guest or class, for which monitoring is wanted.
 
     :ivar name: the name of the guest or class.
-    :ivar is_class: whether it is a class.
+    :ivar is_class: whether the subject is a class of guests.
     :ivar priority: guests of higher priority are monitored first.
-    :ivar own_group: whether it has a control group of its own, which has an RMID already.
-    :ivar monitored: whether it has a monitoring group now, which it keeps before others of its priority get
-        one.
+    :ivar own_group: whether the subject has a control group of its own, which already has an RMID.
+    :ivar monitored: whether the subject has a monitoring group now. It keeps this group before others of its
+        priority get one.
     """
 
     name: str
@@ -234,7 +236,8 @@ def monitoring_changes(
     Groups are removed first, because that frees RMIDs.
 
     :param wanted: the control group of each monitoring group, by its name.
-    :param ours: returns whether a monitoring group belongs to the agent, by its name. All others stay.
+    :param ours: returns whether a monitoring group belongs to the agent, by its name. Groups of other
+        programs stay.
     """
     there = {(group.name, name) for group in present.groups.values() for name in group.monitoring_groups}
     should = {(group, name) for name, group in wanted.items()}
@@ -506,7 +509,7 @@ def plan_assignments(
 def apply_assignment(files: ResctrlFilesystem, one: CounterAssignment) -> None:
     """Assign or release one counter.
 
-    :raises ResctrlError: the kernel refuses it.
+    :raises ResctrlError: the kernel refuses the change.
     """
     cache, event = one.slot
     state = ASSIGNED if one.assign else FREE

@@ -135,8 +135,8 @@ class ResctrlPlatform:
     def mb_domain(self, l3_id: int) -> int | None:
         """The bandwidth domain of an L3 cache; None if it is not known.
 
-        It is the domain with the same id. If there is none, it is the domain at the same position among the
-        domains, provided that there are as many domains as caches.
+        The domain has the same id as the cache. If there is none with this id, the domain at the same
+        position is meant, provided that there are as many domains as caches.
         """
         if self.mb is None:
             return None

@@ -73,7 +73,7 @@ def share_groups(
 def share_key(host: ResctrlLayout, share: ShareSpec) -> ShareKey | None:
     """The effect of a share as a key; None if guests with this share may not share a group.
 
-    They may not if a cap holds for all tasks of a group together, because each guest needs a cap of its own.
+    If a cap of bandwidth holds for all tasks of a group together, each guest needs a group of its own.
     """
     cache_control, control = host.platform.l3, host.platform.mb
     caches = cache_control.ids if cache_control else ()
@@ -172,7 +172,7 @@ def cache_lines(
 def l2_lines(host: ResctrlLayout, share: ShareSpec, present: ResctrlGroups, name: str) -> Schemata:
     """The L2 lines of a group's schemata.
 
-    There are none if the group has no L2 rule and already has the masks of the default group.
+    The result is empty if the group has no L2 rule, and already has the masks of the default group.
     """
     control = host.platform.l2
     if control is None:
@@ -200,7 +200,7 @@ class GuestDemand:
     :ivar ways: the exclusive ways that are allocated to the guest, by L3 cache id.
     :ivar bandwidth: the percent that is allocated to the guest, by L3 cache id.
     :ivar share: the share that the guest asks for.
-    :ivar way_limits: temporary limits on ways, by L3 cache id. They also limit allocated ways.
+    :ivar way_limits: temporary limits on ways, by L3 cache id. These limits also apply to allocated ways.
     :ivar bandwidth_limits: temporary limits in percent of bandwidth, by L3 cache id.
     :ivar reserved: whether a group is kept free for this guest. When groups are short, such guests come
         first, and then guests of higher priority.

@@ -1,15 +1,15 @@
 """Partitions the ways of a cache, and assigns exclusive ways to groups.
 
 The partition divides a cache into the *pool*, which contains the ways for exclusive use, and the ways that
-all groups share. If masks may have no holes, the pool is one run of ways. Then each request for which the
-pool has enough free ways can be met by moving masks. A mask can be moved while its guest runs.
+all groups share. If masks may have no holes, the pool is one run of ways. In such a pool each request for
+which it has enough free ways can be met by moving masks. A mask can be moved while its guest runs.
 
 A *block* is the exclusive mask of one group, a run of ways. Free ways that lie apart are joined by as few
-moves of blocks as possible. The method is a search (A*) over the positions of the blocks. It estimates the
-remaining moves by the smallest number of blocks in any window of the wanted size. A move takes at most one
-block out of a window, so the estimate never exceeds the truth, and the first solution is a shortest one. To
-push all blocks aside always works, and the number of moves for that bounds the search. After each step no two
-exclusive masks overlap, and none is empty.
+moves of blocks as possible. The method is a search (A*) over the positions of the blocks. The search
+estimates the remaining moves by the smallest number of blocks in any window of the wanted size. A move takes
+at most one block out of a window, so the estimate never exceeds the truth, and the first solution is a
+shortest one. To push all blocks aside always works, and the number of moves for that bounds the search. After
+each step no two exclusive masks overlap, and none is empty.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class _MoveSearch:
     def _push_aside(self) -> tuple[BlockMove, ...]:
         """Move the blocks below the owner's block down, and those above it up.
 
-        Then all free ways are next to the owner's block.
+        Afterwards all free ways are next to the owner's block.
 
         The block nearest to an end moves first, into free ways. If the owner has no block, all blocks move
         down.
@@ -214,8 +214,8 @@ def partition_ways(
 
     At least ``min_bits`` adjacent ways stay shared, because a mask needs as many. The pool may be empty.
 
-    :param shareable: the ways that devices fill, too. They are never exclusive.
-    :param locked: the ways that foreign groups have locked. They are neither in the pool nor shared.
+    :param shareable: the ways that devices fill, too. Such ways never become exclusive to a group.
+    :param locked: the ways that foreign groups have locked. Locked ways are neither in the pool nor shared.
     """
     usable = rules.all_ways - locked
     spare = usable - shareable

@@ -278,7 +278,7 @@ def parse_constraints(domain_xml: str) -> PlacementConstraints:
 def with_pins(
     constraints: PlacementConstraints, pins: Mapping[ThreadRole, frozenset[int]]
 ) -> PlacementConstraints:
-    """The same constraints with these pins instead of the present ones. Pins of I/O threads are left out.
+    """A copy of ``constraints`` with ``pins`` in place of its pins. Pins of I/O threads are left out.
 
     I/O threads get the CPUs of the emulator.
     """

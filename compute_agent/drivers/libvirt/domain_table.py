@@ -176,7 +176,7 @@ class DomainTable:
         """Held while a domain is read or changed. Otherwise a read of the table's thread could overwrite what
         a change has just noted.
 
-        This lock is taken before ``_lock``, and held during calls of libvirtd.
+        The lock ``changing`` is taken before ``_lock``, and held during calls of libvirtd.
         """
         self._running: dict[str, RunningDomain] = {}
         self._complete = False

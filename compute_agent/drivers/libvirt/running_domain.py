@@ -403,7 +403,10 @@ LOG = logging.getLogger(__name__)
 
 
 class DomainTuning:
-    """The calls of libvirt that change the settings of one domain. They raise libvirtError."""
+    """The calls of libvirt that change the settings of one domain.
+
+    Each call raises libvirtError if libvirtd refuses it.
+    """
 
     # Any: libvirt-python has no types, and is not imported with this module.
     def __init__(self, libvirt: Any, domain: Any, host_cpus: frozenset[int]) -> None:

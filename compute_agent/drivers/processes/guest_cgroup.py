@@ -4,8 +4,8 @@ A value in a file that the agent never wrote belongs to another program and stay
 agent wrote is corrected if it changes, and removed when it is no longer wanted. A guest without a group has
 none of these values.
 
-This module decides what to write; :mod:`compute_agent.drivers.cgroup` knows the files. It is separate from
-the process driver, so that these decisions can be read and tested without processes.
+This module decides what to write; :mod:`compute_agent.drivers.cgroup` knows the files. The module is separate
+from the process driver, so its decisions can be read and tested without processes.
 """
 
 from __future__ import annotations

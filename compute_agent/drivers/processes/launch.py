@@ -193,7 +193,7 @@ def start_held(
 def end_held(child: subprocess.Popen[bytes]) -> None:
     """End a held process, which then never runs the guest's program, and read its exit status.
 
-    It may have ended before.
+    The process may have ended before the call.
     """
     child.kill()
     child.wait()

@@ -224,7 +224,7 @@ class ProcessTable:
     def forbid_guests(self, pids: set[int]) -> None:
         """Check that none of the processes is the main process of a guest.
 
-        :raises DriverError: one of them is a guest.
+        :raises DriverError: one of the processes is a guest.
         """
         for record in self.running_records():
             if record.identity.pid in pids:

@@ -1,7 +1,7 @@
 """Records and logs of process guests: one small file for each guest, and its output beside the file.
 
-A record, ``UUID.json``, corresponds to the definition of a domain. It is separate from the agent's state
-file, so that the loss of either file does not lose the guests. A record is written before the guest's program
+A record, ``UUID.json``, corresponds to the definition of a domain. Records are separate from the agent's
+state file, so the loss of either does not lose the guests. A record is written before the guest's program
 runs. Only a record makes a process a guest: the agent believes no statement of a process about itself.
 
 The output of a guest is ``UUID.log``. A log without a record belongs to a guest that has ended. Its
@@ -116,10 +116,10 @@ def try_prune(folder: Path, options: cfg.ConfigOpts.GroupAttr) -> None:
 class GuestLogs:
     """Keeps the logs of guests from filling the file system that also has the agent's state.
 
-    Guests write their logs themselves, whether the agent runs or not. They append (O_APPEND), so the agent
-    can shorten a log in place. Output that a guest writes during that moment may be lost. Logs of ended
-    guests are shortened, too: a guest may end because it filled the disk, and its log would keep the disk
-    full.
+    Guests write their logs themselves, whether the agent runs or not. Guests open their logs with O_APPEND,
+    so the agent can shorten a log in place. Output that a guest writes at that moment may be lost. Logs of
+    ended guests are shortened, too: a guest may end because it filled the disk, and its log would keep the
+    disk full.
     """
 
     def __init__(self, folder: Path) -> None:
