@@ -38,8 +38,8 @@ LOG = logging.getLogger(__name__)
 OPTION: Final = "core_scheduling"
 FOREIGN: Final = "it keeps a cookie of another program"
 _ROUNDS: Final = 4
-"""The most passes in one sync(): one creates cookies, one grants them to the group, one to new threads, one
-checks.
+"""Maximum number of passes in one sync(): one creates cookies, one grants them to the group, one to new
+threads, one checks.
 """
 
 

@@ -154,7 +154,7 @@ def libvirt_lock(conf: cfg.ConfigOpts, sockets: Sequence[Path], holder: str) -> 
         holder,
         f"the domains of {uri}",
         "give this one another [libvirt] uri",
-        # Named after the folder of the socket, because several URIs lead to the same libvirtd.
+        # The lock is named after the folder of the socket, because several URIs lead to the same libvirtd.
         lock_path(conf) / _name("libvirt", uri if folder is None else os.path.realpath(folder)),
         None if folder is None else folder / _MARK,
     )

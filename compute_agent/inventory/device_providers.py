@@ -39,7 +39,7 @@ PCIE_ROOT: Final = "CUSTOM_PCIE_ROOT"
 """The trait of a provider that stands for a root complex and has the devices below it."""
 
 _SHOWN: Final = 5
-"""The most addresses that a sentence names."""
+"""Maximum number of addresses that a sentence names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ class GuestUse:
 class HostUse:
     """One read of the host and its guests, with the use since the read before.
 
-    :ivar time: seconds since the epoch.
+    :ivar time: the time of the read in seconds since the epoch.
     :ivar busy: the part of the time in which each CPU was busy, 0 to 1.
     :ivar guests: the running guests.
     :ivar left: whether guests have ended since the read before.

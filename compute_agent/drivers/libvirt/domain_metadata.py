@@ -140,7 +140,8 @@ def describe_domain(domain_xml: str) -> DomainDescription:
             declared[_ELEMENTS[element]] = read_setting(_ELEMENTS[element], text)
         except ValueError as error:
             problems.append(f"{element} = {text[:_MAX_SHOWN]!r} cannot be used ({error})")
-    # Capped, because the agent builds one set of CPUs for each guest CPU, and the XML may have any number.
+    # The XML may have any number here, and the agent builds one set of CPUs for each guest CPU, so the number
+    # is capped.
     vcpus = min(int(vcpu.get("current") or vcpu.text or 1), MAX_VCPUS)
     return DomainDescription(
         uuid.text.strip(),
