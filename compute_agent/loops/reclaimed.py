@@ -1,4 +1,4 @@
-"""The reclaim loop: measures what guests leave unused of shared CPUs and memory, and offers it to others."""
+"""The reclaim loop: measures shared CPUs and memory that guests leave unused, and offers them to others."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from compute_agent.throttling.watermarks.metrics import CPU_ORDER, MEMORY_ORDER
 LOG = logging.getLogger(__name__)
 
 INTERVAL: Final = 60.0
-"""Seconds between two readings."""
+"""Seconds between two measurements."""
 
 CAPACITY_THREAD: Final = ThreadSpec(
     "capacity",
@@ -53,12 +53,20 @@ CAPACITY_THREAD: Final = ThreadSpec(
 )
 
 MEMORY_PRESSURE: Final = "memory_pressure"
-"""The metric of memory that sorts guests by no use, so that its sorter does not tell its subject."""
+"""The one metric of memory without the memory order of guests, by which other metrics of memory are
+recognised."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReclaimSettings:
-    """The options of [capacity]."""
+    """The options of ``[capacity]``.
+
+    :ivar mode: whether offers of unused capacity are off, previewed or reported (act).
+    :ivar limits: the parameters of the estimate.
+    :ivar steal: whether withholding VCPU for steal time is off, previewed or reported (act).
+    :ivar collectors: the names of the collectors.
+    :ivar memory: whether unused memory is offered, too.
+    """
 
     mode: str
     limits: EstimateLimits
@@ -68,7 +76,7 @@ class ReclaimSettings:
 
     @classmethod
     def from_options(cls, options: cfg.ConfigOpts) -> ReclaimSettings:
-        """Read the settings from the options."""
+        """Read the settings from the options of a configuration."""
         found = options.capacity
         return cls(
             found.mode,
@@ -80,12 +88,12 @@ class ReclaimSettings:
 
     @property
     def is_off(self) -> bool:
-        """Whether nothing has to be measured."""
+        """Whether all parts are off, so that nothing has to be measured."""
         return self.mode == OFF and self.steal == OFF and not self.collectors
 
 
 class ReclaimLoop:
-    """Measures unused capacity each minute. A quarter of an hour without a reading ends all offers."""
+    """Measures unused capacity each minute. Offers end after a quarter of an hour without a measurement."""
 
     def __init__(
         self,
@@ -101,8 +109,8 @@ class ReclaimLoop:
         """Prepare the loop.
 
         :param changed: called after an offer has changed.
-        :param clock: dates the kept history, in seconds since the epoch.
-        :param monotonic: measures the time between two readings.
+        :param clock: returns seconds since the epoch, for times in the saved history.
+        :param monotonic: returns monotonic seconds, for the time between two measurements.
         """
         self._conf = conf
         self._settings = ReclaimSettings.from_options(conf.options)
@@ -141,7 +149,7 @@ class ReclaimLoop:
 
     @property
     def _active_estimators(self) -> tuple[ReclaimEstimator, ...]:
-        """The estimators that are switched on."""
+        """The estimators that the options switch on."""
         if self._settings.mode == OFF:
             return ()
         return (self.cpus, self.memory) if self._settings.memory else (self.cpus,)
@@ -149,7 +157,7 @@ class ReclaimLoop:
     # For other threads
 
     def start(self) -> None:
-        """Start the threads, unless all is switched off."""
+        """Start the threads of collectors and of the loop, unless all is switched off."""
         self._collectors.start()
         self._thread.start()
 
@@ -159,22 +167,22 @@ class ReclaimLoop:
         self.start()
 
     def use_options(self, conf: ReloadedConfiguration) -> None:
-        """Use another configuration, without starting a thread for it."""
+        """Use another configuration from the next round on, without starting a thread."""
         self._conf, self._settings = conf, ReclaimSettings.from_options(conf.options)
         self._stolen.switch_mode(self._settings.steal)
         self._collectors.use_collectors(self._settings.collectors)
 
     @property
     def is_running(self) -> bool:
-        """Whether the loop measures something and has not been stopped."""
+        """Whether the thread of the loop runs."""
         return self._thread.is_running
 
     def stop(self, timeout: float = 2.0) -> None:
-        """Stop, and keep the history; wait ``timeout`` seconds at most for a round that hangs."""
+        """Stop the thread, and save the history; wait at most ``timeout`` seconds for a round that hangs."""
         self._thread.stop(timeout)
 
     def save_estimates(self) -> None:
-        """Keep the history, and stop collectors."""
+        """Save the history of all estimates, and stop the collectors."""
         for promises in self._active_estimators:
             promises.save(self._clock())
         self._stolen.save(self._clock())
@@ -183,7 +191,7 @@ class ReclaimLoop:
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
         """Return the tree with the present offers and withheld amounts.
 
-        Offers need ``[capacity] mode = act`` and new readings.
+        Unused capacity is offered only with ``[capacity] mode = act`` and recent measurements.
         """
         tree = self._collectors.add_to_tree(self._stolen.add_to_tree(tree))
         if self._settings.mode != ACT:
@@ -194,10 +202,12 @@ class ReclaimLoop:
         return tree
 
     def count_blame(self, guest: str, metric: str, cause: str = "") -> None:
-        """Count a broken promise: a guest was throttled or evicted for a metric.
+        """Count a broken promise, if a throttled or evicted guest runs on reclaimed capacity.
 
-        Only guests that live on reclaimed CPUs count for a metric of CPUs; with memory likewise. ``cause`` is
-        the metric by default.
+        :param guest: the uuid of the guest.
+        :param metric: the metric because of which the guest was throttled or evicted. A metric of CPUs counts
+            only for guests on reclaimed CPUs, and one of memory only for guests on reclaimed memory.
+        :param cause: the signal of another guest that was the cause; empty: the metric.
         """
         registry = self._conf.settings.rules.registry
         if metric not in registry:
@@ -214,7 +224,7 @@ class ReclaimLoop:
                         promises.count_blame(uuid, cause or metric)
 
     def list_rows(self, withheld: Iterable[WithheldUnits] = ()) -> list[dict[str, Any]]:
-        """List each zone with the terms of its sum, in words, for the command line.
+        """Rows that explain the offers and withheld amounts of each zone, term by term, for commands.
 
         ``withheld`` are the outcomes of withheld units in Placement.
         """
@@ -229,13 +239,13 @@ class ReclaimLoop:
 
     @property
     def failure_texts(self) -> tuple[str, ...]:
-        """Failures of collectors, a sentence each."""
+        """A sentence about each collector that fails."""
         return self._collectors.failure_texts
 
     # The thread
 
     def switch_estimators(self) -> None:
-        """Switch each estimator on or off, as the options say."""
+        """Switch each estimator on or off according to the options."""
         on = self._active_estimators
         for promises in (self.cpus, self.memory):
             promises.switch_on(promises in on, self._clock())
@@ -246,8 +256,8 @@ class ReclaimLoop:
             LOG.exception("The unused part of guests' CPUs and memory cannot be measured")
 
     def run_round(self) -> None:
-        """Measure once in the calling thread, and apply the measurement."""
-        # Guests are missing before that, and so would be their entitlements.
+        """Measure once, and update estimates and offers; do nothing until the running guests are known."""
+        # Without all guests, their entitlements would count as unused.
         if not self._pipeline.has_taken_over:
             return
         self.switch_estimators()
@@ -256,7 +266,7 @@ class ReclaimLoop:
             try:
                 if part():
                     self._changed()
-            except Exception as error:  # the other parts are measured all the same
+            except Exception as error:  # raised after the other parts were measured
                 failures.append(error)
         if failures:
             raise ExceptionGroup("not all was measured", failures)
@@ -271,7 +281,7 @@ class ReclaimLoop:
         return self.memory.take_round(self.measure_memory(now), settings.limits, settings.mode == ACT, now)
 
     def _promise_cpus(self) -> bool:
-        """Estimate CPUs and stolen time from one reading."""
+        """Update offers of CPUs and withheld VCPU from one measurement; return whether they have changed."""
         settings, now = self._settings, self._clock()
         if settings.mode == OFF and settings.steal == OFF:
             return False
@@ -286,7 +296,7 @@ class ReclaimLoop:
         return changed
 
     def measure_cpus(self, use: HostUse) -> Iterator[MeasuredZone]:
-        """List the zones of shared CPUs with their use."""
+        """The zones of shared CPUs with their capacity, use and entitlements."""
         host_state = self._pipeline.host_state
         for node in host_state.tree.providers_of(RECLAIMED_VCPU):
             shared = reclaimable_cpus(node, host_state.cpu_sets)
@@ -294,24 +304,26 @@ class ReclaimLoop:
             yield MeasuredZone(node, float(len(shared)), read_zone(use, shared), entitled)
 
     def measure_memory(self, now: float) -> Iterator[MeasuredZone]:
-        """List the zones of memory with their use at ``now``, in seconds since the epoch."""
+        """Measure capacity, use and entitlements of zones of memory; ``now`` is seconds since the epoch."""
         tree, use = self._pipeline.host_state.tree, self.memory_reader.read(now)
         for node in tree.providers_of(RECLAIMED_MEMORY):
             nodes = node.numa_nodes
             held = [one for one in self._pipeline.host_state.topology.numa_nodes if one.id in nodes]
             zone = tree.get(node.parent or "")
             has = None if zone is None else zone.inventories.get(MEMORY)
-            if has is None:  # the inventory is nova-compute's, and its total lacks the host's reserve
+            # Without an inventory of the agent, nova-compute reports memory, and the total of the reclaimed
+            # class has the host's reserve subtracted already.
+            if has is None:
                 capacity = float(node.inventories[RECLAIMED_MEMORY].total)
             else:
                 capacity = sum(one.memory_kib for one in held) / 1024 - has.reserved
             entitled = memory_entitlements(use.guests, nodes)
-            # More may be reserved than these nodes have.
+            # max(): the reserve may exceed the memory of these nodes.
             yield MeasuredZone(node, max(0.0, capacity), read_zone(use, nodes), entitled)
 
 
 def first_tree(tree: ProviderTree, conf: cfg.ConfigOpts) -> ProviderTree:
-    """Return the tree with the amounts that an agent withholds at its start."""
+    """Return the tree with the amounts that an agent withholds at its start, by its saved files."""
     found, folder = conf.capacity, Path(conf.state_path)
     tree = offers.with_kept(tree, found.steal, folder)
     return collectors.with_kept(tree, found.collectors, folder, time.time())
