@@ -267,7 +267,12 @@ class HostAgent:
             cpu_class_status(parts.in_force.controllers),
             isolation_status(parts.in_force.controllers),
             reloader.error,
-            [*reloader.all_warnings, *self.pipeline.host_state.warnings, *parts.reclaimed.failure_texts],
+            [
+                *reloader.all_warnings,
+                *self.pipeline.host_state.warnings,
+                *parts.reclaimed.failure_texts,
+                *parts.sources.failure_texts,
+            ],
             parts.fleet.status_fields(),
         )
 

@@ -62,7 +62,7 @@ class AuditCommand(AgentLister):
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Print the findings. Returns the exit status that stands for them."""
+        """Print the findings. Returns the exit status that stands for the findings."""
         self._status = NOTHING_FOUND
         failed = super().run(parsed_args)
         return failed or self._status

@@ -58,7 +58,7 @@ class ConfigMixin:
     def load_own_conf(self) -> cfg.ConfigOpts:
         """The configuration of ``--config-file`` alone.
 
-        It is sufficient for the daemon's socket, which no revision sets.
+        These files are sufficient to find the daemon's socket, which no revision sets.
         """
         # this import takes half of the time of printing a help text, which needs no options
         from compute_agent import conf
@@ -105,7 +105,7 @@ class AgentLister(ConfigMixin, CliffLister):
 class ShowOne(ConfigMixin, CliffShowOne):
     """Base class of commands that print one object.
 
-    They also have the format ``csv``, which cliff has only for lists.
+    Such commands also have the format ``csv``, which cliff has only for lists.
     """
 
     def _load_formatter_plugins(self) -> stevedore.ExtensionManager[SingleFormatter]:

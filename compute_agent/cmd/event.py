@@ -1,4 +1,4 @@
-"""Commands that list the stored decisions (events) of the agent. They need no daemon."""
+"""Commands that list the stored decisions (events) of the agent. The commands need no daemon."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class ReshapeCommand(AgentLister):
 def _inventory_change(change: dict[str, Any]) -> tuple[Any, ...]:
     """A row about the change of an inventory's total.
 
-    One side is empty if the inventory is new or disappears.
+    The columns of the old total are empty if the inventory is new, those of the new total if it disappears.
     """
     where = (change["provider"], change["resource_class"])
     before, after = change["before"], change["after"]

@@ -44,6 +44,7 @@ from compute_agent.conf import (
     interference,
     isolation,
     libvirt,
+    metric_source,
     metrics,
     monitoring,
     pci,
@@ -69,6 +70,7 @@ MODULES: Final[tuple[ModuleType, ...]] = (
     isolation,
     qos,
     interference,
+    metric_source,
     blockio,
     cpu_class,
     cpu_pool,
@@ -151,7 +153,7 @@ def _check_values(conf: cfg.ConfigOpts) -> None:
 
 
 def find_unknown_options(conf: cfg.ConfigOpts) -> list[str]:
-    """A sentence for each line of the files that has no effect, or another effect than it seems to have.
+    """A sentence for each line of the ini files that has no effect, or another effect than it seems to have.
 
     Unknown options in [qos] and in families of sections are not among them, because :func:`load` refuses
     these.
@@ -175,7 +177,7 @@ def log_options() -> list[tuple[str | None, list[Any]]]:
 
 def free_sections(conf: cfg.ConfigOpts) -> list[str]:
     """The names, and prefixes that end in a colon, of sections in which unknown options are not reported."""
-    free = [qos.WATERMARK, qos.QOS_CLASS, interference.INTERFERENCE]
+    free = [qos.WATERMARK, qos.QOS_CLASS, metric_source.METRIC_SOURCE, interference.INTERFERENCE]
     free += [blockio.BLOCKIO_CLASS, cpu_class.CPU_CLASS, CPU_POOL, guest_rule.GUEST_RULE]
     if conf.fleet.group:
         free.append(fleet.GUEST)

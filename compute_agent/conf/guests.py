@@ -20,7 +20,9 @@ FLAVOR_SETTINGS: Final = (
 """The default of the option ``flavor_settings``."""
 
 IMAGE_SETTINGS: Final = ("hw_cpu_thread_policy", "hw_emulator_threads_policy")
-"""The default of the option ``image_settings``. Tenants make images, so only harmless settings are in it."""
+"""The default of the option ``image_settings``. Tenants make images, so only harmless settings are in the
+default.
+"""
 
 GUESTS_OPTS: Final = [
     cfg.StrOpt(

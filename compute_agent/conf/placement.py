@@ -51,7 +51,7 @@ def auth_opts(conf: cfg.ConfigOpts) -> list[Any] | None:
 def plugin_names() -> frozenset[str]:
     """The names of the installed authentication plugins.
 
-    They are read once, because the search takes most of the time of a command.
+    The names are read once, because the search takes most of the time of a command.
     """
     return frozenset(entry.name for entry in entry_points(group="keystoneauth1.plugin"))
 

@@ -8,13 +8,14 @@ because a limit that is silently not applied could cost guests.
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from oslo_config import cfg
+from oslo_config import cfg, types
 
-from compute_agent.conf import blockio, cpu_class, cpu_pool, guest_rule, interference
+from compute_agent.conf import blockio, cpu_class, cpu_pool, guest_rule, interference, metric_source
 from compute_agent.conf.blockio import BLOCKIO_CLASS
 from compute_agent.conf.cpu_class import CPU_CLASS
 from compute_agent.conf.guest_rule import GUEST_RULE
 from compute_agent.conf.interference import INTERFERENCE
+from compute_agent.conf.metric_source import METRIC_SOURCE
 from compute_agent.conf.written import files_of, read, value_error
 from compute_agent.model.cpuset import CPU_POOL
 from compute_agent.model.guest_settings import BEST_EFFORT
@@ -142,6 +143,45 @@ WATERMARK_OPTS: Final = [
         "max_priority",
         help="Highest priority of the guests that this watermark throttles or evicts. Default: no limit.",
     ),
+    cfg.ListOpt(
+        "order",
+        default=[],
+        item_type=types.String(
+            choices=[
+                ("class", "lowest class"),
+                ("priority", "lowest priority"),
+                ("usage", "largest use of the metric"),
+                ("cpu_usage", "largest use of CPU"),
+                ("youngest", "latest start"),
+                ("oldest", "earliest start"),
+            ]
+        ),
+        help="Criteria for the guest that comes first, the most important one first. If empty: class,"
+        " priority, use of the metric where that is known, youngest.",
+    ),
+    cfg.FloatOpt(
+        "step",
+        min=1.0,
+        max=90.0,
+        help="Like [qos] step, for guests that this watermark throttles. If sections of one kind of limit"
+        " differ, limits are given back by the smallest step.",
+    ),
+    cfg.FloatOpt(
+        "min_share",
+        min=1.0,
+        max=100.0,
+        help="Like [qos] min_share, for guests that this watermark throttles.",
+    ),
+    cfg.FloatOpt(
+        "evict_grace", min=0.0, help="Like [qos] evict_grace, for guests that this watermark evicts."
+    ),
+    cfg.IntOpt(
+        "evict_at_once",
+        min=1,
+        help="Maximum number of guests that leave at the same time where the freed amount is not known. The"
+        " next ones leave after for_samples further rounds above the threshold. Default: 1 for expressions"
+        " and for sections [metric:NAME], else all guests.",
+    ),
 ]
 
 QOS_CLASS_OPTS: Final = [
@@ -268,6 +308,7 @@ _SAMPLE_NAME: Final = "name"
 _TEMPLATES: Final = {
     WATERMARK: WATERMARK_OPTS,
     QOS_CLASS: QOS_CLASS_OPTS,
+    METRIC_SOURCE: metric_source.OPTS,
     INTERFERENCE: interference.OPTS,
     BLOCKIO_CLASS: blockio.OPTS,
     CPU_CLASS: cpu_class.OPTS,
@@ -328,6 +369,11 @@ def qos_class_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
     return _family_sections(conf, QOS_CLASS)
 
 
+def metric_source_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
+    """Name and options of each metric from outside the kernel, in the order of their names."""
+    return _family_sections(conf, METRIC_SOURCE)
+
+
 def interference_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
     """The name and the options of each section ``[interference:NAME]``, sorted by name."""
     return _family_sections(conf, INTERFERENCE)
@@ -382,11 +428,11 @@ def _options_of(section: str) -> list[Any] | None:
     # oslo.config would silently ignore a misspelt family, such as [watermarks:NAME].
     word = section.lower()
     if word.startswith(
-        ("watermark", "qos", "interference", "blockio", "cpu_class", "cpu_pool", "guest_rule")
+        ("watermark", "qos", "metric:", "interference", "blockio", "cpu_class", "cpu_pool", "guest_rule")
     ):
         raise cfg.ConfigFileValueError(
             f"[{section}]: there is no such section; there are [{GROUP}], [{WATERMARK}NAME],"
-            f" [{QOS_CLASS}NAME], [{INTERFERENCE}NAME], [{BLOCKIO_CLASS}NAME], [{CPU_CLASS}NAME],"
-            f" [{CPU_POOL}NAME] and [{GUEST_RULE}NAME]"
+            f" [{QOS_CLASS}NAME], [{METRIC_SOURCE}NAME], [{INTERFERENCE}NAME], [{BLOCKIO_CLASS}NAME],"
+            f" [{CPU_CLASS}NAME], [{CPU_POOL}NAME] and [{GUEST_RULE}NAME]"
         )
     return None

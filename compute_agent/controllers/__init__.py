@@ -11,8 +11,8 @@ Parts:
   :mod:`~compute_agent.controllers.cpu_class_plan` and :mod:`~compute_agent.controllers.idle_cores` decide.
 
 Order of calls: after each event the worker's enforcer calls ``sync`` of each controller with the targets of
-all guests. Then it calls ``apply`` for each guest with pending changes. The periodic reconcile calls
-``describe_drift`` before ``apply``. A dry run calls ``plan_changes`` alone, a release of the host calls
+all guests. Then the enforcer calls ``apply`` for each guest with pending changes. The periodic reconcile
+calls ``describe_drift`` before ``apply``. A dry run calls ``plan_changes`` alone, a release of the host calls
 ``release`` alone. The order of controllers is that of ``make_controllers`` in
 :mod:`compute_agent.agent.configured_host`.
 

@@ -26,7 +26,7 @@ class GuestTarget:
 
     :ivar assignment: the CPUs and NUMA nodes of the guest; None: the agent does not place the guest.
     :ivar online: the online CPUs of the host.
-    :ivar allocation: amounts by provider of this host and resource class; None: not known yet.
+    :ivar allocation: the amounts by provider of this host and resource class; None: not known yet.
     :ivar limits: the temporary limits of throttling, by control, in the units of their levers.
     :ivar spare: the online CPUs on which the guest may run while all its own CPUs are offline.
     """
@@ -114,7 +114,7 @@ def items_by_guest(
 
 
 class KernelController(Protocol):
-    """The interface of a controller. Only the worker calls it.
+    """The interface of a controller. Only the worker calls a controller.
 
     A controller keeps no state that it cannot read back from the kernel, because a reload of the
     configuration replaces it by a new one.
@@ -125,7 +125,9 @@ class KernelController(Protocol):
     """Whether the controller may act on a guest's process while the guest is still starting."""
 
     awaits: bool = False
-    """Whether sync() also gets guests that are about to start. They have no process and no assignment yet."""
+    """Whether sync() also gets guests that are about to start. Such guests have no process and no assignment
+    of CPUs yet.
+    """
 
     refused: Mapping[str, Sequence[str]]
     """Sentences about what guests did not get at the last sync(), by uuid."""
@@ -206,7 +208,7 @@ class GuestController(KernelController):
     """A controller of settings that each guest has for itself."""
 
     acts_early = False
-    # Read-only, because all controllers that never refuse anything share this mapping.
+    # The mapping is read-only, because all controllers that never refuse anything share it.
     refused: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
@@ -220,7 +222,7 @@ class GuestController(KernelController):
 
         A guest that cannot be read has a change with the error.
         """
-        # Sorted, so that two dry runs can be compared.
+        # Guests are sorted, so that two dry runs can be compared.
         for target in sorted(without_preserved(targets), key=lambda target: target.guest.uuid):
             try:
                 difference = self.describe_drift(target)

@@ -1,9 +1,9 @@
 """Controller ``core_scheduling``: guests of different groups never run on one core at the same time.
 
 The kernel lets threads run on the two hyperthreads of a core only if they have the same core scheduling
-cookie. :mod:`compute_agent.schedules` decides and sets cookies. This module passes it the guests in groups,
-and turns its answers into sentences. All guests are handled together in sync(), because guests of a group
-share a cookie.
+cookie. :mod:`compute_agent.schedules` decides and sets cookies. The controller passes the guests to it in
+groups, and turns its answers into sentences. All guests are handled together in sync(), because guests of a
+group share a cookie.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ LOG = logging.getLogger(__name__)
 OPTION: Final = "core_scheduling"
 FOREIGN: Final = "it keeps a cookie of another program"
 _ROUNDS: Final = 4
-"""The most passes in one sync(): one creates cookies, one grants them to the group, one to new threads, one
-checks.
+"""Maximum number of passes in one sync(): one creates cookies, one grants them to the group, one to new
+threads, one checks.
 """
 
 

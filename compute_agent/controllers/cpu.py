@@ -10,7 +10,7 @@ equals Nova's 1024 shares a VCPU. Guests with dedicated CPUs have a weight, too,
 threads compete on the shared CPUs. A guest of a class that ranks no higher than best effort gets a hundredth
 of that weight. A guest that holds nothing counts as one CPU.
 
-A class may set its own weight for each CPU that a guest holds. It may also make its guests idle
+A class may set its own weight for each CPU that a guest holds. A class may also make its guests idle
 (``cpu.idle``), which ranks below all weights.
 
 The quota is the temporary limit that throttling sets, or the cap of a guest on reclaimed CPUs, whichever is
@@ -85,7 +85,8 @@ class CpusetController(GuestController):
 
     def apply(self, target: GuestTarget) -> bool:
         """Pin the threads that are on other CPUs; return whether there were any."""
-        # Compared first: pinning a domain costs calls of libvirtd, and in most rounds nothing has changed.
+        # Pinning a domain costs calls of libvirtd, and in most rounds nothing has changed. So the pins are
+        # compared first.
         if self.describe_drift(target) is None or target.assignment is None:
             return False
         self._driver.apply_cpu_settings(target.guest, _target_settings(target, target.assignment))
@@ -121,7 +122,7 @@ class CpusetController(GuestController):
 def _unpinned_settings(guest: Guest, online: frozenset[int]) -> CpuSettings:
     """The CPU settings of a guest that the agent no longer pins.
 
-    These are all online CPUs, or the pins that the guest's definition demands.
+    The settings allow all online CPUs, or have the pins that the guest's definition demands.
     """
     demanded = dict(guest.constraints.pins)
     vcpus = (demanded.get(number, online) for number in range(guest.settings.vcpus))
@@ -193,7 +194,7 @@ class CpuController(GuestController):
         found: list[str] = []
         try:
             found += self._driver.missing_limits(target.guest, wanted)
-            # Called for its error: it raises QuotaError if this guest cannot have a quota.
+            # The call is made for its error: it raises QuotaError if this guest cannot have a quota.
             if wanted.quota is not None:
                 self._driver.cpu_limits(target.guest, wanted)
         except GuestGoneError:
@@ -238,8 +239,8 @@ class CpuController(GuestController):
     def _wanted_limits(self, target: GuestTarget) -> CpuLimits:
         """The CPU limits that a guest should have now.
 
-        The weight has no value if the agent does not place the guest, or its allocation is not known. It then
-        stays unchanged.
+        The weight has no value if the agent does not place the guest, or its allocation is not known. The
+        weight in the kernel then stays unchanged.
         """
         found, throttled = self._class_limits(target), target.limits.get(QUOTA)
         # With a cap that cannot be set each apply() would fail, and the guest would not get its weight
@@ -280,7 +281,7 @@ def cpu_weight(allocation: Allocation, per_cpu: int = _PER_CPU) -> int:
 def reclaimed_cores(allocation: Allocation, percent: int | None) -> float | None:
     """The cap in cores of a guest that holds only reclaimed CPUs.
 
-    None for other guests or without ``percent``.
+    None if the guest holds other CPUs, too, or no reclaimed ones, or if ``percent`` is None.
     """
     held = {name: sum(one.get(name, 0) for one in allocation.values()) for name in CPU_CLASSES}
     reclaimed = held.pop(RECLAIMED_VCPU, 0)

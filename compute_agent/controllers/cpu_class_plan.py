@@ -11,8 +11,8 @@ A worked example: the claims are ``2-3 fast`` and ``4-7 idle``. With the domains
 each claim gets its own class. With the one domain ``2-7`` the frequencies of all its CPUs are those of
 ``fast``, and CPUs 4-7 have the idle states of ``idle``.
 
-Invariants: a file that no claim with a class reaches has its former content. The same claims lead to the same
-files.
+Invariants: a file that no claim with a class reaches has its former content. Equal claims always lead to
+equal contents of files.
 
 Parked idle cores (see :mod:`compute_agent.controllers.idle_cores`) are one more claim, the weakest.
 """
@@ -72,7 +72,7 @@ NO_BINDING: Final = ClassBinding(0)
 class CpuClassClaim:
     """A set of CPUs and the class that they ask for.
 
-    :ivar cpu_class: None: the files of the CPUs get their former content.
+    :ivar cpu_class: the class that the CPUs ask for; None: the files of the CPUs get their former content.
     :ivar frozen: whether the files of these CPUs stay unchanged.
     :ivar parked: whether these CPUs are parked in the way that the class names.
     """

@@ -1,8 +1,8 @@
 """Controller ``emulator``: moves threads that run no guest CPU away from dedicated CPUs.
 
-The controller is for hosts where another program pins guests. It acts only with ``[isolation] emulator =
-move``, and only on threads for which the definition of their domain has pins. A release gives these threads
-the pins of the definition back.
+The controller is for hosts where another program pins guests. The controller acts only with ``[isolation]
+emulator = move``, and only on threads for which the definition of their domain has pins. A release gives
+these threads the pins of the definition back.
 """
 
 from __future__ import annotations

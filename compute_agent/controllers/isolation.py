@@ -1,7 +1,7 @@
 """Controller ``isolation``: keeps interrupts and kernel work off the CPUs of guests that ask for it.
 
-:mod:`compute_agent.isolation` decides and writes. This controller tells it which CPUs guests hold, and turns
-its answers into sentences.
+:mod:`compute_agent.isolation` decides and writes. The controller passes the CPUs that guests hold to that
+package, and turns its answers into sentences.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ class IsolationController(KernelController):
     def _give_back(self) -> None:
         """Write all original masks back.
 
-        :raises DriverError: the kernel refuses some of them.
+        :raises DriverError: the kernel refuses a mask.
         :raises OSError: the saved masks cannot be read or written.
         """
         status = self._isolator.bring_about(IsolationDemand())

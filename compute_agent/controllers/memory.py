@@ -1,9 +1,9 @@
 """Controllers ``memory`` and ``memory_limit``: the NUMA nodes of a guest's memory, and its limits.
 
-Controller ``memory`` binds the memory of a guest to the NUMA nodes of the providers of its ``MEMORY_MB``.
-This also holds for guests that float over CPUs of other nodes, and for nodes without CPUs. In a flat tree the
-allocation names no node. Then guests with dedicated CPUs get memory of the nodes of these CPUs, and other
-guests get memory of any node. Huge pages that a guest has already taken stay where they are: the kernel
+Controller ``memory`` binds the memory of a guest to the NUMA nodes of the providers of its ``MEMORY_MB``. The
+CPUs of the guest do not matter: it may float over CPUs of other nodes, and a node may have no CPUs. In a flat
+tree the allocation names no node. There guests with dedicated CPUs get memory of the nodes of these CPUs, and
+other guests get memory of any node. Huge pages that a guest has already taken stay where they are: the kernel
 chooses their node when the guest starts.
 
 Controller ``memory_limit`` limits how much memory a guest gets, and decides which guests give way when memory
@@ -60,8 +60,8 @@ class MemoryController(GuestController):
         """Bind the memory of guests.
 
         :param memory_types: the type of memory of each NUMA node of the host.
-        :param binds_all: False: another program pins guests, and the agent binds only the memory of guests
-            that ask for a memory type.
+        :param binds_all: whether the agent binds the memory of all guests. If another program pins guests,
+            the agent binds only the memory of guests that ask for a memory type.
         """
         self._driver = driver
         self._binds_all = binds_all
@@ -211,8 +211,7 @@ class MemoryLimitController(GuestController):
 
     def describe_drift(self, target: GuestTarget) -> str | None:
         """The present limits if they differ from the wanted ones, in words; None if they agree."""
-        # Compared with the full limits first: in the usual case these agree, and the memory in use need not
-        # be read.
+        # The full limits are compared first: they usually agree, and then the memory in use need not be read.
         if self._driver.memory_limits(target.guest, self._target_limits(target)) is None:
             return None
         wanted = self._wanted_limits(target)

@@ -137,7 +137,7 @@ def at_its_caches(amounts: Mapping[int, int], shares: Mapping[int, int]) -> dict
     runs on no known cache, its amounts stay unchanged.
 
     :param amounts: the amounts of the allocation by cache.
-    :param shares: the number of the guest's CPUs by cache, without caches on which it has none.
+    :param shares: the number of the guest's CPUs by cache, without caches where it has no CPU.
     """
     found = {cache: amount for cache, amount in amounts.items() if cache in shares or not shares}
     if elsewhere := sum(amounts.values()) - sum(found.values()):
@@ -172,7 +172,7 @@ def _kept_amounts(
 ) -> tuple[dict[int, int], dict[int, int]]:
     """The ways and the bandwidth (percent) of the guest's own group in the kernel, by L3 cache id.
 
-    Both are empty if the guest has no group of its own.
+    Both mappings are empty if the guest has no group of its own.
     """
     group = present.groups.get(host.guest_group(uuid))
     if group is None:
@@ -204,8 +204,8 @@ LOG = logging.getLogger(__name__)
 _GROUPS_KIND: Final = "cache and bandwidth"
 
 ATTEMPTS: Final = 4
-"""The most attempts to plan groups in one sync() when the kernel refuses to make one. The next sync() tries
-again.
+"""Maximum number of attempts to plan groups in one sync() if the kernel refuses to make a group. The next
+sync() tries again.
 """
 
 # Errors of mkdir(2) when no more groups fit. EBUSY: all free RMIDs wait until their data has left the cache.
@@ -259,7 +259,7 @@ class ResctrlController(KernelController):
     ) -> None:
         """Handle the groups of one mount.
 
-        :param control: the mount.
+        :param control: the resctrl mount.
         :param classes: the shares of the QoS classes, by name.
         :param recorder: records changes of shares as events.
         """
@@ -306,7 +306,8 @@ class ResctrlController(KernelController):
         wanted = cache_demands(targets, zones, host, present)
         if self._synced == (wanted, present):
             return
-        # Cleared before the writes: if this sync() fails half way, the next one must not be skipped.
+        # If this sync() fails half way, the next one must not be skipped. So the note of the last sync is
+        # cleared before the writes.
         self._synced = None
         outcome = self._carry_out(wanted.cache_demands, present)
         resolution, plan = outcome.resolution, outcome.plan_changes
@@ -491,7 +492,7 @@ class ResctrlController(KernelController):
             raise failure
 
     def _move_guest(self, guest: Guest, group: str) -> bool:
-        # A function, because threads are listed again until no new one appears.
+        # This is a function, because threads are listed again until no new one appears.
         moved = groups.move_tasks(self.control.files, group, lambda: self._driver.thread_ids(guest))
         self._placed[guest.uuid] = group
         if moved:
@@ -533,7 +534,7 @@ class ResctrlController(KernelController):
 def _give_back_groups(control: ResctrlHandle, steps: Sequence[PlanStep]) -> None:
     """Carry out the steps that give cache ways and bandwidth back to the default group.
 
-    :raises ResctrlError: the error of the first group that the kernel does not release. All others are
+    :raises ResctrlError: the error of the first group that the kernel does not release. All other groups are
         released.
     """
     for error in apply.apply_plan(control.files, steps, control.codec).values():

@@ -307,7 +307,7 @@ def tree_lines(
     """The lines of the host's tree for a terminal.
 
     :param sets: the CPUs of the host for dedicated and for shared use.
-    :param guests: the CPUs by name of a guest; None if they are unknown. Then no CPU counts as free.
+    :param guests: the CPUs by name of a guest; None if they are unknown, and no CPU counts as free.
     :param conditions: the level of isolation and the noise of single CPUs.
     :param devices: lines of text about PCI devices, by NUMA node.
     """
@@ -330,7 +330,7 @@ def _offline_notes(topology: HostTopology) -> Iterator[str]:
 def _thread_rule(topology: HostTopology) -> Iterator[str]:
     """A line about the CPU numbers of a core's threads, such as ``threads of a core: n, n+8``.
 
-    There is no line unless one rule holds for all cores with all threads online.
+    The line is left out unless one rule holds for all cores with all threads online.
     """
     offsets = [tuple(cpu - min(core.cpus) for cpu in sorted(core.cpus)) for core in topology.cores]
     most = max(map(len, offsets), default=1)

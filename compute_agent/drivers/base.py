@@ -169,8 +169,8 @@ class CpuTuning(Protocol):
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
         """The guest's threads that have other pins than in ``settings``, with the pins that they have.
 
-        The result has the CPUs that the kernel allows, by thread id. It is empty if kernel and settings
-        agree.
+        The result has the CPUs that the kernel allows, by thread id. The result is empty if kernel and
+        settings agree.
 
         :raises GuestGoneError: the guest has ended.
         """
@@ -362,7 +362,7 @@ class MemoryTuning(Protocol):
 
         Memory that cannot be bound stays on its nodes, and one line in the log says so.
 
-        :param wanted: empty: all nodes.
+        :param wanted: the NUMA nodes; empty: all nodes.
         :return: whether a value was written.
         :raises GuestGoneError: the guest has ended.
         :raises DriverError: the kernel or libvirt does not bind the memory.
@@ -416,7 +416,7 @@ class BlockIoTuning(Protocol):
 
         Values that another program has set count as agreeing.
 
-        :param wanted: None: the guest is to have no values of the agent.
+        :param wanted: the settings; None: the guest is to have no values of the agent.
         :raises GuestGoneError: the guest has ended.
         """
         ...
@@ -424,7 +424,7 @@ class BlockIoTuning(Protocol):
     def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
         """Write the values of block I/O that differ from ``wanted``, and read them back.
 
-        :param wanted: None: the agent removes the values that it has set before.
+        :param wanted: the settings; None: the agent removes the values that it has set before.
         :return: whether a value was written.
         :raises GuestGoneError: the guest has ended.
         :raises DriverError: the kernel or libvirt refuses a value.
@@ -443,10 +443,10 @@ class BlockIoTuning(Protocol):
 class GuestFlavor:
     """The order that created a guest, as Nova wrote it into the domain: its resources and its owner.
 
-    :ivar resources: amounts by resource class, without VCPU and PCPU.
+    :ivar resources: the amounts by resource class, without VCPU and PCPU.
     :ivar dedicated: the number of guest CPUs with dedicated CPUs; None if the order does not say.
-    :ivar project_id: empty if not known.
-    :ivar user_id: empty if not known.
+    :ivar project_id: the id of the guest's project; empty if not known.
+    :ivar user_id: the id of the guest's user; empty if not known.
     :ivar dedicated_vcpus: the numbers of the dedicated guest CPUs, if only some are dedicated
         (``hw:cpu_dedicated_mask``).
     """

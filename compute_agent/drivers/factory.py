@@ -80,8 +80,8 @@ class DriverLock:
     :ivar what: names the guests in that message.
     :ivar remedy: the option that separates the two agents, for that message.
     :ivar lock: the file of the lock; None: there is nothing to lock.
-    :ivar mark: the file of a second lock, in the folder of libvirtd's socket. The agent takes it if that
-        folder allows it.
+    :ivar mark: the file of a second lock, in the folder of libvirtd's socket. The agent tries to make this
+        group if that folder allows it.
     """
 
     holder: str
@@ -154,7 +154,7 @@ def libvirt_lock(conf: cfg.ConfigOpts, sockets: Sequence[Path], holder: str) -> 
         holder,
         f"the domains of {uri}",
         "give this one another [libvirt] uri",
-        # Named after the folder of the socket, because several URIs lead to the same libvirtd.
+        # The lock is named after the folder of the socket, because several URIs lead to the same libvirtd.
         lock_path(conf) / _name("libvirt", uri if folder is None else os.path.realpath(folder)),
         None if folder is None else folder / _MARK,
     )

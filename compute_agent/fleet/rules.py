@@ -31,6 +31,8 @@ SECTIONS: Final[Mapping[str, str]] = {
 OPTIONS: Final[Mapping[tuple[str, str], str]] = {
     ("qos", "evict_command"): "a program",
     ("interference:", "escalate_command"): "a program",
+    ("metric:", "command"): "a program",
+    ("metric:", "url"): "where the agent sends queries",
     ("resctrl", "mount"): "a file system that is mounted",
     ("resctrl", "mount_options"): "a file system that is mounted",
     ("compute", "resource_provider_name"): "who the host is",
@@ -53,7 +55,9 @@ IN_DEFAULT: Final = frozenset(
         ),
     }
 )
-"""The options of ``[DEFAULT]`` that a revision may set. All others are paths, or options of the log."""
+"""The options of ``[DEFAULT]`` that a revision may set. All other options there are paths, or options of the
+log.
+"""
 
 _REFERENCE: Final = "$"
 

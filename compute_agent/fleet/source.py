@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import http.client
 import os
-import socket
 import ssl
 import stat
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, wait
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, urlsplit
 
+from compute_agent.bounded_http import late_message, read_address
 from compute_agent.files import read_bounded
 from compute_agent.fleet.revision import MAX_BYTES, FleetError, SourceError
-from compute_agent.threads import NO_LOCK, ONCE, ThreadSpec, run_aside, start_timer
+from compute_agent.threads import NO_LOCK, ONCE, ThreadSpec, run_aside
 
 DEADLINE: Final = 20.0
 """Maximum seconds for a read of the source, including the lookup of its host name."""
@@ -32,16 +29,7 @@ SOURCE_THREAD: Final = ThreadSpec(
     "the source",
 )
 
-DEADLINE_THREAD: Final = ThreadSpec(
-    "fleet deadline",
-    ONCE,
-    "shuts down the connection to the source when its time is over",
-    NO_LOCK,
-    "nothing",
-)
-
 _HTTPS: Final = "https"
-_OK: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +86,9 @@ def fetch(source: str, group: str, secured: TlsIdentity, deadline: float = DEADL
         if is_address(source):
             address = f"{source.rstrip('/')}/{quote(group)}.conf"
             return _read_within(
-                deadline, source, lambda: _over_https(address, _tls_context(secured), deadline)
+                deadline,
+                source,
+                lambda: read_address(address, deadline, MAX_BYTES, _tls_context(secured), "text/plain"),
             )
         file = Path(source) / f"{group}.conf"
         return _read_within(deadline, source, lambda: read_bounded(file, MAX_BYTES))
@@ -154,67 +144,5 @@ def _read_within(deadline: float, source: str, read: Callable[[], bytes]) -> byt
         del _waiting[each]  # forgets finished reads of former sources
     _waiting[source] = looking = run_aside(SOURCE_THREAD, read)
     if not wait([looking], deadline).done:
-        raise TimeoutError(_late_message(deadline))
+        raise TimeoutError(late_message(deadline))
     return looking.result()
-
-
-def _late_message(deadline: float) -> str:
-    return f"the answer was not complete after {deadline:g} seconds"
-
-
-def _over_https(address: str, context: ssl.SSLContext, deadline: float) -> bytes:
-    parts = urlsplit(address)
-    # check_source() has found a host name, and the type checker does not see that.
-    assert parts.hostname is not None  # checked
-    began = time.monotonic()
-    plain = socket.create_connection((parts.hostname, parts.port or http.client.HTTPS_PORT), deadline)
-    left = max(0.0, began + deadline - time.monotonic())
-    with (
-        _ended_in_time(plain, left, deadline),
-        context.wrap_socket(plain, server_hostname=parts.hostname) as secured,
-    ):
-        connection = http.client.HTTPSConnection(parts.hostname, parts.port)
-        connection.sock = secured
-        connection.request("GET", parts.path, headers={"Accept": "text/plain", "Connection": "close"})
-        answer = connection.getresponse()
-        if answer.status != _OK:
-            raise OSError(f"it answers {answer.status} for {parts.path}")
-        # One more byte shows that the answer is too large.
-        content = answer.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise OSError(f"the settings are larger than {MAX_BYTES} bytes")
-        return content
-
-
-@contextmanager
-def _ended_in_time(plain: socket.socket, left: float, deadline: float) -> Iterator[None]:
-    """Shut a connection down after ``left`` seconds.
-
-    The timeout of a socket would start again with each byte.
-
-    :param deadline: the seconds that the error names.
-    :raises TimeoutError: the connection was shut down.
-    """
-    same = plain.dup()  # wrapping a socket in TLS detaches it, and this copy can still be shut down
-    late = threading.Event()
-
-    def end_connection() -> None:
-        late.set()
-        with suppress(OSError):  # the peer has closed the connection
-            same.shutdown(socket.SHUT_RDWR)
-
-    timer = start_timer(DEADLINE_THREAD, left, end_connection)
-    try:
-        yield
-    except (OSError, http.client.HTTPException, ValueError):
-        # After a shutdown such an error is a consequence of it, and the error below gives the cause.
-        if not late.is_set():
-            raise
-    finally:
-        timer.cancel()
-        # A timer that still runs could shut down a descriptor that another socket has got meanwhile.
-        timer.join()
-        plain.close()
-        same.close()
-    if late.is_set():
-        raise TimeoutError(_late_message(deadline))

@@ -127,7 +127,7 @@ def _frequency_domains(files: SysFiles, info: CpuInfo) -> Iterator[FrequencyDoma
 def _table_base(files: SysFiles, folder: str) -> int | None:
     """The base frequency from acpi-cpufreq's table, in kHz; None without a table.
 
-    It is the entry below turbo, or the highest entry if there is no turbo.
+    The base frequency is the entry below turbo, or the highest entry if there is no turbo.
     """
     table = sorted(_read_numbers(files, f"{folder}/scaling_available_frequencies"), reverse=True)
     if len(table) > 1 and table[0] - table[1] == _TURBO_STEP:

@@ -4,8 +4,8 @@ The options and their deprecated combinations are Nova's (``[compute] cpu_dedica
 ``[DEFAULT] vcpu_pin_set``, ``reserved_host_cpus``).
 
 A core is *split* if some of its threads are dedicated and others shared. For example, on a host with 48 CPUs
-the threads of a core are ``n`` and ``n + 24``. Then ``cpu_dedicated_set = 2-17`` and ``cpu_shared_set =
-18-47`` split the 16 cores of CPUs 2-17: a guest with CPU 2 shares its core with the floating guests on CPU
+the threads of a core are ``n`` and ``n + 24``. On this host ``cpu_dedicated_set = 2-17`` and ``cpu_shared_set
+= 18-47`` split the 16 cores of CPUs 2-17: a guest with CPU 2 shares its core with the floating guests on CPU
 26. The sets ``2-9,26-33`` and ``10-25,34-47`` have the same numbers of CPUs, and split no core.
 """
 
@@ -35,8 +35,11 @@ def better_sets(dedicated: CpuSet, shared: CpuSet, topology: HostTopology) -> tu
     ours = dedicated | shared
     by_node: dict[int | None, list[CpuSet]] = defaultdict(list)
     for threads in split_cores(dedicated, shared, topology):
+        # Threads in neither set belong to the host, and stay there.
         by_node[topology.node_of(min(threads))].append(threads & ours)
     for cores in by_node.values():
+        # Split cores become dedicated as a whole until the node has as many dedicated CPUs as before. The
+        # other split cores become shared.
         missing = sum(len(threads & dedicated) for threads in cores)
         for threads in cores:
             dedicated = dedicated | threads if missing > 0 else dedicated - threads
@@ -79,8 +82,8 @@ def resolve_cpu_sets(options: CpuOptions, topology: HostTopology) -> CpuSets:
     - ``cpu_dedicated_set``: its CPUs are dedicated, and none is shared.
     - ``cpu_shared_set``: its CPUs are shared, and serve emulator threads.
     - ``vcpu_pin_set`` (deprecated): its CPUs are both dedicated and shared, and serve emulator threads.
-    - ``vcpu_pin_set`` with ``cpu_shared_set`` (deprecated): the CPUs of ``vcpu_pin_set`` are shared. Those of
-      ``cpu_shared_set`` serve emulator threads.
+    - ``vcpu_pin_set`` with ``cpu_shared_set`` (deprecated): the CPUs of ``vcpu_pin_set`` are shared. The CPUs
+      of ``cpu_shared_set`` serve emulator threads.
 
     :raises ConfigError: the options contradict each other or the host. The message names options and CPUs.
     """
@@ -98,6 +101,7 @@ def resolve_cpu_sets(options: CpuOptions, topology: HostTopology) -> CpuSets:
         raise ConfigError(
             "[compute] cpu_dedicated_set and [DEFAULT] vcpu_pin_set are both set: unset vcpu_pin_set"
         )
+    # Offline CPUs count here, too: they may come online while the agent runs.
     if named_dedicated is not None and shared is not None and (both := named_dedicated & shared):
         raise ConfigError(
             f"[compute] cpu_dedicated_set and cpu_shared_set overlap: both name {named_cpus(both)}"
@@ -126,6 +130,7 @@ def resolve_cpu_sets(options: CpuOptions, topology: HostTopology) -> CpuSets:
             warnings=tuple(warnings),
         )
     if dedicated is None and shared is None:
+        # Nova, too, uses all CPUs for VCPU if no option names any.
         shared = topology.online
     if split := split_warning(dedicated or nothing, shared or nothing, topology):
         warnings.append(split)
@@ -142,7 +147,7 @@ def resolve_cpu_sets(options: CpuOptions, topology: HostTopology) -> CpuSets:
 def _cpus(
     option: str, text: str | None, topology: HostTopology, may_be_offline: bool = False
 ) -> frozenset[int] | None:
-    """The CPUs of an option; None if it is not set.
+    """The CPUs that an option names; None if the option is not set.
 
     :raises ConfigError: a CPU is absent, or offline where it must not be.
     """

@@ -1,8 +1,8 @@
 """Providers of PCI devices, each below the provider of its NUMA node. Pure functions.
 
 Names, resource classes and traits are those of Nova's reports (``[pci] report_in_placement``), so that Nova's
-aliases match. Nova has these providers below the root. Here they are below NUMA nodes, so that a query can
-join a device with CPUs and memory of its node by ``same_subtree``. Virtual functions are counted on the
+aliases match. Nova has these providers below the root. The agent's providers are below NUMA nodes, so a query
+can join a device with CPUs and memory of its node by ``same_subtree``. Virtual functions are counted on the
 provider of their physical function.
 """
 
@@ -37,7 +37,7 @@ PCIE_ROOT: Final = "CUSTOM_PCIE_ROOT"
 """The trait of a provider that stands for a root complex and has the devices below it."""
 
 _SHOWN: Final = 5
-"""The most addresses that a sentence names."""
+"""Maximum number of addresses that a sentence names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,8 @@ def offer_devices(specs: Sequence[DeviceSpec], devices: Iterable[PciDevice]) -> 
     """Decide which devices the host offers, with their resource classes and amounts.
 
     If the entries select a physical function and one of its virtual functions, the card is left out with a
-    warning, because it would count twice. It is also left out if its virtual functions differ in class or
-    traits, because they have one provider.
+    warning, because it would count twice. A card is also left out if its virtual functions differ in class or
+    traits, because one provider stands for all of them.
 
     :param specs: the entries of ``[pci] device_spec``.
     :param devices: the devices of the host.
@@ -165,9 +165,9 @@ def with_devices(
 ) -> tuple[ProviderTree, tuple[str, ...]]:
     """Add the providers of devices to a tree.
 
-    A device is below the provider of its NUMA node. It is below the root if the tree has no such provider, or
-    the kernel does not show the node. Between them is a provider for each switch or root complex that several
-    cards share.
+    A device is below the provider of its NUMA node. A device is below the root if the tree has no such
+    provider, or the kernel does not show the node. Between them is a provider for each switch or root complex
+    that several cards share.
 
     :return: the tree, and sentences about devices without a node.
     :raises ConfigError: the name of the root is so long that an address does not fit after it.

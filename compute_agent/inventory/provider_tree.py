@@ -25,7 +25,7 @@ FIELDS: Final[tuple[Field, ...]] = ("reserved", "allocation_ratio")
 
 
 NAME_LIMIT: Final = 200
-"""The most characters in the name of a provider (Placement API, POST /resource_providers)."""
+"""Maximum number of characters in the name of a provider (Placement API, POST /resource_providers)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def nodes_below(root: ProviderNode, parent: ProviderNode) -> frozenset[int]:
 
 def child_uuid(root_uuid: str, zone: str) -> str:
     """The uuid of the provider of a zone (``NUMA_0``, ``L3_2``), which is the same at each start."""
-    # Derived from the zone and not from the provider's name, so that a renamed host keeps its providers.
+    # The uuid depends on the zone and not on the provider's name, so that a renamed host keeps its providers.
     return str(uuid.uuid5(uuid.UUID(root_uuid), zone))
 
 
@@ -169,7 +169,7 @@ class IdentityError(Exception):
 
 
 def load_or_create(state_path: Path) -> str:
-    """The uuid in ``state_path``, which is created if it is missing. Concurrent callers get the same one.
+    """The uuid in ``state_path``, which is created if it is missing. Concurrent callers get the same uuid.
 
     An operator may write a uuid into the file before the first start.
 

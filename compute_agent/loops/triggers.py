@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from compute_agent.drivers.base import GuestThreads
@@ -28,7 +29,7 @@ from compute_agent.throttling.watermarks.breaches import Streaks
 from compute_agent.throttling.watermarks.schedule import WeekMoment, local_moment
 from compute_agent.throttling.watermarks.sections import WatermarkRules
 from compute_agent.throttling.watermarks.state import WatermarkState
-from compute_agent.usage.rounds import CacheReader
+from compute_agent.usage.rounds import CacheReader, OversoldReader, SourceReader
 from compute_agent.usage.snapshot import UsageSnapshot
 from compute_agent.usage.subjects import CacheAllotments, SubjectFactory, open_allotments
 
@@ -88,6 +89,8 @@ class WatermarkLoop:
         root: str = "/",
         cache: CacheReader | None = None,
         cache_allotments: CacheAllotments | None = None,
+        read_source: SourceReader = lambda name: None,
+        read_oversold: OversoldReader = lambda resource_class: None,
         moment: Callable[[], WeekMoment] = local_moment,
     ) -> None:
         """Prepare the loop, and pass the limits that a former agent saved to the arbiter.
@@ -95,6 +98,8 @@ class WatermarkLoop:
         :param root: the folder that contains ``proc``.
         :param cache: reads the counters of caches; None: caches are not measured.
         :param cache_allotments: the allotments of caches and bandwidth; None: these cannot be limited.
+        :param read_source: returns the last value of a metric from a source outside the kernel, by its name.
+        :param read_oversold: returns the reclaimed amount that guests hold beyond the present offers.
         :param moment: returns the present minute of the week.
         """
         self._moment = moment
@@ -103,10 +108,9 @@ class WatermarkLoop:
         self._executor = executor
         self._arbiter = arbiter
         self._evictions = evictions
-        self._root = root
-        self._cache = cache
+        self._new_sampler = partial(MetricSampler, root, cache, read_source, read_oversold)
         self._subjects = SubjectFactory(driver, cache_allotments)
-        self._sampler = MetricSampler(root, cache)
+        self._sampler = self._new_sampler()
         self._trigger = WatermarkTrigger(
             settings.rules, file.state.watermarks, executor, file.keep_watermarks
         )
@@ -164,7 +168,7 @@ class WatermarkLoop:
 
     def _renew_sampler(self) -> None:
         # A new sampler, because rates since the last round before a pause would be means over the pause.
-        self._sampler = MetricSampler(self._root, self._cache)
+        self._sampler = self._new_sampler()
 
     def is_needed(self) -> bool:
         """Whether a round is needed: there are watermarks, or limits, evictions or the switch to undo."""

@@ -34,7 +34,7 @@ _NO_GUESTS: Final = frozenset({SYSTEM, SUM})
 class ZoneReading:
     """The use of a zone since the last reading, in cores.
 
-    :ivar time: seconds since the epoch.
+    :ivar time: the time of the reading in seconds since the epoch.
     :ivar total: the use of all others together.
     :ivar guests: the use of each guest by uuid, and of the system by :data:`SYSTEM` if it is known.
     """
@@ -114,7 +114,7 @@ class ZoneHistory:
         if SYSTEM not in present and SYSTEM in hour:
             present[SYSTEM] = hour[SYSTEM]
         peaks = kept.peaks
-        # Copied only if a guest has ended, because this runs for each zone in each minute.
+        # This runs for each zone in each minute, so the mapping is copied only if a guest has ended.
         if not peaks.keys() <= guests.keys() | _NO_GUESTS:
             peaks = {uuid: one for uuid, one in peaks.items() if uuid in guests or uuid in _NO_GUESTS}
         return ZoneHistory(
@@ -163,7 +163,7 @@ def percentile_of(values: tuple[float, ...], percentile: float) -> float:
 
 def spread_of(values: tuple[float, ...]) -> UseSpread:
     """The mean and standard deviation of at least one value."""
-    # Not by the module statistics, which is exact but thirty times slower.
+    # The module statistics is exact, but thirty times slower.
     mean = sum(values) / len(values)
     # Rounding may make the difference negative.
     return UseSpread(mean, math.sqrt(max(0.0, sum(map(mul, values, values)) / len(values) - mean * mean)))
@@ -296,7 +296,7 @@ def estimate_use(
     :param history: the history of the zone.
     :param entitlements: the cores that each guest of the zone may use, by uuid.
     :param capacity: the shared CPUs of the zone.
-    :param time: seconds since the epoch.
+    :param time: the present time in seconds since the epoch.
     """
     if untold := _unknown_reason(history, time):
         return UseEstimate(capacity, limits, untold=untold)

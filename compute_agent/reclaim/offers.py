@@ -46,7 +46,7 @@ class CapacityOffer:
 
     :ivar published: the promised number of whole CPUs.
     :ivar level: the cores that could be promised, at ``time``.
-    :ivar time: seconds since the epoch.
+    :ivar time: the time of the offer in seconds since the epoch.
     :ivar above_since: the time since which a larger amount could be published; 0: no larger amount could be.
     :ivar above: the smallest amount that could have been published since then.
     """
@@ -62,7 +62,7 @@ class CapacityOffer:
 
         :param left: the cores that the others leave unused.
         :param capacity: the shared CPUs of the zone.
-        :param time: seconds since the epoch.
+        :param time: the present time in seconds since the epoch.
         :param growth: the part of the capacity by which the offer can grow at most.
         """
         elapsed = max(0.0, time - self.time) if self.time else 0.0
@@ -124,9 +124,9 @@ class HeldBackShare:
     def after_breaches(self, missing: float, times: int, time: float) -> HeldBackShare:
         """The share after one more reading.
 
-        :param missing: the most promised CPUs that were missing.
+        :param missing: the highest number of promised CPUs that were missing.
         :param times: the number of promises that were broken since the last reading.
-        :param time: seconds since the epoch.
+        :param time: the present time in seconds since the epoch.
         """
         passed = min(max(0.0, time - self.time), MAX_STEP_SECONDS) if self.time else 0.0
         remaining = max(0.0, self.remaining - passed)
@@ -142,7 +142,10 @@ class HeldBackShare:
         return min(capacity, max(self.cpus, LEAST * capacity)) if self.remaining else 0.0
 
     def in_words(self, capacity: float) -> Iterator[tuple[str, float]]:
-        """The held back share as a term: a phrase and its cores. There is none if nothing is held back."""
+        """The held back share as a term: a phrase and its cores.
+
+        Nothing is yielded if no share is held back.
+        """
         if self.remaining:
             hours, times = self.remaining / 3600, "once" if self.count == 1 else f"{self.count} times"
             yield (

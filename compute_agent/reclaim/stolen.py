@@ -79,7 +79,7 @@ class StolenReserve:
 
         :param part: the stolen part of the CPUs' time, 0 to 1; None: not known.
         :param cpus: the number of CPUs of the zone.
-        :param time: seconds since the epoch.
+        :param time: the present time in seconds since the epoch.
         """
         kept = tuple(one for one in self.readings if 0 <= time - one[0] < WINDOW_SECONDS)
         if part is not None:

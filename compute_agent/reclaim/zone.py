@@ -1,7 +1,7 @@
 """The use of a zone between two reads of the host and its guests. Pure functions.
 
-Memory is handled with the same functions as CPUs. Then NUMA nodes take the place of CPUs, and MiB that of
-cores.
+Memory is handled with the same functions as CPUs. For memory, NUMA nodes take the place of CPUs, and MiB the
+place of cores.
 
 A guest needs its working set. That is its memory without files that were not read lately (``inactive_file``
 of memory.stat, see the kernel's Documentation/admin-guide/cgroup-v2.rst), because the kernel reclaims these
@@ -43,11 +43,11 @@ class GuestUse:
 class HostUse:
     """One read of the host and its guests, with the use since the read before.
 
-    :ivar time: seconds since the epoch.
+    :ivar time: the time of the read in seconds since the epoch.
     :ivar busy: the part of the time in which each CPU was busy, 0 to 1.
     :ivar guests: the running guests.
     :ivar left: whether guests have ended since the read before.
-    :ivar reclaimed_left: whether guests on reclaimed capacity were among them.
+    :ivar reclaimed_left: whether guests on reclaimed capacity have ended since the read before.
     :ivar stolen: the part of the time in which a hypervisor ran other machines, 0 to 1, by CPU.
     """
 
@@ -60,7 +60,7 @@ class HostUse:
 
 
 def read_zone(use: HostUse, shared: frozenset[int]) -> ZoneReading | None:
-    """The others' use of the ``shared`` CPUs of a zone; None if it is not known.
+    """The use of the ``shared`` CPUs of a zone by guests and the system; None if the use is not known.
 
     The use of a guest counts in equal parts on all CPUs on which it may run, unless ``parts`` are known. The
     rest of the busy time is the system's.
@@ -183,8 +183,8 @@ def _read_kib(text: str, *names: str) -> list[int]:
 def memory_entitlements(guests: Iterable[GuestUse], nodes: frozenset[int]) -> dict[str, float]:
     """The memory that each guest not on reclaimed capacity may use on some nodes, in MiB, by uuid.
 
-    It is at least the guest's present memory there, which may stay after the guest was assigned to other
-    nodes.
+    The amount is at least the guest's present memory on the nodes, which may stay there after the guest was
+    assigned to other nodes.
     """
     found = {
         guest.uuid: max(

@@ -20,5 +20,5 @@ Order of calls
     own. So after a crash between these steps the agent still knows all of its parts.
 
 Plans, reshapes and decisions of the audit are pure functions. ``loops``, ``agent`` and ``cmd`` import this
-package. It imports ``inventory``, ``host`` and ``model``, and no driver.
+package. The package imports ``inventory``, ``host`` and ``model``, and no driver.
 """

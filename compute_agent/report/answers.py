@@ -55,7 +55,10 @@ _AS_WHOM: Final = (
 
 
 class CredentialsError(PlacementError):
-    """Placement refuses the credentials of ``[placement]`` (401, 403). Only an operator can change this."""
+    """Placement refuses the credentials of ``[placement]`` (401, 403).
+
+    Only an operator can correct the cause.
+    """
 
     def __init__(self, method: str, url: str, detail: str, **answer: Any) -> None:
         super().__init__(method, url, detail, **answer)
@@ -63,7 +66,10 @@ class CredentialsError(PlacementError):
 
 
 class OptionsError(CredentialsError):
-    """The options of ``[placement]`` cannot be used to reach Placement. Only an operator can change this."""
+    """The options of ``[placement]`` cannot be used to reach Placement.
+
+    Only an operator can correct the cause.
+    """
 
     def __init__(self, detail: str) -> None:
         super().__init__("", "", detail)
@@ -142,7 +148,7 @@ class MaybeNull:
 def check_shape(document: Any, shape: Any, place: str = "the answer") -> None:
     """Check that a document has a shape.
 
-    :param shape: see the document of this module.
+    :param shape: the required form of the answer, as the module's docstring defines it.
     :param place: the name of the document in errors.
     :raises BadAnswerError: a value is missing or has another type.
     """

@@ -21,8 +21,9 @@ Matching
     the guest. The claim then has to suit the CPUs on which the guest runs, and its owner or type has to be
     known and right.
 
-    Guests of one flavor that move at the same time cannot be told apart. This does no harm: their claims are
-    equal, and each guest gets one. When a claim disappears, the guest that still runs gets another one.
+    Guests of one flavor that move at the same time cannot be told apart. A wrong pair does no harm: their
+    claims are equal, and each guest gets one. When a claim disappears, the guest that still runs gets another
+    claim.
 
 Invariants
     - A claim belongs to at most one guest.
@@ -77,7 +78,7 @@ class MovedGuest:
 class MigrationClaim:
     """The allocation here of a consumer without a guest on this host.
 
-    :ivar consumer_type: None if Placement has no consumer types.
+    :ivar consumer_type: the type of the consumer; None if Placement has no consumer types.
     :ivar new: whether the claim was absent from the last listing.
     """
 
@@ -105,7 +106,7 @@ def resolve_holdings(
             found[guest.uuid] = GuestHolding(guest.own)
         # A known migration keeps its claim: another match could swap the claims of equal guests.
         elif guest.migration in free:
-            # Removed from the free claims, because a claim belongs to one guest only.
+            # A claim belongs to one guest only, so it is no longer free.
             found[guest.uuid] = GuestHolding(
                 free.pop(guest.migration).allocation, GuestMigration(guest.migration)
             )
@@ -126,7 +127,7 @@ def resolve_holdings(
 def _options(guest: MovedGuest, claims: Iterable[MigrationClaim]) -> list[str]:
     """The consumers that may be the migration of a guest, the likeliest first."""
     likely = [claim for claim in claims if _may_be(guest, claim)]
-    # Sorted by consumer at last, so that each audit finds the same order.
+    # The consumer decides between equal claims, so that each audit finds the same order.
     likely.sort(key=lambda claim: (not _is_known_to_be(guest, claim), claim.consumer))
     return [claim.consumer for claim in likely]
 
@@ -496,7 +497,7 @@ def decide_deletion(
 ) -> Decision:
     """Decide whether an allocation without a guest is deleted now.
 
-    :param age: seconds for which the consumer is known to have had no guest.
+    :param age: the seconds for which the consumer is known to have had no guest.
     """
     # Another program is changing the consumer. Its next request would undo a deletion, or overwrite an
     # amount.

@@ -75,7 +75,7 @@ class FreeCapacity:
     ) -> dict[str, dict[str, int]] | str:
         """Find providers for the amounts of a consumer without a running guest.
 
-        One zone gets everything if it has enough; zones with more CPUs of ``origin`` are tried first.
+        All amounts are in one zone if a zone has enough. Zones with more CPUs of ``origin`` are tried first.
         Otherwise the amounts are divided, near ``origin``.
 
         :param origin: the CPUs of the consumer's present providers.
@@ -117,7 +117,7 @@ class FreeCapacity:
         inventory = self._inventories.get(uuid, {}).get(name)
         if inventory is None:
             return 0  # derived, and not reported yet
-        # Rounded down to an integer, as in Placement.
+        # Placement, too, rounds the capacity down to an integer.
         capacity = int((inventory.total - inventory.reserved) * inventory.allocation_ratio)
         mine = has.get(uuid, {}).get(name, 0)
         # max_unit limits the whole allocation of a consumer on a provider. The capacity may be below the use,

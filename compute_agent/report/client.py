@@ -1,8 +1,8 @@
 """A client of the Placement REST API.
 
-It has one method for each request that the agent sends (https://docs.openstack.org/api-ref/placement/).
-Answers are returned as plain dataclasses and mappings. Each failure is a
-:class:`~compute_agent.report.answers.PlacementError`.
+The client has one method for each request that the agent sends
+(https://docs.openstack.org/api-ref/placement/). Answers are returned as plain dataclasses and mappings. Each
+failure is a :class:`~compute_agent.report.answers.PlacementError`.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class ExpiringClaim:
     """A claim that expires.
 
     :ivar generation: the generation of its consumer.
-    :ivar seconds: the seconds until it expires.
+    :ivar seconds: the seconds until the claim expires.
     """
 
     generation: int

@@ -1,9 +1,9 @@
 """PCI devices in reports: devices of other programs, devices that are gone, and used devices. Pure functions.
 
-nova-compute reports its devices (``[pci] report_in_placement``) below its root provider. It uses the trait
-``COMPUTE_MANAGED_PCI_DEVICE`` and the same names of providers as the agent. Names are unique in Placement, so
-a device never has two providers. nova-compute takes over a provider that has the name of its device
-(nova/compute/pci_placement_translator.py).
+nova-compute reports its devices (``[pci] report_in_placement``) below its root provider. nova-compute marks
+their providers with the trait ``COMPUTE_MANAGED_PCI_DEVICE``, and names providers as the agent does. Names
+are unique in Placement, so a device never has two providers. nova-compute takes over a provider that has the
+name of its device (nova/compute/pci_placement_translator.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HeldAmount = Callable[[str, str], int]
 """Returns the amount that consumers hold, for the uuid of a provider and a resource class."""
 
 _SHOWN: Final = 5
-"""The most addresses that a sentence names."""
+"""Maximum number of addresses that a sentence names."""
 
 
 def without_foreign_devices(

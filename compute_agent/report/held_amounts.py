@@ -7,8 +7,8 @@ Each reason has a pure function:
   inventory of ``MEMORY_MB`` shrinks to the rest, but not below the held amount. Huge pages in held memory are
   reserved until guests give the memory back.
 - CPUs move to another pool while guests hold them (:func:`keep_held_cpus`). Pools and the rest of a zone
-  share the CPUs of the zone. If guests hold more CPUs of a pool than it has now, they run on CPUs of other
-  pools. These pools reserve the same number until guests give CPUs back.
+  share the CPUs of the zone. If guests hold more CPUs of a pool than it has now, the surplus is reserved in
+  other pools until guests give CPUs back.
 - The configuration withholds units (:func:`keep_withheld`), or a provider file no longer adds a resource
   class.
 
@@ -76,8 +76,8 @@ def _with_memory(
     found = dict(node.inventories)
     found[MEMORY] = replace(own, total=needed, max_unit=needed)
     for size, name in _page_sizes(node).items():
-        # Rounded up: a page that is partly held cannot be offered. Small pages first, because rounding them
-        # loses less.
+        # A page that is partly held cannot be offered, so the number is rounded up. Small pages come first,
+        # because rounding them loses less.
         pages = min(-(-missing_kib // size), found[name].total - found[name].reserved)
         found[name] = replace(found[name], reserved=found[name].reserved + pages)
         missing_kib, reserved = max(0, missing_kib - pages * size), reserved + pages

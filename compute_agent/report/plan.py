@@ -357,8 +357,8 @@ def _plan_steps(
             yield UpdateProvider(node.uuid, node.name, node.parent)
         current[node.uuid] = has
 
-    # After the updates, which move providers away from former parents: Placement deletes no provider with
-    # children.
+    # Deletions come after the updates, which move providers away from former parents: Placement deletes no
+    # provider with children.
     yield from plan_deletions(reported, owned, derived)
     shrinking: list[Action] = []
     growing: list[Action] = []
@@ -505,7 +505,7 @@ def assume_ownership(
 ) -> Ownership:
     """``owned`` with assumed entries for further providers of the tree.
 
-    This is needed after the loss of the state file.
+    The assumption is needed after the loss of the state file, which has the agent's own names.
 
     The agent's classes and the derived traits that such a provider has in Placement count as the agent's own.
     """
@@ -525,9 +525,9 @@ def ownership_before(
 ) -> Ownership:
     """The parts that may become the agent's own while a plan is sent.
 
-    They are saved before the first request, so that after a crash no part of the agent counts as foreign. A
-    trait that another program has already set stays foreign. Beside nova-compute no part of its root provider
-    is ever the agent's.
+    The caller saves these parts before the first request. Otherwise a part of the agent could count as
+    foreign after a crash. A trait that another program has already set stays foreign. Beside nova-compute no
+    part of its root provider is ever the agent's.
     """
     claims: dict[str, OwnedNames] = dict(owned)
     if derived.beside:
@@ -549,7 +549,7 @@ def ownership_after(
 ) -> Ownership:
     """The agent's own parts after Placement shows ``reported``.
 
-    These are the claimed parts that are derived or still present.
+    The result has the parts of ``claims`` that are derived or still present.
 
     :param claims: the result of :func:`ownership_before`.
     """

@@ -87,7 +87,7 @@ def owner_of(shape: str | None, last: NovaRoot | None = None, decided: bool = Tr
 class RootMissingError(PlacementError):
     """nova-compute owns the root but has not created it yet, or has deleted it.
 
-    The agent cannot report without it.
+    The agent cannot report without the root.
     """
 
     def __init__(self, detail: str) -> None:

@@ -4,8 +4,8 @@ The module is separate because it imports the optional packages of OpenTelemetry
 only for ``[tracing] enabled``. No report waits for the collector: ended spans go into a queue of limited
 length, which another thread sends.
 
-A span contains the method, path, status and id of a request. It contains no query, body, header or text of an
-error.
+A span contains the method, path, status and id of a request. A span contains no query, body, header or text
+of an error.
 """
 
 from __future__ import annotations
@@ -37,11 +37,13 @@ LAST_SPANS_THREAD: Final = ThreadSpec(
 )
 
 _MAX_QUEUE: Final = 2048
-"""The most ended spans that wait for the collector. Further spans are dropped, with a line in the log."""
+"""Maximum number of ended spans that wait for the collector. Further spans are dropped, with a line in the
+log.
+"""
 _EXPORT_TIMEOUT: Final = 5.0
-"""The most seconds for sending a batch of spans, retries included."""
+"""Maximum number of seconds for sending a batch of spans, with retries."""
 _FLUSH_TIMEOUT: Final = 2.0
-"""The most seconds for which the end of the process waits for the last spans."""
+"""Maximum number of seconds for which the end of the process waits for the last spans."""
 
 
 class RequestTracing:

@@ -30,7 +30,7 @@ class BandwidthUnknownError(ValueError):
 
 def round_up_to_step(value: float, minimum: int, step: int) -> int:
     """The smallest ``minimum + N * step`` that is at least ``value``."""
-    # Rounded up as in the kernel, so that a guest gets at least the requested bandwidth.
+    # The kernel, too, rounds up, so that a guest gets at least the requested bandwidth.
     return minimum + max(0, math.ceil((value - minimum) / step)) * step
 
 
@@ -181,7 +181,8 @@ class AmdCodec:
 
     def _full_units(self, domain: int) -> float:
         maximum = self._control.maximum[domain]
-        # Limited to the hardware's maximum: otherwise percents below 100 could mean the full bandwidth, too.
+        # The value is at most the hardware's maximum: otherwise percents below 100 could mean the full
+        # bandwidth, too.
         return maximum if self._gbps is None else min(maximum, self._gbps * UNITS_PER_GB)
 
 

@@ -1,4 +1,4 @@
-"""The files of a resctrl mount. This module alone reads and writes them."""
+"""The files of a resctrl mount. No other module reads or writes these files."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ResctrlFilesystem:
         :raises ResctrlError: the file cannot be read.
         """
         try:
-            # Unbuffered, because the file is read once and as a whole.
+            # The file is read once and as a whole, so it needs no buffer.
             with open(f"{self._folder}/{path}", "rb", buffering=0) as file:
                 return file.readall().decode(errors="replace")
         except OSError as error:
@@ -60,7 +60,7 @@ class ResctrlFilesystem:
     def read_optional(self, path: str) -> str | None:
         """The text of a file without surrounding blanks.
 
-        None if it cannot be read, as on kernels that lack it.
+        None if the file cannot be read, as on kernels that lack it.
         """
         try:
             return self.read_file(path).strip()
@@ -73,7 +73,7 @@ class ResctrlFilesystem:
         :raises ResctrlError: the kernel refuses the text.
         """
         try:
-            # Without O_CREAT, so that a wrong path is an error and makes no file.
+            # The flag O_CREAT is left out, so that a wrong path is an error and makes no file.
             handle = os.open(self.root / path, os.O_WRONLY)
         except OSError as error:
             raise self._make_error(error, path) from error
@@ -89,7 +89,7 @@ class ResctrlFilesystem:
     def make_folder(self, path: str) -> None:
         """Make the folder of a group.
 
-        :raises ResctrlError: the kernel refuses it.
+        :raises ResctrlError: the kernel refuses the write.
         """
         before = self._read_status()
         try:
@@ -101,7 +101,7 @@ class ResctrlFilesystem:
     def remove_folder(self, path: str) -> None:
         """Remove the folder of a group. The kernel moves its tasks to the group above it.
 
-        :raises ResctrlError: the kernel refuses it.
+        :raises ResctrlError: the kernel refuses the removal.
         """
         try:
             (self.root / path).rmdir()

@@ -62,8 +62,8 @@ CounterKey = tuple[int, str]
 class CounterSample:
     """The values of the counters of a group at one time.
 
-    :ivar time: monotonic seconds.
-    :ivar values: numbers, or the reason why there is none.
+    :ivar time: the time of the reading in monotonic seconds.
+    :ivar values: the numbers that were read; in place of a missing number, the reason.
     """
 
     time: float
@@ -121,7 +121,9 @@ def counter_increase(before: CounterValue | None, now: CounterValue | None) -> i
 
 
 class BandwidthTotals:
-    """Totals of bandwidth counters for metrics. They only grow, even if the kernel's counters wrap or reset.
+    """Totals of bandwidth counters for metrics.
+
+    The totals only grow, even if the kernel's counters wrap or reset.
 
     A reading without a number is skipped, and the next number is compared with the last number.
 
@@ -163,14 +165,14 @@ class BandwidthTotals:
 
 @dataclass(frozen=True, slots=True)
 class MonitoredGroup:
-    """A guest or class that is to be monitored.
+    """The subject of monitoring: a guest or class, for which monitoring is wanted.
 
     :ivar name: the name of the guest or class.
-    :ivar is_class: whether it is a class.
+    :ivar is_class: whether the subject is a class of guests.
     :ivar priority: guests of higher priority are monitored first.
-    :ivar own_group: whether it has a control group of its own, which has an RMID already.
-    :ivar monitored: whether it has a monitoring group now, which it keeps before others of its priority get
-        one.
+    :ivar own_group: whether the subject has a control group of its own, which already has an RMID.
+    :ivar monitored: whether the subject has a monitoring group now. It keeps this group before others of its
+        priority get one.
     """
 
     name: str
@@ -218,8 +220,7 @@ def choose_monitored(free_rmids: int, wanted: Iterable[MonitoredGroup]) -> Seque
     for one in order:
         if not one.own_group:
             if free_rmids <= 0:
-                # Not the end of the loop: a later guest may have a control group of its own, which costs no
-                # RMID.
+                # The loop goes on: a later guest may have a control group of its own, which costs no RMID.
                 continue
             free_rmids -= 1
         chosen.append(one.name)
@@ -234,7 +235,8 @@ def monitoring_changes(
     Groups are removed first, because that frees RMIDs.
 
     :param wanted: the control group of each monitoring group, by its name.
-    :param ours: returns whether a monitoring group belongs to the agent, by its name. All others stay.
+    :param ours: returns whether a monitoring group belongs to the agent, by its name. Groups of other
+        programs stay.
     """
     there = {(group.name, name) for group in present.groups.values() for name in group.monitoring_groups}
     should = {(group, name) for name, group in wanted.items()}
@@ -293,7 +295,7 @@ def descriptors_to_keep() -> int:
     """The number of counter files that may stay open: half of the process's limit."""
     # The other half is left for sockets, the state file and libvirt.
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Without a limit, a number far above the counters of any host.
+    # If the process has no limit, the result is a number far above the counters of any host.
     return 1 << 16 if soft == resource.RLIM_INFINITY else soft // 2
 
 
@@ -308,7 +310,7 @@ class CounterFiles:
     ) -> None:
         """Keep at most ``keep`` files open; all others are opened for each reading.
 
-        :param keep: None: half of the process's limit.
+        :param keep: the maximum number of files that stay open; None: half of the process's limit.
         :param place: moves the thread near each cache that is read; None: the thread is not moved.
         """
         self._files = files
@@ -388,7 +390,7 @@ class CounterFiles:
                 match = re.fullmatch(r"mon_L3_([0-9]+)", name)
                 for event in EVENTS if match else ():
                     path = str(self._files.root / folder / name / event)
-                    # Without a match there are no events; the second check is for the type checker.
+                    # If the first check fails, there are no events; the second check is for the type checker.
                     if not match or not os.path.exists(path):
                         continue
                     if self._spare > 0:
@@ -397,7 +399,7 @@ class CounterFiles:
                     else:
                         found[int(match[1]), event] = path
         finally:
-            # Stored even after an error, so that forget_group() closes what is open.
+            # The files are stored even after an error, so that forget_group() closes those that are open.
             caches = {cache for cache, _ in found}
             self._groups[group] = _OpenCounters({cache: _of_cache(found, cache) for cache in caches})
         # A group may have no counters; only a missing group is an error.
@@ -476,7 +478,7 @@ def plan_assignments(
     :param held: the counters that groups in ``order`` have. Counters of other groups are not changed.
     """
     left = dict(available)
-    # Planned as if all counters were free; a counter that stays where it is becomes no change below.
+    # The plan starts as if all counters were free. A counter that stays where it is becomes no change below.
     for slots in held.values():
         for cache, _ in slots:
             left[cache] = left.get(cache, 0) + 1
@@ -506,7 +508,7 @@ def plan_assignments(
 def apply_assignment(files: ResctrlFilesystem, one: CounterAssignment) -> None:
     """Assign or release one counter.
 
-    :raises ResctrlError: the kernel refuses it.
+    :raises ResctrlError: the kernel refuses the change.
     """
     cache, event = one.slot
     state = ASSIGNED if one.assign else FREE

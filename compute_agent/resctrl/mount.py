@@ -61,7 +61,7 @@ class ResctrlMount:
 
 
 class NoMountError(Exception):
-    """There is no usable resctrl filesystem. The text is the reason, for one line of the log."""
+    """The host has no usable resctrl filesystem. The text is the reason, for one line of the log."""
 
 
 def open_mount(root: Path = Path("/"), mount: bool = False, options: str = "") -> ResctrlMount:
@@ -89,7 +89,10 @@ def open_mount(root: Path = Path("/"), mount: bool = False, options: str = "") -
 
 
 def is_supported(root: Path) -> bool:
-    """Whether the kernel has registered the filesystem. It does so only on hardware that it can control."""
+    """Whether the kernel has registered the filesystem.
+
+    The kernel registers it only on hardware that can be controlled.
+    """
     return any(line.split()[-1:] == ["resctrl"] for line in read_text(root / "proc/filesystems").splitlines())
 
 
@@ -112,7 +115,7 @@ def find_mount(root: Path) -> ResctrlMount | None:
 def make_mount(path: Path, options: str) -> None:
     """Mount resctrl with mount(2).
 
-    :raises NoMountError: the kernel refuses it; the text has its reason.
+    :raises NoMountError: the kernel refuses the mount; the text has its reason.
     """
     # Through libc, because Python's os module has no mount(), and a container may lack the command of
     # util-linux.
@@ -143,7 +146,7 @@ class ResctrlHandle:
     """A mount with its capabilities and the operator's choices.
 
     :ivar codec: converts bandwidths; None: bandwidth cannot be controlled.
-    :ivar writable: False for a captured tree.
+    :ivar writable: whether the agent may write the mount; False for a captured tree of another host.
     """
 
     files: ResctrlFilesystem

@@ -152,7 +152,7 @@ class _StepPlanner:
     def _shrunk_schemata(self, group: TargetGroup) -> Schemata:
         """The schemata of a group before the moves.
 
-        They have no more ways and bandwidth than the group has both now and at the end.
+        Before the moves a group has only the ways and the bandwidth that it has both now and at the end.
         """
         now = self.now.get(group.name)
         values = Schemata()
@@ -169,7 +169,7 @@ class _StepPlanner:
     def _transit_mask(self, group: TargetGroup, cache: int, now: Schemata | None) -> WayMask:
         """The mask of a group before the moves.
 
-        It is the mask nearest to the final one that overlaps with no way promised to another group.
+        The mask is the nearest to the final mask that contains no way promised to another group.
         """
         partition = self.host.partitions[cache]
         before = cache_mask(self.host.platform, now, cache) if now is not None else NO_WAYS

@@ -124,7 +124,7 @@ class ResctrlPlatform:
 
     @property
     def max_groups(self) -> int:
-        """The most control groups: each needs a CLOSID, and an RMID if the hardware monitors."""
+        """The maximum number of control groups. Each needs a CLOSID, and an RMID if the hardware monitors."""
         return min(self.closid_count, self.monitoring.rmids) if self.monitoring else self.closid_count
 
     @property
@@ -135,8 +135,8 @@ class ResctrlPlatform:
     def mb_domain(self, l3_id: int) -> int | None:
         """The bandwidth domain of an L3 cache; None if it is not known.
 
-        It is the domain with the same id. If there is none, it is the domain at the same position among the
-        domains, provided that there are as many domains as caches.
+        The domain has the same id as the cache. If there is none with this id, the domain at the same
+        position is meant, provided that there are as many domains as caches.
         """
         if self.mb is None:
             return None

@@ -44,7 +44,8 @@ class ShareSpec:
     """
 
     llc: WayRange | None = None
-    # Not part of the hash, because a mapping has none; equal shares are equal in the other fields anyway.
+    # A mapping has no hash, so this field is left out of it; equal shares are equal in the other fields
+    # anyway.
     llc_per_cache: Mapping[int, WayRange] = field(default_factory=dict, hash=False)
     mb: int | None = None
     mb_per_cache: Mapping[int, int] = field(default_factory=dict, hash=False)

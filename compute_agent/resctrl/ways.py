@@ -1,15 +1,15 @@
 """Partitions the ways of a cache, and assigns exclusive ways to groups.
 
 The partition divides a cache into the *pool*, which contains the ways for exclusive use, and the ways that
-all groups share. If masks may have no holes, the pool is one run of ways. Then each request for which the
-pool has enough free ways can be met by moving masks. A mask can be moved while its guest runs.
+all groups share. If masks may have no holes, the pool is one run of ways. In such a pool each request for
+which it has enough free ways can be met by moving masks. A mask can be moved while its guest runs.
 
 A *block* is the exclusive mask of one group, a run of ways. Free ways that lie apart are joined by as few
-moves of blocks as possible. The method is a search (A*) over the positions of the blocks. It estimates the
-remaining moves by the smallest number of blocks in any window of the wanted size. A move takes at most one
-block out of a window, so the estimate never exceeds the truth, and the first solution is a shortest one. To
-push all blocks aside always works, and the number of moves for that bounds the search. After each step no two
-exclusive masks overlap, and none is empty.
+moves of blocks as possible. The method is a search (A*) over the positions of the blocks. The search
+estimates the remaining moves by the smallest number of blocks in any window of the wanted size. A move takes
+at most one block out of a window, so the estimate never exceeds the truth, and the first solution is a
+shortest one. To push all blocks aside always works, and the number of moves for that bounds the search. After
+each step no two exclusive masks overlap, and none is empty.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from compute_agent.resctrl.schemata import MaskRules, WayMask
 NO_WAYS: Final = WayMask()
 
 MAX_STATES: Final = 20_000
-"""The most states that the search tries before it pushes all blocks aside instead; some tenths of a second.
+"""Maximum number of states that the search tries, which takes some tenths of a second. Then it pushes all
+blocks aside instead.
 """
 
 # The first way of each block, in the order of the owners' names. The block of the owner that needs ways, if
@@ -101,8 +102,8 @@ class _MoveSearch:
     def _in_the_way(self, state: _BlockPositions) -> int:
         """The estimate of remaining moves: the smallest number of blocks in any window of ``count`` ways."""
         windows = self.high - self.low - self.count + 1
-        # Counted in one pass over the blocks and not over each window, because this runs for each state.
-        # For each window, the number of blocks in it minus the number in the window below it.
+        # This runs for each state of the search, so the blocks are counted in one pass, and not again for
+        # each window. An entry is the difference between a window and the one below it.
         changes = [0] * (windows + 1)
         # The owner's block comes last and does not count, so there are more sizes than positions
         # (strict=False).
@@ -131,7 +132,7 @@ class _MoveSearch:
     def _push_aside(self) -> tuple[BlockMove, ...]:
         """Move the blocks below the owner's block down, and those above it up.
 
-        Then all free ways are next to the owner's block.
+        Afterwards all free ways are next to the owner's block.
 
         The block nearest to an end moves first, into free ways. If the owner has no block, all blocks move
         down.
@@ -205,7 +206,8 @@ class WayAssignment:
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
-# Cached: the search takes cubic time in the number of ways, and each resolution asks for the same few caches.
+# The search takes cubic time in the number of ways, and each resolution asks for the same few caches. So
+# results are cached.
 @functools.lru_cache(maxsize=64)
 def partition_ways(
     rules: MaskRules, shareable: WayMask, shared_ways: int, locked: WayMask = NO_WAYS
@@ -214,8 +216,8 @@ def partition_ways(
 
     At least ``min_bits`` adjacent ways stay shared, because a mask needs as many. The pool may be empty.
 
-    :param shareable: the ways that devices fill, too. They are never exclusive.
-    :param locked: the ways that foreign groups have locked. They are neither in the pool nor shared.
+    :param shareable: the ways that devices fill, too. Such ways never become exclusive to a group.
+    :param locked: the ways that foreign groups have locked. Locked ways are neither in the pool nor shared.
     """
     usable = rules.all_ways - locked
     spare = usable - shareable

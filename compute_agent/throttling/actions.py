@@ -31,11 +31,15 @@ class SwitchScheduling:
 
 @dataclass(frozen=True, slots=True)
 class EvictAction:
-    """The action to make a guest leave the host, because usage of ``metric`` exceeds ``watermark``."""
+    """The action to make a guest leave the host, because usage of ``metric`` exceeds ``watermark``.
+
+    ``grace`` is the number of seconds that the guest has to end; None: that of ``[qos]``.
+    """
 
     guest: str
     metric: str
     watermark: str
+    grace: float | None = None
 
     def __str__(self) -> str:
         return f"evict {self.guest} for {self.metric} ({self.watermark})"

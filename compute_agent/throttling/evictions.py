@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from compute_agent.drivers.base import RunningGuests
 from compute_agent.model.guest import Guest
@@ -61,6 +61,14 @@ The guest has left when the call returns. An exception has the reason why it sta
 """
 
 
+class UsualStop(Protocol):
+    """The agent's own way to make a guest leave."""
+
+    def __call__(self, uuid: str, grace: float | None = None) -> None:
+        """Make a guest leave within ``grace`` seconds; None for the usual ones."""
+        ...
+
+
 class GuestEvictor:
     """The evictions in progress, each in a thread of its own. Only one thread may call the methods.
 
@@ -68,7 +76,7 @@ class GuestEvictor:
     them again.
     """
 
-    def __init__(self, stop: StopGuest, give_back: Callable[[str], None]) -> None:
+    def __init__(self, stop: UsualStop, give_back: Callable[[str], None]) -> None:
         """``stop`` is the usual way to make a guest leave.
 
         ``give_back`` deletes the guest's allocation on this host. The call may be repeated, and waits as long
@@ -80,16 +88,17 @@ class GuestEvictor:
         self._running: set[str] = set()
         self._over: queue.SimpleQueue[tuple[str, Exception | None]] = queue.SimpleQueue()
 
-    def begin_eviction(self, guest: str, stop: StopGuest | None = None) -> None:
+    def begin_eviction(self, guest: str, stop: StopGuest | None = None, grace: float | None = None) -> None:
         """Begin the eviction of a guest; do nothing if it has begun already.
 
-        ``stop`` makes the guest leave in a way of its own; None: the usual way.
+        ``stop`` makes the guest leave in a way of its own; None: the usual way, within ``grace`` seconds.
         """
         if guest not in self._running:
             self._running.add(guest)
             # A thread that the agent does not wait for: the operator's command may hang, and Placement be
             # away.
-            run_aside(EVICTION_THREAD, partial(self._see_off, guest, stop or self._stop), f"-{guest}")
+            usual = self._stop if grace is None else partial(self._stop, grace=grace)
+            run_aside(EVICTION_THREAD, partial(self._see_off, guest, stop or usual), f"-{guest}")
 
     def finished_evictions(self) -> dict[str, Exception | None]:
         """The evictions that have ended since the last call, by uuid of the guest.
@@ -145,9 +154,10 @@ class GuestEvictions:
         """End all waits. The next agent continues the evictions."""
         self._ended.set()
 
-    def stop_guest(self, uuid: str) -> None:
+    def stop_guest(self, uuid: str, grace: float | None = None) -> None:
         """Make a guest leave, and wait until it has left. A guest that does not run is no error.
 
+        :param grace: seconds that the guest has to end; None for ``[qos] evict_grace``.
         :raises EvictionFailedError: the guest still runs after the grace period, or the agent ends.
         :raises CommandFailedError: the operator's command failed.
         :raises DriverError: the driver could not stop the guest.
@@ -157,8 +167,9 @@ class GuestEvictions:
         if guest is None:
             return
         self._called[uuid] = str(guest)
+        grace = self._settings.evict_grace if grace is None else grace
         try:
-            self._ask_to_leave(guest)
+            self._ask_to_leave(guest, grace)
         # The error does not matter if the guest has ended all the same.
         except (DriverError, CommandFailedError) as error:
             if self._still_runs(guest):
@@ -169,7 +180,7 @@ class GuestEvictions:
                 guest,
                 error,
             )
-        deadline = time.monotonic() + self._settings.evict_grace
+        deadline = time.monotonic() + grace
         # A call without an error does not prove the end: a guest may ignore the request to shut down, and an
         # operator's command may do nothing.
         while self._still_runs(guest):
@@ -204,12 +215,12 @@ class GuestEvictions:
             pause = min(2 * pause, _MAX_PAUSE)
         LOG.warning("Guest %s was started again: it keeps its allocation", name)
 
-    def _ask_to_leave(self, guest: Guest) -> None:
-        settings = self._settings
-        if settings.evict_command is None:
-            self._driver.stop(guest, settings.evict_grace)
+    def _ask_to_leave(self, guest: Guest, grace: float) -> None:
+        command = self._settings.evict_command
+        if command is None:
+            self._driver.stop(guest, grace)
         else:
-            settings.evict_command(guest.uuid)
+            command(guest.uuid)
 
     def _remove_own_part(self, uuid: str, name: str) -> None:
         client = self._client

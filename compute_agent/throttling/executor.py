@@ -80,10 +80,10 @@ class LimitSetter(Protocol):
 class EvictionStarter(Protocol):
     """Starts evictions. :class:`compute_agent.throttling.evictions.GuestEvictor` implements it."""
 
-    def begin_eviction(self, guest: str, stop: StopGuest | None = None) -> None:
+    def begin_eviction(self, guest: str, stop: StopGuest | None = None, grace: float | None = None) -> None:
         """Begin the eviction of a guest; do nothing if it has begun already.
 
-        ``stop`` makes the guest leave; None: the agent's usual way.
+        ``stop`` makes the guest leave; None: the agent's usual way, within ``grace`` seconds.
         """
         ...
 
@@ -175,7 +175,7 @@ class ThrottleExecutor:
                 LOG.error("Guest %s cannot be throttled again: %s", subject, error)
         for eviction in evictions:
             LOG.info("The eviction of guest %s continues", self.telemetry.subject_of(eviction.guest))
-            self._begin_eviction(eviction.guest, eviction.metric)
+            self._begin_eviction(eviction.guest, eviction.metric, eviction.grace)
 
     def finished_evictions(self, pending: Iterable[PendingEviction]) -> Mapping[str, Exception | None]:
         """Report the evictions that have ended since the last call, and return them by uuid of the guest.
@@ -200,7 +200,7 @@ class ThrottleExecutor:
                 case SwitchScheduling():
                     self._switch_scheduling(action.off)
                 case EvictAction():
-                    self._begin_eviction(action.guest, action.metric)
+                    self._begin_eviction(action.guest, action.metric, action.grace)
                 case CaseDecision(what=CaseVerdict.ESCALATE):
                     self._begin_escalation(action)
                     return True  # reported when the command has ended
@@ -227,11 +227,11 @@ class ThrottleExecutor:
         else:
             self._arbiter.set_limit(owner, guest, knob, limit)
 
-    def _begin_eviction(self, guest: str, metric: str) -> None:
-        # A saved state may name a metric of a package that was removed since. The guest is then evicted in
-        # the agent's usual way.
+    def _begin_eviction(self, guest: str, metric: str, grace: float | None) -> None:
+        # A state may name a metric of a package that is not installed any more: its guest leaves the usual
+        # way.
         described = self._registry.get(metric)
-        self._evictor.begin_eviction(guest, described.evict if described else None)
+        self._evictor.begin_eviction(guest, described.evict if described else None, grace)
 
     def _begin_escalation(self, decision: CaseDecision) -> None:
         # In a thread of its own: a migration takes minutes, and the rounds of the trigger have to go on.

@@ -1,4 +1,4 @@
-"""Programs of the operator that evict a guest, or move it to another host."""
+"""Programs of the operator that evict a guest, move it to another host, or measure something."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from compute_agent.model.messages import printable_text
@@ -57,31 +57,39 @@ def guest_command(command: str, timeout: float) -> GuestCommand:
         raise ValueError("the command is empty")
 
     def run_command(guest: str) -> None:
-        try:
-            process = subprocess.Popen(
-                [*words, guest],
-                # A program that asks a question reads the end of the file, instead of waiting for ever.
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env={name: value for name, value in os.environ.items() if name in _PASSED_ON},
-                start_new_session=True,  # a process group of its own, so that killpg() ends its children, too
-            )
-        # The agent checks the program when it starts, but the file may have been removed since.
-        except OSError as error:
-            raise CommandFailedError(f"{words[0]} cannot be run: {error}") from error
-        with process:
-            try:
-                output = _last_output(process, time.monotonic() + timeout)
-            except subprocess.TimeoutExpired as error:
-                # Not only the process: a child that survives would keep the pipe open.
-                os.killpg(process.pid, signal.SIGKILL)
-                raise CommandFailedError(f"{words[0]} did not end within {timeout:g} seconds") from error
-        if process.returncode:
-            message = printable_text(" ".join(output.split())[-_MAX_MESSAGE:]) or "no message"
-            raise CommandFailedError(f"{words[0]} ended with {process.returncode}: {message}")
+        run_program((*words, guest), timeout)
 
     return run_command
+
+
+def run_program(words: Sequence[str], timeout: float) -> str:
+    """The last output of a program that ends with 0.
+
+    :raises CommandFailedError:
+    """
+    try:
+        process = subprocess.Popen(
+            words,
+            # A program that asks would wait for an answer for ever.
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={name: value for name, value in os.environ.items() if name in _PASSED_ON},
+            start_new_session=True,  # a group of its own, which can be killed as a whole
+        )
+    # Checked at the start as well, and the file may be gone since.
+    except OSError as error:
+        raise CommandFailedError(f"{words[0]} cannot be run: {error}") from error
+    with process:
+        try:
+            output = _last_output(process, time.monotonic() + timeout)
+        except subprocess.TimeoutExpired as error:
+            os.killpg(process.pid, signal.SIGKILL)  # with its children, which hold the pipe open as well
+            raise CommandFailedError(f"{words[0]} did not end within {timeout:g} seconds") from error
+    if process.returncode:
+        message = printable_text(" ".join(output.split())[-_MAX_MESSAGE:]) or "no message"
+        raise CommandFailedError(f"{words[0]} ended with {process.returncode}: {message}")
+    return output
 
 
 def _last_output(process: subprocess.Popen[bytes], deadline: float) -> str:

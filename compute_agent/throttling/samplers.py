@@ -24,6 +24,8 @@ from compute_agent.usage.rounds import (
     CacheReader,
     MeasuredGuest,
     MeasuringRound,
+    OversoldReader,
+    SourceReader,
     guest_cpu_use,
     parse_moved_bytes,
     pressure_share,
@@ -224,10 +226,18 @@ class MetricSampler:
     Only one thread may use it.
     """
 
-    def __init__(self, root: str = "/", cache: CacheReader | None = None) -> None:
+    def __init__(
+        self,
+        root: str = "/",
+        cache: CacheReader | None = None,
+        read_source: SourceReader = lambda name: None,
+        read_oversold: OversoldReader = lambda resource_class: None,
+    ) -> None:
         """``root`` is the folder that contains ``proc``; paths of guests' cgroups are not below it."""
         self._root = root
         self._cache = cache
+        self._read_source = read_source
+        self._read_oversold = read_oversold
         self._before: MeasuringRound | None = None
         self._missing: frozenset[str] = frozenset()
 
@@ -239,7 +249,7 @@ class MetricSampler:
         The snapshot lacks values that cannot be read. The log has a line when a metric becomes unreadable,
         and when it is readable again. Rates are means since the snapshot before, so the first one has none.
         """
-        now = MeasuringRound(time, self._root, subjects, self._cache)
+        now = MeasuringRound(time, self._root, subjects, self._cache, self._read_source, self._read_oversold)
         host: dict[MetricSeries, float] = {}
         capacity: dict[MetricSeries, float] = {}
         usage: dict[str, dict[MetricSeries, float]] = {subject.facts.uuid: {} for subject in subjects}

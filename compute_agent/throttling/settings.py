@@ -16,6 +16,7 @@ from compute_agent.throttling.interference.signals import SIGNALS, InterferenceW
 from compute_agent.throttling.levers import ThrottleSteps
 from compute_agent.throttling.watermarks.metrics import MetricRegistry
 from compute_agent.throttling.watermarks.sections import WatermarkRules, parse_watermarks, with_expressions
+from compute_agent.throttling.watermarks.sources import MetricSource, parse_sources, with_sources
 
 _ESCALATE_SECONDS: Final = 600.0
 """Seconds after which the agent kills and reports an ``escalate_command``; a live migration takes minutes."""
@@ -25,7 +26,8 @@ _ESCALATE_SECONDS: Final = 600.0
 class ThrottlingSettings:
     """The values of ``[qos]`` and of all sections of watermarks and interference.
 
-    - ``rules`` are the watermarks, and ``watches`` the sections of interference.
+    - ``rules`` are the watermarks, ``watches`` the sections of interference, and ``sources`` those of metrics
+      from outside the kernel.
     - ``interval`` is the number of seconds between two rounds of the watermarks.
     - ``evict_command`` runs the operator's program that evicts a guest. None: the driver stops the guest.
     - ``evict_grace`` is the number of seconds that a guest has to end after it was asked to leave.
@@ -37,6 +39,7 @@ class ThrottlingSettings:
     evict_grace: float
     evict_command: GuestCommand | None = None
     watches: tuple[InterferenceWatch, ...] = ()
+    sources: tuple[MetricSource, ...] = ()
 
     @property
     def foreign_levers(self) -> frozenset[str]:
@@ -59,6 +62,7 @@ def read_settings(conf: cfg.ConfigOpts, registry: MetricRegistry) -> ThrottlingS
         conf.qos.evict_grace,
         _read_command("[qos] evict_command", conf.qos.evict_command, conf.qos.evict_command_timeout),
         parse_watches(conf, classes),
+        parse_sources(conf),
     )
 
 
@@ -67,7 +71,8 @@ def build_rules(conf: cfg.ConfigOpts, registry: MetricRegistry, classes: QosClas
 
     :raises ConfigError: an option is wrong, or options contradict each other; the text names them.
     """
-    registry = with_expressions(conf, registry)
+    # Expressions may name the metrics of sources.
+    registry = with_expressions(conf, with_sources(conf, registry))
     return WatermarkRules(
         registry,
         parse_watermarks(conf, registry, classes),

@@ -24,7 +24,7 @@ from compute_agent.throttling.interference.evidence import CORRELATION_SECONDS
 from compute_agent.throttling.interference.signals import GuestSamples, InterferenceWatch
 from compute_agent.throttling.interference.state import InterferenceState
 from compute_agent.throttling.levers import ThrottleSteps
-from compute_agent.throttling.watermarks.breaches import Streaks, observe_usage
+from compute_agent.throttling.watermarks.breaches import Streaks, observe_usage, restart_streaks
 from compute_agent.throttling.watermarks.plan import forgive_relapses, make_plan
 from compute_agent.throttling.watermarks.sections import WatermarkRules
 from compute_agent.throttling.watermarks.state import WatermarkState
@@ -109,6 +109,8 @@ class WatermarkTrigger:
         done = self._executor.run_round(self)
         # After the plan, because the snapshot may still have the use of these guests. A guest that counts as
         # being evicted has its use subtracted, so that no other guest is evicted for that use.
+        left_for = {one.watermark for one in self.state.evictions if one.guest in gone}
+        self._streaks = restart_streaks(self._streaks, left_for & self._rules.limited_evictions)
         for guest in gone:
             self.state = self.state.without_eviction(guest)
         self._executor.save_state(self)

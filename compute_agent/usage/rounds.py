@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
@@ -46,6 +46,25 @@ class CacheReader(Protocol):
         ...
 
 
+SourceReader = Callable[[str], float | None]
+"""The last value of a metric from outside the kernel, by its name; None while its source is away."""
+
+
+@dataclass(frozen=True, slots=True)
+class OversoldCapacity:
+    """Reclaimed capacity that guests hold beyond the present offer, and their amounts by uuid.
+
+    In cores or bytes.
+    """
+
+    total: float
+    guests: Mapping[str, float]
+
+
+OversoldReader = Callable[[str], OversoldCapacity | None]
+"""The oversold amount of a reclaimed resource class; None where it is not offered, or not measured now."""
+
+
 class MeasuringRound:
     """One round of measurement at ``time`` (monotonic seconds): reads a file when a measure asks for it.
 
@@ -55,12 +74,21 @@ class MeasuringRound:
     """
 
     def __init__(
-        self, time: float, root: str, subjects: Sequence[MeasuredGuest], cache: CacheReader | None = None
+        self,
+        time: float,
+        root: str,
+        subjects: Sequence[MeasuredGuest],
+        cache: CacheReader | None = None,
+        read_source: SourceReader = lambda name: None,
+        read_oversold: OversoldReader = lambda resource_class: None,
     ) -> None:
+        """``read_source`` knows the metrics from outside the kernel."""
         self.time = time
         self.root = root.rstrip("/")
         self.subjects = subjects
         self._reader = cache
+        self.read_source = read_source
+        self.read_oversold = read_oversold
         self._cache: CacheReading | None = None
         self._parsed: dict[tuple[str, Callable[[str], Any]], Any] = {}
         self._texts: dict[str, str | None] = {}

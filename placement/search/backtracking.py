@@ -5,15 +5,15 @@ rules, and leaves a branch as soon as it cannot be completed. The search builds 
 caller takes as many results as it wants. After a while without a result the search *rests*: it yields None,
 so that the caller can look elsewhere first.
 
-Hosts have many equal devices. If four of sixteen are full and the remaining groups have no place, it does
-not matter which four are full. The search remembers such a *dead end* for all equivalent assignments. Of
-many results that are equivalent, it yields one before the others (:mod:`placement.search.symmetry`).
+Hosts have many equal devices. If four of sixteen providers are full and the remaining groups have no place,
+it does not matter which four are full. The search remembers such a *dead end* for all equivalent assignments.
+Of many results that are equivalent, it yields one before the others (:mod:`placement.search.symmetry`).
 
-The two loops here take back choices without a journal of changes. The loops run for each tree of each
-request, and a journal, as the planner has one, would add a call to every choice. Both loops are generators,
-so that candidates are found on demand.
+The two loops in this module take back choices without a journal of changes. The loops run for each tree of
+each request. A journal of changes, as the planner has one, would add a call to every choice. Both loops are
+generators, so that candidates are searched for only when the caller asks for them.
 
-Only :mod:`placement.search.compiled_request` uses this module, and tests compare it with brute force. This
+Only :mod:`placement.search.compiled_request` uses this module, and tests compare it with brute force. The
 module knows providers and rules, but neither patterns nor caches.
 """
 
@@ -28,10 +28,11 @@ from placement.read_model.provider import Provider
 from placement.search.rules import NeedAssignment, RequestRules, fits_at_all
 from placement.search.symmetry import AssignmentKinds, RememberedAssignments
 
-# below this, trying all costs less than proofs of infeasibility and dead ends
+# below this number, trying all assignments costs less than proofs of infeasibility and dead ends
 SMALL: Final = 256
 """Largest number of assignments that are tried without first checking that the needs fit at all."""
-# one pair of needs takes two lookups in lineages; the general search runs each assignment through all rules
+# one pair of needs takes two lookups in lineages, while the general search runs each assignment through all
+# rules
 SMALL_IN_PAIRS: Final = 4096
 """Largest number of assignments for which :func:`pairwise_assignments` is used."""
 _CHOICES_BEFORE_REST: Final = 256
@@ -48,16 +49,16 @@ def complete_assignments(
     *,
     distinct_only: bool = False,
 ) -> Iterator[Sequence[Provider] | None]:
-    """Yield each way to serve the needs once, as one provider for each need.
+    """Yield each way to serve the needs exactly once; a way is one provider for each need.
 
-    With ``rng`` the ways come in random order, with ``kinds`` one of all equivalent ways before the others.
-    None means that the search rests.
+    With ``rng`` the ways come in random order; with ``kinds`` one of all equivalent ways comes before the
+    others. None means that the search rests, so that the caller can look elsewhere first.
 
-    :param distinct_only: with ``kinds``, yield only one of all equivalent ways.
+    :param distinct_only: whether to yield only one of all equivalent ways; this needs ``kinds``.
     :raises placement.search.budget.BudgetExhausted: the search has taken too long.
     """
     if rng is not None:
-        # shuffled before the search, so that any prefix of the results is random
+        # options are shuffled before the search, so that the first results are a random choice of all results
         options = [rng.sample(providers, len(providers)) for providers in options]
     settled = rules.traits_settled(options)
     if settled is False:
@@ -83,7 +84,7 @@ def _distinct_first(
 ) -> Iterator[Sequence[Provider] | None]:
     """Yield one of all equivalent ways, then one for each set of amounts, then all others.
 
-    The search rests between these passes, so that other trees first yield one way each.
+    The search rests between these passes, so that the caller first gets one way of each other tree.
     """
     # a pass is useful only where providers (first pass) or needs (second pass) are equal
     passes: list[tuple[Iterator[Sequence[Provider] | None], int]] = []
@@ -100,7 +101,7 @@ def _distinct_first(
         rests = 0
         for chosen in ways:
             if chosen is None:
-                # passes only order the ways: the search behind them finds all that they have missed
+                # these passes only order the ways: the complete search below finds all that they have missed
                 rests += 1
                 if yielded and rests >= max_rests:
                     break
@@ -113,7 +114,7 @@ def _distinct_first(
                 yield chosen
         if not yielded:
             return
-        # twice: the first one ends a batch, and only an empty batch is a rest
+        # two None: the first one ends a batch, and only an empty batch is a rest
         yield None
         yield None
     for chosen in _run_through(rules, options, small):
@@ -130,7 +131,8 @@ def pairwise_assignments(
 
     :param lineages: by position, the positions of the provider and its ancestors.
     """
-    # needs of one subtree rule are neighbours: a pair that does not fit is found before other needs are tried
+    # needs of one subtree rule follow one another, so that a pair which does not fit is found before other
+    # needs are tried
     budget, order = rules.budget, _mates_together(rules, options)
     before = [
         [other for other in _subtree_mates(rules, index) if other in order[:at]]
@@ -149,7 +151,7 @@ def pairwise_assignments(
         for at in left[-1]:
             if alone and at in taken:
                 continue
-            # the tests of a pair are inlined, as they run for each option of each need
+            # the tests of a pair are inlined, because they run for each option of each need
             lineage = lineages[at] if mates else ()
             for other in mates:
                 if chosen[other] not in lineage and at not in lineages[chosen[other]]:
@@ -176,7 +178,7 @@ def pairwise_assignments(
         if alone:
             taken.add(at)
         left.append(iter(options[order[depth + 1]]))
-        # doubled, so that a hopeless tree takes ever less of the time of the others
+        # doubled each time, so that a hopeless tree takes an ever smaller part of the time
         if choices_left < 0:
             choices_before_rest = choices_left = 2 * choices_before_rest
             yield None
@@ -243,14 +245,15 @@ def _run_through(
     """Yield all complete assignments, and None when the search rests.
 
     There is no recursion, as requests may have hundreds of groups. Most requests never meet a dead end. After
-    the first one, or a rest, the search checks before each step that the other needs have a provider, unless
+    the first result or rest, the search checks before each step that the other needs have a provider, unless
     the search is small.
 
-    :param visited: remembers all assignments; of equivalent ones only the first is continued.
-    :param kinds: equal needs get their providers only in the order of the options, not in each permutation.
+    :param visited: remembers all assignments; of equivalent assignments only the first is continued.
+    :param kinds: with it, equal needs get their providers only in the order of the options, not in each
+        permutation.
     """
     assignment, order, budget = NeedAssignment(rules, options), _order_needs(rules, options), rules.budget
-    # by depth, the last depth before with a need of the same kind
+    # for each depth, the last depth before it with a need of the same kind
     equal_before = [-1] * len(order)
     if kinds is not None:
         last: dict[int, int] = {}
@@ -278,11 +281,11 @@ def _run_through(
             continue
         if choices_left < 0:
             choices_before_rest = choices_left = 2 * choices_before_rest
-            # with an order of equal needs a failure is no dead end: only a rest starts the checks
+            # if equal needs have an order, a failure is no dead end: then only a rest starts the checks
             proves = proves or (turned_back and not small)
             yield None
         index = order[depth]
-        # takes back the last choice at this depth; without one release does nothing
+        # take back the last choice at this depth; without a choice release() does nothing
         assignment.release(index)
         serving = set() if visited is None else {at.id for at in assignment.chosen if at is not None}
         while tried[depth] < len(options[index]):
@@ -317,13 +320,13 @@ def _run_through(
                 kinds_tried[depth].clear()
             continue
         if skipped[depth]:
-            # the assignment that was left out may have had results: this one is no proven dead end
+            # the assignment that was left out may have had results, so this one is no proven dead end
             skipped[depth] = False
             if depth:
                 skipped[depth - 1] = True
         elif found == found_before[depth]:
-            # for a small search the memory of dead ends costs more than trying again, and with an order of
-            # equal needs another order may have a result
+            # for a small search, remembering dead ends costs more than trying again; if equal needs have an
+            # order, another order may have a result
             if not small and kinds is None:
                 if dead_ends is None:
                     alike = AssignmentKinds(rules, options) if visited is None else visited.kinds

@@ -12,10 +12,10 @@ from typing import Final, Literal, TypeVar
 
 _STEPS: Final = 64
 """Number of steps between two checks of the clock."""
-# few searches run as long as this, and a switch of threads would delay all the others
+# few searches take longer than this, and a switch of threads would delay all the others
 _FIRST_SLICE: Final = 0.02
 """Seconds of work before a search yields for the first time."""
-# a quick request takes 1 to 2 ms, and behind a long one it should not wait much longer than that
+# a quick request takes 1 to 2 ms, and should not wait much longer than that behind a long request
 _SLICE: Final = 0.002
 """Seconds of work between two yields; other threads of the process wait about as long."""
 
@@ -32,7 +32,7 @@ class BudgetExhausted(Exception):
 
 
 class SearchBudget:
-    """Limits of one search. Without arguments there are no limits.
+    """Limits of the time and the results of one search. Without arguments there are no limits.
 
     :param seconds: limit of CPU time.
     :param size: limit of the answer, in bytes.
@@ -69,7 +69,8 @@ class SearchBudget:
         """
         self._steps_left -= steps
         if self._steps_left <= 0:
-            # an ended budget stays ended: a caller may go on with another generator of the same search
+            # an ended budget stays ended, because the caller may continue with another generator of the same
+            # search
             if self.ended:
                 raise BudgetExhausted
             if self._check_clock() >= self._end:

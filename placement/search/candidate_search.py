@@ -1,7 +1,8 @@
 """``GET /allocation_candidates``: searches the trees of a snapshot and yields the candidates of a request.
 
 The search goes from root to root. Each root yields its candidates in small batches, so that a limit bounds
-the work and not only the answer. A root that finds nothing for a while waits until the others had their turn.
+the work and not only the answer. If a root finds no candidate for a while, it waits until all other roots had
+their turn.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ from placement.search.rules import RequestRules
 T = TypeVar("T")
 
 Source = tuple[ProviderSet, Iterable[PatternBatch]]
-"""A provider set, and the batches of its patterns; an empty batch means that the search there rests."""
+"""A provider set, and an iterator over batches of its patterns; after an empty batch the search rests."""
 
 
 def one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
-    """Yield all batches of a source before those of the next one; resting sources follow after all others.
+    """Yield all batches of one source before those of the next; sources that rest follow after all others.
 
-    A source also rests before ways that differ from earlier ones only in equal providers and groups.
+    Before ways that differ from earlier ones only in equal providers and groups, a source rests, too.
     """
     resting: deque[Source] = deque()
     # lazily: sources that come to rest are appended to the deque while it is drained
@@ -52,7 +53,7 @@ def one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
 
 
 def round_robin(sources: Iterator[Source]) -> Iterator[Offer]:
-    """Yield one batch of each source, then a second of each, and so on; sources are opened when reached."""
+    """Yield one batch of each source, then a second of each, and so on. A source is opened at its turn."""
     active: deque[Source] = deque()
     # lazily: a limit may be reached before most sources are opened
     for provider_set, batches in chain(sources, drain_waiting(active)):
@@ -71,7 +72,7 @@ def drain_waiting(waiting: deque[T]) -> Iterator[T]:
 
 
 def limit_offers(offers: Iterable[Offer], limit: int) -> Iterator[Offer]:
-    """Yield offers until they have ``limit`` candidates in all; the last batch may be shortened."""
+    """Yield offers until they have ``limit`` candidates in total; the last batch may be shortened."""
     if limit < 1:
         return
     for provider_set, patterns in offers:
@@ -97,7 +98,7 @@ _SUMMARY_SIZE: Final = 400
 
 
 class CandidateSearch:
-    """The search of one request through the trees of the snapshot."""
+    """The search for the candidates of one request, through all trees of the snapshot."""
 
     def __init__(
         self,
@@ -113,16 +114,17 @@ class CandidateSearch:
         self._trees = snapshot.whole_trees()
         self._request = request
         self._rng = rng
-        # the order of needs matters: sharing providers are filtered by them, rules refer to their indexes
+        # the order of needs matters: sharing providers are filtered by needs, and rules refer to their
+        # indexes
         self._needs = needs_of(request)
         self._sharing = SharingProviders(snapshot, budget, self._needs)
         self._rules = RequestRules(snapshot, request, self._needs, budget)
         self._classes = {name for need in self._needs for name, _ in need.resources}
-        #: by class that no provider shares: the largest amount of a need
+        #: the largest amount of a need, for each class that no sharing provider has
         self._least: list[tuple[str, int]] = list(
             {
                 name: amount
-                # ascending, so that of equal names the largest amount stays in the dictionary
+                # in ascending order, so that of equal names the largest amount stays in the dictionary
                 for name, amount in sorted(chain.from_iterable([need.resources for need in self._needs]))
                 if not self._sharing.providers or name not in self._sharing.resource_classes
             }.items()
@@ -131,7 +133,7 @@ class CandidateSearch:
         self._read_root = root_reader(self._on_roots)
         #: a key of all attributes of a tree that decide on its compiled request
         self._read_tree = tree_reader(self._rules.conditions)
-        #: by the attributes of a root that conditions read: whether it meets them
+        #: whether a root meets the conditions, by those attributes of the root that the conditions read
         self._good_roots: dict[Hashable, bool] = {}
         #: whether one candidate may be found at several roots, as sharing providers alone can serve all needs
         self.may_repeat = self._sharing.suffice
@@ -139,11 +141,11 @@ class CandidateSearch:
         self._plans: dict[Hashable, CompiledRequest | None] = {}
         self._distinct_plans: dict[Hashable, CompiledRequest | None] = {}
         self._met_in: list[MetPositions] = [each.met_in(snapshot) for each in self._rules.conditions]
-        # shared by all plans: trees of two structures may have the same positions of options
+        # one cache for all plans, because trees of two structures may have the same positions of options
         self._searched = SearchResults(1, distinct_only=distinct_only)
         self._when_empty: dict[CompiledRequest, PatternBatch] = {}
         self._known_unused: dict[int, Provider] = {}
-        #: tuples of sharing providers that alone served an earlier tree
+        #: tuples of sharing providers that alone served the request at an earlier tree
         self._alone: set[tuple[int, ...]] = set()
         #: provider sets with summaries that the size of the answer already includes
         self._sized: set[ProviderSet] = set()
@@ -172,11 +174,11 @@ class CandidateSearch:
     def by_root(self, batch: int) -> Iterator[Source]:
         """Yield the candidates of each tree that may serve the request, in batches of this size."""
         roots: Iterable[int] = self.possible_roots()
-        # drawn without replacement, so that each root comes once
+        # roots are drawn without replacement, so that each root comes once
         if self._rng is not None:
             found = list(roots)
             roots = self._rng.sample(found, len(found))
-        # here and not in the constructor, as only the caller knows its limit and strategy
+        # set here and not in the constructor, because only the caller knows its limit and strategy
         self._searched.batch = batch
         uncounted = 0
         for root in roots:
@@ -190,16 +192,18 @@ class CandidateSearch:
     def source_at(self, root: int, *, each_root: bool = False) -> Source | None:
         """Return the candidates anchored at a root; None if a quick check proves that there are none."""
         tree = self._trees[root]
-        # most clouds share nothing: then there is no provider set to make, and nothing is found twice
+        # in most clouds no provider is shared: then there is no provider set to make, and no candidate is
+        # found twice
         if not self._sharing.providers:
             plan = self._plan_of(tree, (), in_use=True)
             return None if plan is None else (tree, plan.pattern_batches(tree, tree.free, self._rng))
-        # before the sharing providers are looked up, which takes longer than this check
+        # checked before the sharing providers are looked up, which takes longer than this check
         if self._has_too_little(tree):
             return None
         shared, uuids = self._sharing.with_tree(root)
         plan = self._plan_of(tree, shared, in_use=True)
-        # candidates of pools alone are the same at each tree that the pools share with; one tree is enough
+        # candidates of sharing providers alone are the same at each tree that they share with, so one tree is
+        # enough
         if plan is None or (plan.only_shared and not each_root and self._is_repeated(shared)):
             return None
         provider_set = tree.beside_shared(shared, uuids) if shared else tree
@@ -225,7 +229,7 @@ class CandidateSearch:
 
     def unused_patterns(self, tree: HostTree, shared: Sequence[Provider]) -> PatternBatch:
         """Return all patterns of a tree as if the tree and the providers that share with it were unused."""
-        # all patterns are wanted here, so that larger batches mean fewer rests and less bookkeeping
+        # all patterns are needed, so larger batches mean fewer rests and less bookkeeping
         self._searched.batch = BATCH
         if shared:
             shared = [self._without_usage(each) for each in shared]
@@ -235,15 +239,14 @@ class CandidateSearch:
         found = self._when_empty.get(plan)
         if found is None:
             empty = tree.when_empty(shared)
-            # the capacities of the structure are those of its largest tree, so that one result serves all
-            # its trees
+            # the structure has the capacities of its largest tree, so one result serves all its trees
             patterns = chain.from_iterable(plan.pattern_batches(empty, tuple(tree.shape.capacities)))
             found = self._when_empty[plan] = PatternBatch(patterns)
         return found
 
     def _without_usage(self, provider: Provider) -> Provider:
         """Return the sharing provider as if none of it were used."""
-        # the same object where possible: its id is a part of the keys of plans
+        # the same object is kept if possible, because its id is a part of the keys of plans
         if not provider.used:
             return provider
         if provider.id not in self._known_unused:
@@ -267,7 +270,7 @@ class CandidateSearch:
     def is_repeated(self, offer: Offer, seen: set[Hashable]) -> bool:
         """Return whether an offer of one candidate is already known from another root.
 
-        Only candidates of sharing providers alone can repeat; others are not remembered.
+        Only candidates of sharing providers alone can repeat; other candidates are not remembered.
 
         :param seen: the keys of the candidates so far; a new one is added.
         """
@@ -287,7 +290,7 @@ class CandidateSearch:
         return False
 
     def _is_repeated(self, shared: Iterable[Provider]) -> bool:
-        """Return whether these sharing providers alone have served an earlier tree; remember them."""
+        """Return whether these sharing providers alone served the request at an earlier tree; remember it."""
         provider_ids = tuple([each.id for each in shared])
         repeated = provider_ids in self._alone
         self._alone.add(provider_ids)
@@ -300,7 +303,7 @@ class CandidateSearch:
 
         :param in_use: return None also if a quick check shows that too little is free for any candidate.
         """
-        # conditions on the root are checked before, so that one compiled request serves different roots
+        # conditions on the root are checked separately, so that one compiled request serves different roots
         if self._on_roots:
             root = tree.root
             seen = self._read_root(root)
@@ -310,28 +313,29 @@ class CandidateSearch:
                 self._good_roots[seen] = good
             if not good:
                 return None
-        # two levels of keys: this one is a single call per tree, the one of _find_plan is exact
+        # the key has two levels: this one costs a single call per tree, the one of _find_plan() is exact
         read = self._read_tree(tree)
         key = (read, *[each.id for each in shared]) if shared else read
         try:
             return self._plans[key]
         except KeyError:
-            # not cached: the next tree of this key may have more free
+            # the result is not cached, because the next tree with this key may have more free
             if in_use and not shared and self._has_too_little(tree):
                 return None
             plan = self._plans[key] = self._find_plan(tree, shared)
             return plan
 
     def _find_plan(self, tree: HostTree, shared: Sequence[Provider]) -> CompiledRequest | None:
-        """Return the compiled request for trees like this one; None if they can never serve the request."""
+        """Return the compiled request for trees like this one; None if no tree can be served."""
         self.budget.spend(1 + len(self._met_in) * len(tree.members) // 4)
-        # with sharing providers both checks would be wrong: another tree may have the class or the trait
+        # with sharing providers both checks would be wrong, because another tree may have the class or the
+        # trait
         if not shared and not self._classes <= tree.shape.classes:
             return None
         met = [met_at(tree) for met_at in self._met_in]
         if not shared and not all(map(any, met)):
             return None
-        # an exact key: trees that differ only in names that no condition uses share one compiled request
+        # the key is exact: trees that differ only in names that no condition uses share one compiled request
         key = (tree.shape, *met, *[each.id for each in shared])
         if key not in self._distinct_plans:
             self._distinct_plans[key] = self._new_plan(tree, shared, met)
@@ -348,7 +352,7 @@ class CandidateSearch:
         traits = []
         for any_of in rules.unsuffixed_traits:
             positions = {at for index in rules.unsuffixed for at in options[index].all_positions()}
-            # in order, since these positions are compared with those of other plans
+            # sorted, because these positions are compared with those of other plans
             having = tuple([at for at in sorted(positions) if not members[at].traits.isdisjoint(any_of)])
             if not having:
                 return None
@@ -404,7 +408,7 @@ def find_candidates(
     limits = [limit for limit in (request.limit, max_candidates) if limit is not None and limit != NO_LIMIT]
     limit = min(limits, default=None)
     looking = CandidateSearch(snapshot, request, random.Random() if randomize else None, budget)
-    # one candidate in a batch where roots take turns, and where repeated candidates are dropped
+    # batches of one candidate: roots take turns, or repeated candidates are dropped
     in_turn = randomize or strategy == "breadth-first"
     by_root = looking.by_root(1 if in_turn or looking.may_repeat else min(BATCH, limit or BATCH))
     offers = round_robin(by_root) if in_turn else one_by_one(by_root)
@@ -412,7 +416,7 @@ def find_candidates(
         offers = _drop_repeated(offers, looking)
     if limit is not None:
         offers = limit_offers(offers, limit)
-    # outermost, so that a spent budget ends the answer and keeps all that was found
+    # this is the outermost iterator, so that a spent budget ends the answer and keeps all that was found
     offers = _while_it_lasts(offers)
     chunk = looking.chunk_size()
     found = list(islice(offers, chunk))
@@ -429,10 +433,10 @@ def find_candidates(
 class CandidatesByHost:
     """The candidates of a request host by host, whatever its limit.
 
-    A candidate of sharing providers alone is yielded once: at the tree that contains all of them, if that
-    tree is searched, else at any tree.
+    Otherwise a candidate of sharing providers alone is yielded once: at the tree that contains all of them if
+    that tree is searched, or at any tree.
 
-    :param each_root: whether such a candidate is yielded at every root instead.
+    :param each_root: whether a candidate of sharing providers alone is yielded at every root.
     :param among: the ids of the roots that are searched; None for all.
     :param distinct_only: whether to leave out candidates that differ from another one only in equal providers
         and equal groups.
@@ -475,7 +479,7 @@ class CandidatesByHost:
             elif self._each_root or not looking.may_repeat:
                 yield from candidates_of([(provider_set, batch)])
             else:
-                # one by one: some candidates of a batch may be repeated, and others not
+                # one candidate at a time, because some candidates of a batch may be repeated and others not
                 for pattern in batch:
                     offer = provider_set, PatternBatch((pattern,))
                     home = looking.home_of(offer)
@@ -503,7 +507,7 @@ def unused_patterns(
 
     Providers that share with the tree count as unused, too. Trees get the same batch if their providers meet
     the same conditions and have the same portions. The patterns of the batch are those of the largest of
-    these trees, so that a smaller tree may have no room for some.
+    these trees, so a smaller tree may lack the room for some of them.
 
     :raises BudgetExhausted: (the function) the budget is spent.
     """
@@ -511,11 +515,11 @@ def unused_patterns(
 
 
 def _host_by_host(offers: list[Offer]) -> list[Offer]:
-    """Return offers with those of one provider set next to each other, in the order of the first ones."""
+    """Return the offers grouped by provider set; the sets stay in the order of their first offer."""
     by_set: dict[ProviderSet, list[Offer]] = {}
     for offer in offers:
         by_set.setdefault(offer[0], []).append(offer)
-    # mostly each set has one batch
+    # mostly each provider set has one batch
     return offers if len(by_set) == len(offers) else [*chain.from_iterable(by_set.values())]
 
 

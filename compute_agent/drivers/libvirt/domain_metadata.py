@@ -138,7 +138,8 @@ def describe_domain(domain_xml: str) -> DomainDescription:
             declared[_ELEMENTS[element]] = read_setting(_ELEMENTS[element], text)
         except ValueError as error:
             problems.append(f"{element} = {text[:_MAX_SHOWN]!r} cannot be used ({error})")
-    # Capped, because the agent builds one set of CPUs for each guest CPU, and the XML may have any number.
+    # The XML may have any number here, and the agent builds one set of CPUs for each guest CPU, so the number
+    # is capped.
     vcpus = min(int(vcpu.get("current") or vcpu.text or 1), MAX_VCPUS)
     return DomainDescription(
         uuid.text.strip(),
@@ -278,7 +279,7 @@ def parse_constraints(domain_xml: str) -> PlacementConstraints:
 def with_pins(
     constraints: PlacementConstraints, pins: Mapping[ThreadRole, frozenset[int]]
 ) -> PlacementConstraints:
-    """The same constraints with these pins instead of the present ones. Pins of I/O threads are left out.
+    """A copy of ``constraints`` with ``pins`` in place of its pins. Pins of I/O threads are left out.
 
     I/O threads get the CPUs of the emulator.
     """

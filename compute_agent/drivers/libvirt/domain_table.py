@@ -176,7 +176,7 @@ class DomainTable:
         """Held while a domain is read or changed. Otherwise a read of the table's thread could overwrite what
         a change has just noted.
 
-        This lock is taken before ``_lock``, and held during calls of libvirtd.
+        The lock ``changing`` is taken before ``_lock``, and held during calls of libvirtd.
         """
         self._running: dict[str, RunningDomain] = {}
         self._complete = False
@@ -262,7 +262,7 @@ class DomainTable:
                 was_lost = not reason and self._lost.pop(guest_uuid, None) is not None
                 if was_lost:
                     LOG.info("The agent manages domain %s again", guest_uuid)
-        # Reported without the locks, because the listener may read the table.
+        # The listener may read the table, so it is called without the locks.
         if before is not None and not same:
             self._report_change(ChangeKind.STOPPED, before)
         if found is not None and before != found.guest:

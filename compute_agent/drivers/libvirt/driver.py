@@ -1,10 +1,10 @@
 """The driver of QEMU domains: libvirtd runs them, and the driver sets their CPUs, memory and block I/O.
 
-One thread keeps the connection to libvirtd and the table of running domains. It reads a domain when libvirtd
-reports an event, and all domains after libvirtd was away. Events that were missed show as differences between
-the table and the domains. Guests run on without libvirtd, and the table keeps them. libvirtd reports no
-changes of definitions (``virsh schedinfo --config``, ``vcpupin --config``), so the thread reads all
-definitions in turn.
+One thread keeps the connection to libvirtd and the table of running domains. The thread reads a domain when
+libvirtd reports an event, and all domains after libvirtd was away. Events that were missed show as
+differences between the table and the domains. Guests run on without libvirtd, and the table keeps them.
+libvirtd reports no changes of definitions (``virsh schedinfo --config``, ``vcpupin --config``), so the thread
+reads all definitions in turn.
 """
 
 from __future__ import annotations
@@ -89,7 +89,9 @@ class LibvirtDriver:
         lock: Callable[[], None] = lambda: None,
         state_folder: Path = STATE_FOLDER,
     ) -> None:
-        """Start the thread that connects and lists the running domains. It waits for a libvirtd that is away.
+        """Start the thread that connects and lists the running domains.
+
+        The thread waits while libvirtd is away.
 
         :param uri: the URI of libvirtd.
         :param look_interval: the shortest time in seconds in which the thread lists all domains and reads
@@ -262,8 +264,8 @@ class LibvirtDriver:
                     # Another agent may have started while this one had no connection.
                     self._check_lock()
                     self._connection.open()
-                    # Looked at before the next event is handled: nothing reports events that happened without
-                    # a connection.
+                    # libvirtd reports no events that happened without a connection, so all domains are read
+                    # before the next event is handled.
                     self._table.look_around(everything=True)
                     self._next_look = time.monotonic() + self._look_interval
                     self._listed, self._absence = True, ""
@@ -385,8 +387,8 @@ class LibvirtDriver:
         roles = {role for role, _ in misplaced.values()}
         if known.unreported:
             roles.update(known.process.thread_roles().values())
-        # Pinned in the kernel first, because a busy libvirtd may take seconds. Where libvirt's cpuset groups
-        # forbid the new CPUs this fails, and the calls of libvirt below pin the threads.
+        # A busy libvirtd may take seconds, so the threads are pinned in the kernel first. Where libvirt's
+        # cpuset groups forbid the new CPUs this fails, and the calls of libvirt below pin the threads.
         known.unreported = True
         with contextlib.suppress(DriverError):
             known.pin_rest(settings)
@@ -625,7 +627,7 @@ class LibvirtDriver:
     def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
         """Set the differing items of the running domain and of its definition.
 
-        Both are first noted as the agent's.
+        The agent first notes in the definition which values are its own.
 
         Items that libvirt refused are not tried again, because a refusal depends on cgroups and on the
         kernel.

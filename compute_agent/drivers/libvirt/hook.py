@@ -71,7 +71,7 @@ class HookState(StrEnum):
 
 
 class ForeignHookError(Exception):
-    """There is a file in the hook's place that the agent did not write; the text says what to do."""
+    """Another program's file has the path of the hook. The text of the error says what to do."""
 
 
 def hook_script(socket: Path, python: str = sys.executable) -> str:

@@ -32,7 +32,7 @@ class ThreadRole:
     """The role of a QEMU thread: one guest CPU, one I/O thread, all guest CPUs, or the emulator.
 
     :ivar vcpu: the number of the guest CPU that the thread runs; None: no single one.
-    :ivar iothread: the number of the I/O thread; None: it is none.
+    :ivar iothread: the number of the I/O thread; None: the thread is no I/O thread.
     :ivar all_vcpus: whether the thread runs all guest CPUs. A thread without any of these roles is the
         emulator's.
     """
@@ -90,8 +90,8 @@ class QemuProcess:
     def thread_roles(self) -> Mapping[int, ThreadRole]:
         """The roles of all threads by thread id; empty when the process is gone.
 
-        If no thread has the name of a guest CPU, any thread may run one. Then all threads have the role
-        ``all_vcpus``.
+        If no thread has the name of a guest CPU, all threads have the role ``all_vcpus``, because any of them
+        may run a guest CPU.
         """
         # The pid may belong to another process by now.
         if not procfs.is_alive(self.identity):

@@ -1,7 +1,7 @@
 """Records and logs of process guests: one small file for each guest, and its output beside the file.
 
-A record, ``UUID.json``, corresponds to the definition of a domain. It is separate from the agent's state
-file, so that the loss of either file does not lose the guests. A record is written before the guest's program
+A record, ``UUID.json``, corresponds to the definition of a domain. Records are separate from the agent's
+state file, so the loss of either does not lose the guests. A record is written before the guest's program
 runs. Only a record makes a process a guest: the agent believes no statement of a process about itself.
 
 The output of a guest is ``UUID.log``. A log without a record belongs to a guest that has ended. Its
@@ -56,14 +56,14 @@ GRACE_SECONDS: Final = 60.0
 
 
 TAIL_BYTES: Final = 1 << 20
-"""The most bytes of a log that are kept when it is shortened."""
+"""Maximum number of bytes of a log that are kept when it is shortened."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndedLog:
     """The log of a guest that has ended.
 
-    :ivar size: bytes.
+    :ivar size: the size of the log in bytes.
     :ivar ended: the time of the guest's end, in seconds since the epoch.
     """
 
@@ -75,9 +75,9 @@ class EndedLog:
 def choose_logs(logs: Iterable[EndedLog], now: float, retention: float, max_bytes: int) -> list[EndedLog]:
     """The logs to remove: those above the age, and the oldest of the others while all together are too large.
 
-    :param now: seconds since the epoch.
-    :param retention: seconds for which a log is kept after the guest's end.
-    :param max_bytes: the most bytes of all kept logs together.
+    :param now: the present time in seconds since the epoch.
+    :param retention: the seconds for which a log is kept after the guest's end.
+    :param max_bytes: the maximum number of bytes of all kept logs together.
     """
     chosen, taken = [], 0
     # From the youngest log on, so that the oldest logs are those above the total size.
@@ -93,8 +93,8 @@ def prune_logs(folder: Path, retention: float, max_bytes: int) -> None:
     """Remove the logs of ended guests that choose_logs() chooses.
 
     :param folder: the folder of the records.
-    :param retention: seconds for which a log is kept after the guest's end.
-    :param max_bytes: the most bytes of all kept logs together.
+    :param retention: the seconds for which a log is kept after the guest's end.
+    :param max_bytes: the maximum number of bytes of all kept logs together.
     :raises OSError: a log cannot be removed.
     """
     chosen = choose_logs(_ended_logs(folder), time.time(), retention, max_bytes)
@@ -116,10 +116,10 @@ def try_prune(folder: Path, options: cfg.ConfigOpts.GroupAttr) -> None:
 class GuestLogs:
     """Keeps the logs of guests from filling the file system that also has the agent's state.
 
-    Guests write their logs themselves, whether the agent runs or not. They append (O_APPEND), so the agent
-    can shorten a log in place. Output that a guest writes during that moment may be lost. Logs of ended
-    guests are shortened, too: a guest may end because it filled the disk, and its log would keep the disk
-    full.
+    Guests write their logs themselves, whether the agent runs or not. Guests open their logs with O_APPEND,
+    so the agent can shorten a log in place. Output that a guest writes at that moment may be lost. Logs of
+    ended guests are shortened, too: a guest may end because it filled the disk, and its log would keep the
+    disk full.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -174,8 +174,8 @@ def _shorten_log(path: Path, max_bytes: int) -> int:
         # at once.
         start = max(0, size - min(TAIL_BYTES, max_bytes // 2))
         tail = os.pread(descriptor, size - start, start)
-        # Truncated before the tail is written, because a full disk may have no room for both. If the agent
-        # crashes in between, the tail is lost.
+        # The file is truncated before the tail is written, because a full disk may have no room for both. If
+        # the agent crashes in between, the tail is lost.
         os.ftruncate(descriptor, 0)
         os.write(descriptor, b"[compute-agent removed %d bytes]\n" % start + tail)
         # The modification time of an ended guest's log is the time of its end.

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.throttling.levers import ThrottleLever
-from compute_agent.throttling.watermarks.metrics import WatermarkMetric
+from compute_agent.throttling.watermarks.metrics import GENERAL_ORDER, Sorter, WatermarkMetric
 from compute_agent.throttling.watermarks.sections import (
     ABOVE,
     WatermarkAction,
@@ -93,6 +93,17 @@ def _next_streak(
     return ThresholdStreak(0, 0, before.quiet_since)
 
 
+def restart_streaks(streaks: Streaks, watermarks: Iterable[str]) -> Streaks:
+    """The streaks after guests have left for these watermarks: the next eviction is confirmed again."""
+    names = frozenset(watermarks)
+    return {
+        watch: replace(streak, samples=0)
+        if watch.watermark in names and watch.action is WatermarkAction.EVICT
+        else streak
+        for watch, streak in streaks.items()
+    }
+
+
 def is_confirmed(streaks: Streaks, watermark: WatermarkSection, action: WatermarkAction, domain: str) -> bool:
     """Whether usage has been above a watermark's threshold for ``for_samples`` rounds, so that it may act."""
     return (
@@ -119,8 +130,9 @@ def is_blind(streak: ThresholdStreak, watermark: WatermarkSection) -> bool:
 def is_quiet(streak: ThresholdStreak, watermark: WatermarkSection, time: float, cool_down: float) -> bool:
     """Whether the latest breach is at least ``cool_down`` seconds ago, so that limits may be raised."""
     # One missing sample does not count as quiet, because usage may be high. A metric that stays unknown does
-    # count as quiet, or guests would stay throttled for ever.
-    seen = streak.unseen == 0 or is_blind(streak, watermark)
+    # count as quiet, or guests would stay throttled for ever. A source outside the kernel does not, because
+    # it comes back, or its section is removed.
+    seen = streak.unseen == 0 or (is_blind(streak, watermark) and not watermark.external)
     return seen and streak.samples == 0 and time - streak.quiet_since >= cool_down
 
 
@@ -148,6 +160,11 @@ class ThresholdExceeded:
         """Whether the amount that the action frees can be computed."""
         throttles = self.action is WatermarkAction.THROTTLE_DOWN
         return self.metric.throttle_quantified if throttles else self.metric.evict_quantified
+
+    @property
+    def guest_order(self) -> Sorter:
+        """The order in which guests are acted on."""
+        return self.watermark.order or self.metric.sorter or GENERAL_ORDER
 
     @property
     def used_lever(self) -> ThrottleLever:

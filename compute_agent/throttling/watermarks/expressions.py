@@ -116,6 +116,7 @@ def parse_expression(text: str, metrics: Mapping[str, WatermarkMetric]) -> Water
         subject.lever,
         evictable=subject.evictable,
         inputs=tuple(inputs),
+        external=any(one.external for one in inputs.values()),
     )
 
 

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from stevedore import ExtensionManager
 
+from compute_agent.model.resource import RECLAIMED_MEMORY, RECLAIMED_VCPU
 from compute_agent.throttling.levers import BLOCKIO, CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH, ThrottleLever
 from compute_agent.usage import rounds
 from compute_agent.usage.rounds import MeasuringRound
@@ -69,6 +70,22 @@ def by_best_effort_ratio(guest: GuestUsage, series: MetricSeries) -> float:
     promised = sum(one.full for knob, one in guest.allotments.items() if knob.lever == "cpu_quota")
     # Without an allotment of CPU the ratio is not defined; 0 puts the guest last.
     return by_cpu_use(guest, series) / promised if promised else 0.0
+
+
+def by_age(guest: GuestUsage, series: MetricSeries) -> float:
+    """Oldest first."""
+    return guest.started
+
+
+CRITERIA: Final[Mapping[str, Comparison]] = {
+    "class": by_class,
+    "priority": by_priority,
+    "usage": by_usage,
+    "cpu_usage": by_cpu_use,
+    "youngest": by_running_time,
+    "oldest": by_age,
+}
+"""The words for comparisons in options."""
 
 
 def combined_order(comparison: Comparison) -> Sorter:
@@ -182,6 +199,16 @@ def best_effort_cpu(now: MeasuringRound, before: MeasuringRound | None) -> Metri
     return host_usage(sum(shares.values()) if shares else None, shares, 100.0)
 
 
+def oversold_measure(resource_class: str) -> Measure:
+    """The reclaimed amount that guests hold beyond the present offer; of guests what they hold of it."""
+
+    def measure_oversold(now: MeasuringRound, before: MeasuringRound | None) -> MetricUsage:
+        found = now.read_oversold(resource_class)
+        return MetricUsage() if found is None else host_usage(found.total, found.guests)
+
+    return measure_oversold
+
+
 def pressure_measure(resource: str) -> Measure:
     """Return a measure of the host's pressure on ``resource`` (cpu, memory or io), in percent of the time.
 
@@ -222,6 +249,7 @@ class WatermarkMetric:
     - ``evict`` makes the guest with the given uuid leave in a way of the metric's own; None: the agent's way.
       The function is called in a thread of its own, and raises an exception when it fails.
     - ``inputs`` are the metrics of an expression; ``name`` is the expression then.
+    - ``external``: the values come from outside the kernel. While they are missing, limits stay.
     """
 
     name: str
@@ -235,6 +263,7 @@ class WatermarkMetric:
     evict_quantified: bool = False
     evict: Callable[[str], None] | None = None
     inputs: tuple[str, ...] = ()
+    external: bool = False
 
     def __post_init__(self) -> None:
         # The name is the value of an option, a label of Prometheus and a word in expressions.
@@ -282,6 +311,14 @@ BUILT_IN: Final = (
     WatermarkMetric(
         "llc_occupancy", MetricUnit.BYTES, 4, llc_occupancy, combined_order(by_usage),
         CACHE_WAYS, throttle_quantified=True,
+    ),
+    WatermarkMetric(
+        "reclaimed_cpu_oversold", MetricUnit.CORES, 6, oversold_measure(RECLAIMED_VCPU), CPU_ORDER,
+        evictable=True, evict_quantified=True,
+    ),
+    WatermarkMetric(
+        "reclaimed_memory_oversold", MetricUnit.BYTES, 9, oversold_measure(RECLAIMED_MEMORY), MEMORY_ORDER,
+        evictable=True, evict_quantified=True,
     ),
     # Pressure on CPUs and disks falls when guests are slowed down. Pressure on memory needs evictions,
     # because a slower guest keeps its memory.

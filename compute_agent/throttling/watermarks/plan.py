@@ -55,7 +55,7 @@ def make_plan(
     # Evictions come before throttles, so that a guest that leaves is not throttled, and the others are
     # throttled only for the remaining gap.
     switch = plan_switch(rules, snapshot, streaks, state)
-    evictions, snapshot = plan_evictions(rules, snapshot, streaks, untouchable | unevictable)
+    evictions, snapshot = plan_evictions(rules, snapshot, streaks, untouchable | unevictable, state)
     untouchable |= {eviction.guest for eviction in evictions}
     throttles = plan_throttles(rules, snapshot, streaks, state, untouchable)
     restores = plan_restores(rules, snapshot, streaks, state, untouchable)
@@ -93,7 +93,11 @@ def plan_switch(
 
 
 def plan_evictions(
-    rules: WatermarkRules, snapshot: UsageSnapshot, streaks: Streaks, untouchable: frozenset[str]
+    rules: WatermarkRules,
+    snapshot: UsageSnapshot,
+    streaks: Streaks,
+    untouchable: frozenset[str],
+    state: WatermarkState,
 ) -> tuple[list[EvictAction], UsageSnapshot]:
     """The guests to evict, and the snapshot that is expected after they have left."""
     found = find_breaches(rules, WatermarkAction.EVICT, snapshot, streaks)
@@ -102,20 +106,33 @@ def plan_evictions(
     # the sections select are evicted.
     if not _can_be_precise(found, snapshot, untouchable):
         first = _of_highest_priority(found)
-        for guest in _selected_guests(found, snapshot, untouchable):
-            plan.append(EvictAction(guest.uuid, first.metric.name, first.watermark.name))
+        selected = _selected_guests(found, snapshot, untouchable)
+        for guest in selected[: _evictions_left(found, state)]:
+            plan.append(_evict_guest(first, guest))
             snapshot = rules.after_eviction(snapshot, guest.uuid)
         return plan, snapshot
     for breach in found:
         guests = breach.find_candidates(snapshot, untouchable)
-        for guest in sort_guests(guests, breach.metric.sorter or GENERAL_ORDER, breach.series):
+        for guest in sort_guests(guests, breach.guest_order, breach.series):
             if breach.is_closed(snapshot.host[breach.series]):
                 break
             # A guest without a known use of the series would be evicted in vain.
             if guest.usage.get(breach.series, 0.0) > 0:
-                plan.append(EvictAction(guest.uuid, breach.metric.name, breach.watermark.name))
+                plan.append(_evict_guest(breach, guest))
                 snapshot = rules.after_eviction(snapshot, guest.uuid)
     return plan, snapshot
+
+
+def _evict_guest(breach: ThresholdExceeded, guest: GuestUsage) -> EvictAction:
+    watermark = breach.watermark
+    return EvictAction(guest.uuid, breach.metric.name, watermark.name, watermark.evict_grace)
+
+
+def _evictions_left(found: Sequence[ThresholdExceeded], state: WatermarkState) -> int | None:
+    """The number of guests that may be told to leave now; None: all."""
+    limits = [one.watermark.evict_at_once for one in found if one.watermark.evict_at_once is not None]
+    # Those that are leaving count: what they free shows when they have left.
+    return max(0, min(limits) - len(state.evictions)) if limits else None
 
 
 def plan_throttles(
@@ -143,7 +160,7 @@ def plan_throttles(
     for breach in found:
         guests = breach.find_candidates(snapshot, untouchable)
         unknown = []
-        for guest in sort_guests(guests, breach.metric.sorter or GENERAL_ORDER, breach.series):
+        for guest in sort_guests(guests, breach.guest_order, breach.series):
             if breach.is_closed(snapshot.host[breach.series]):
                 break
             # For example, a guest that has just started. It is throttled only if the others were not enough.
@@ -194,7 +211,9 @@ def _selected_guests(
         for guest in snapshot.guests.values()
         if guest.uuid not in untouchable and any(one.watermark.selector.selects_guest(guest) for one in found)
     ]
-    return sort_guests(chosen, GENERAL_ORDER, found[0].series)
+    first = _of_highest_priority(found)
+    # No use says what an action frees here, unless the operator wants it to.
+    return sort_guests(chosen, first.watermark.order or GENERAL_ORDER, first.series)
 
 
 def _steps_needed(
@@ -207,11 +226,12 @@ def _steps_needed(
     """The limit of a guest that closes a breach, or the lowest limit; None if it would free nothing."""
     guest, present = snapshot.guests[uuid], snapshot.host[breach.series]
     before = limit = state.limit_of(uuid, breach.used_knob)
+    steps = rules.steps_of(breach.watermark)
     usage = present
     # Several steps at once, because the effect can be computed: one step in a round would leave the host
     # overloaded for longer.
     while not breach.is_closed(usage):
-        lower = breach.used_lever.down(limit, guest.allotments[breach.used_knob], rules.steps)
+        lower = breach.used_lever.down(limit, guest.allotments[breach.used_knob], steps)
         if lower is None:
             break
         limit = lower
@@ -229,7 +249,8 @@ def _one_step(
     allotment = guest.allotments.get(breach.used_knob)
     if allotment is None:
         return None
-    limit = breach.used_lever.down(state.limit_of(guest.uuid, breach.used_knob), allotment, rules.steps)
+    before, steps = state.limit_of(guest.uuid, breach.used_knob), rules.steps_of(breach.watermark)
+    limit = breach.used_lever.down(before, allotment, steps)
     if limit is None:
         return None
     return ThrottleAction(guest.uuid, breach.used_knob, limit, breach.metric.name, breach.watermark.name)
@@ -300,7 +321,7 @@ def plan_restores(
         if guest.protected or allotment is None or lever is None or (calm and gate.orphan):
             plan.append(RestoreAction(one.guest, one.knob, None))
         elif gate.open and (one.knob not in begun or (gate.precise and _stays_within(snapshot, gate.up))):
-            limit = lever.up(one.limit, allotment, rules.steps)
+            limit = lever.up(one.limit, allotment, rules.restore_steps(one.knob.lever))
             then = rules.after_restore(snapshot, one.guest, one.knob, one.limit, limit)
             # A limit is raised only if the expected usage is no breach.
             if _stays_within(then, gate.down):

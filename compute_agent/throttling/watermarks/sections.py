@@ -20,7 +20,13 @@ from compute_agent.model.messages import ConfigError
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.throttling.levers import ThrottleSteps, left_by, taken_by
 from compute_agent.throttling.watermarks.expressions import is_expression, normal_text, parse_expression
-from compute_agent.throttling.watermarks.metrics import MetricRegistry, MetricUnit, WatermarkMetric
+from compute_agent.throttling.watermarks.metrics import (
+    CRITERIA,
+    MetricRegistry,
+    MetricUnit,
+    Sorter,
+    WatermarkMetric,
+)
 from compute_agent.throttling.watermarks.schedule import (
     WeekMoment,
     WeekPeriod,
@@ -86,6 +92,12 @@ class WatermarkSection:
     :ivar preview: whether actions are only reported.
     :ivar selector: the guests on which the section acts.
     :ivar scheduled: thresholds that replace the others in periods of the week.
+    :ivar external: whether the metric is external; see :class:`WatermarkMetric`.
+    :ivar steps: the steps of limits that the section sets; None: those of ``[qos]``.
+    :ivar order: the order in which guests are acted on; None: that of the metric.
+    :ivar evict_grace: seconds that an evicted guest has to end; None: those of ``[qos]``.
+    :ivar evict_at_once: maximum number of guests that leave at the same time where the freed amount is not
+        known; None: all.
     """
 
     name: str
@@ -99,6 +111,11 @@ class WatermarkSection:
     preview: bool = False
     selector: GuestSelector = GuestSelector()
     scheduled: Schedules = field(default_factory=dict)
+    external: bool = False
+    steps: ThrottleSteps | None = None
+    order: Sorter | None = None
+    evict_grace: float | None = None
+    evict_at_once: int | None = None
 
     def at_moment(self, moment: WeekMoment) -> WatermarkSection:
         """The section with the thresholds that hold at ``moment``."""
@@ -168,6 +185,12 @@ def parse_watermarks(
             preview=options.mode == "preview",
             selector=_read_selector(name, options, classes),
             scheduled=scheduled,
+            external=metric.external,
+            steps=_read_steps(conf, options),
+            order=tuple(CRITERIA[word] for word in options.order) or None,
+            evict_grace=options.evict_grace,
+            # A condition says nothing about the amount that is lacking: one guest may be enough.
+            evict_at_once=options.evict_at_once or (1 if metric.inputs or metric.external else None),
         )
         watermarks.append(watermark)
     check_watermarks(watermarks)
@@ -323,6 +346,16 @@ def _read_thresholds(
         raise ConfigError(f"{section}: {error}") from error
 
 
+def _read_steps(conf: cfg.ConfigOpts, options: Any) -> ThrottleSteps | None:
+    """The steps of a section; None if it has none of its own."""
+    if options.step is None and options.min_share is None:
+        return None
+    step = conf.qos.step if options.step is None else options.step
+    min_share = conf.qos.min_share if options.min_share is None else options.min_share
+    # Options are percent, as operators write them; decisions take shares.
+    return ThrottleSteps(step / 100, min_share / 100)
+
+
 def _read_condition(section: str, action: WatermarkAction, text: str) -> WatermarkThreshold:
     """Read the threshold of a condition: ``false`` for throttling up, and ``true`` for other actions.
 
@@ -372,6 +405,24 @@ class WatermarkRules:
     def at_moment(self, moment: WeekMoment) -> WatermarkRules:
         """The rules with the thresholds that hold at ``moment``."""
         return replace(self, watermarks=tuple(one.at_moment(moment) for one in self.watermarks))
+
+    def steps_of(self, watermark: WatermarkSection) -> ThrottleSteps:
+        """The steps of limits that a watermark sets."""
+        return watermark.steps or self.steps
+
+    def restore_steps(self, lever: str) -> ThrottleSteps:
+        """The steps by which limits of a lever are given back: the smallest of its watermarks."""
+        found = [
+            self.steps_of(watermark)
+            for metric in self.registry.metrics_moved_by(lever)
+            for watermark in self.of_metric(metric.name, WatermarkAction.THROTTLE_DOWN)
+        ]
+        return min(found, key=lambda one: one.step, default=self.steps)
+
+    @property
+    def limited_evictions(self) -> frozenset[str]:
+        """The watermarks that evict a few guests at once."""
+        return frozenset(one.name for one in self.watermarks if one.evict_at_once is not None)
 
     def of_metric(self, metric: str, action: WatermarkAction) -> list[WatermarkSection]:
         """The watermarks of a metric that have a threshold for an action."""

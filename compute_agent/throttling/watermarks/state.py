@@ -38,10 +38,16 @@ class ThrottledGuest:
 
 @dataclass(frozen=True, slots=True)
 class PendingEviction:
-    """An eviction in progress: the uuid of the guest, and the metric because of which it has to leave."""
+    """An eviction in progress: the uuid of the guest, and the metric because of which it has to leave.
+
+    ``grace`` is the number of seconds that the guest has to end; None: that of ``[qos]``. ``watermark`` is
+    empty after a restart.
+    """
 
     guest: str
     metric: str
+    grace: float | None = None
+    watermark: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +101,8 @@ class WatermarkState:
                 # A second plan of the same round may evict a guest again.
                 if action.guest in self.evicting_guests:
                     return self
-                return replace(
-                    self, evictions=(*self.evictions, PendingEviction(action.guest, action.metric))
-                )
+                pending = PendingEviction(action.guest, action.metric, action.grace, action.watermark)
+                return replace(self, evictions=(*self.evictions, pending))
             case ThrottleAction():
                 # At the end also if the guest had a limit before, because the latest throttle is raised
                 # first.
@@ -151,7 +156,7 @@ def state_to_json(state: WatermarkState) -> dict[str, Any]:
     return {
         # Lists in the order of fields, the format of former releases: one parser reads both.
         "throttles": [[one.guest, *one.knob, one.limit] for one in state.throttles],
-        "evictions": [[one.guest, one.metric] for one in state.evictions],
+        "evictions": [_eviction_to_json(one) for one in state.evictions],
         "scheduling_off": state.scheduling_off,
     }
 
@@ -167,9 +172,7 @@ def state_from_json(content: Any) -> WatermarkState:
             ThrottledGuest(text(guest), ThrottleControl(text(lever), text(domain)), _positive_limit(limit))
             for guest, lever, domain, limit in content["throttles"]
         )
-        evictions = tuple(
-            PendingEviction(text(guest), text(metric)) for guest, metric in content["evictions"]
-        )
+        evictions = tuple(_pending_eviction(*one) for one in content["evictions"])
         off = content["scheduling_off"]
         # 0 and 1 pass this test, too, and mean False and True.
         if off not in (True, False, None):
@@ -178,6 +181,22 @@ def state_from_json(content: Any) -> WatermarkState:
     # A damaged file may contain any JSON, which raises these errors above.
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error
+
+
+def _eviction_to_json(eviction: PendingEviction) -> list[Any]:
+    # Two fields where two are enough: a release without graces of sections reads these.
+    grace = [] if eviction.grace is None else [eviction.grace]
+    return [eviction.guest, eviction.metric, *grace]
+
+
+def _pending_eviction(guest: Any, metric: Any, grace: Any = None) -> PendingEviction:
+    return PendingEviction(text(guest), text(metric), None if grace is None else _parse_grace(grace))
+
+
+def _parse_grace(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"{value!r} is not a time in seconds")
+    return float(value)
 
 
 def _positive_limit(value: Any) -> float:

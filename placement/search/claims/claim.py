@@ -22,7 +22,7 @@ from placement.store.consumers import ConsumerOwnership
 from placement.store.groups import ConsumerGroup, Members, hosts_of, members_by_host, size
 
 Order = tuple[tuple[str, float], ...]
-"""Criteria (see :mod:`placement.search.claims.scores`) with their weights; each occurs once."""
+"""Criteria with their weights, see :mod:`placement.search.claims.scores`; each criterion occurs once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class WantedClaim:
     """
 
     consumer: str
-    # as the client knows it, not as the model has it: the transaction compares it with the row
+    # the number that the client knows, not that of the model: the transaction compares it with the row
     generation: int | None
     owner: ConsumerOwnership
     request: CandidatesRequest
@@ -68,7 +68,7 @@ class WantedClaim:
 
     @property
     def names_hosts(self) -> bool:
-        """Whether the claim names hosts, so that equivalent hosts are not exchangeable."""
+        """Return whether the claim names hosts, so that equivalent hosts are not interchangeable."""
         return bool(self.only or self.avoid)
 
 
@@ -110,8 +110,8 @@ class HostChoice:
 
     @property
     def providers(self) -> Iterator[Provider]:
-        """All providers that made this a candidate by their inventories or traits; some may come twice."""
-        # the root, too: it may count for its traits alone, which the transaction has to check
+        """All providers with inventories or traits that made this a candidate; a provider may come twice."""
+        # the root may count for its traits alone, which the transaction has to check, too
         yield self.root
         for provider, _ in self.resources:
             yield provider
@@ -122,10 +122,10 @@ class HostChoice:
 def stays_at_its_host(snapshot: ModelSnapshot, request: CandidatesRequest) -> bool:
     """Return whether each choice for the request takes something from the tree where it is anchored.
 
-    The consumer of such a choice is on that host. True if the request asks for a class that no sharing
-    provider has; else a choice may consist of sharing providers alone.
+    True means that the consumer of each choice is on the host of the choice. This is so if the request asks
+    for a class that no sharing provider has; otherwise a choice may consist of sharing providers alone.
     """
-    # only pools can take a choice off its host, and a cloud has few of them
+    # only sharing providers can take a choice off its host, and a cloud has few of them
     pools = [snapshot.providers[each] for each in snapshot.by_trait.get(SHARES, ())]
     shared = {name for pool in pools for name in pool.inventories}
     return any(not shared.issuperset(group.resources) for group in request.groups)
@@ -136,7 +136,7 @@ def with_choice_held(snapshot: ModelSnapshot, choice: HostChoice, times: int = 1
 
     The original must not change while the result is used.
 
-    :param times: the number of these consumers.
+    :param times: the number of consumers that hold the choice.
     """
     return _using_more(
         snapshot,
@@ -148,8 +148,8 @@ def with_choice_held(snapshot: ModelSnapshot, choice: HostChoice, times: int = 1
 
 
 def without_allocations(snapshot: ModelSnapshot, held: Iterable[Allocation]) -> ModelSnapshot:
-    """Return the snapshot without these allocations; the original must not change while it is used."""
-    # negative amounts, so that one function updates the indexes for both directions
+    """Return the snapshot without these allocations; the original must not change while this one is used."""
+    # negative amounts make one function update the indexes for both directions
     return _using_more(snapshot, ((each.provider, {each.resource_class: -each.used}) for each in held))
 
 
@@ -159,7 +159,7 @@ def within_reservation(
     """Return the snapshot for a claim that takes all from a reservation, and the uuids of possible roots.
 
     In the trees of these roots, and at sharing providers, only the reserved amounts are free; other trees are
-    unchanged. The original snapshot must not change while the new one is used.
+    unchanged. The original snapshot must not change while the result is used.
     """
     amounts: dict[int, dict[str, int]] = {}
     for each in held:
@@ -168,11 +168,12 @@ def within_reservation(
         if provider is not None and each.resource_class in provider.inventories:
             amounts.setdefault(provider.id, {})[each.resource_class] = each.used
     roots = {snapshot.providers[provider_id].root_id for provider_id in amounts}
-    # pools are at no host of the reservation, but what they give has to be reserved as well
+    # sharing providers are at no host of the reservation, but the amounts taken from them have to be
+    # reserved, too
     concerned = {member for root in roots for member in snapshot.trees[root]} | snapshot.by_trait.get(
         SHARES, set()
     )
-    # used becomes capacity less the reserved amount, so that even an overcommitted host can give this amount
+    # used becomes capacity minus the reserved amount, so that even an overcommitted host can give this amount
     used = {
         provider_id: {
             name: each.capacity - amounts.get(provider_id, {}).get(name, 0)
@@ -188,7 +189,7 @@ def _using_more(snapshot: ModelSnapshot, more: Iterable[tuple[str, Mapping[str, 
     used: dict[int, dict[str, int]] = {}
     for uuid, amounts in more:
         provider = snapshot.get(uuid)
-        # allocations were read before the snapshot, so that a provider may be gone by now
+        # allocations were read before the snapshot, so a provider may have been deleted since
         if provider is not None:
             here = used.setdefault(provider.id, {**provider.used})
             for name, amount in amounts.items():
@@ -220,19 +221,19 @@ class ClaimScenario:
         cls, snapshot: ModelSnapshot, members: Members, wanted: Iterable[WantedClaim]
     ) -> ClaimScenario:
         """Return the scenario before any of the wanted claims has a place."""
-        # it is read several times, and a caller may pass a generator
+        # copied, because it is read several times and a caller may pass a generator
         wanted = list(wanted)
         # a consumer that moves does not count as another member of its group
         moving = {each.consumer for each in wanted}
         groups = {name: members_by_host(each, moving) for name, each in members.items()}
-        # distances are computed from attributes of the whole fleet: most claims do not need them
+        # distances are computed from attributes of all hosts, and most claims do not need them
         far = any(each.topology is not None or "numa_distance" in dict(each.order) for each in wanted)
         sizes = {name: size(each, moving) for name, each in members.items()}
         return cls(snapshot, groups, snapshot.zone_distances() if far else {}, sizes)
 
     def members_beside(self, group: ConsumerGroup | None) -> Mapping[int, int]:
         """Return the number of other members by root of the host, for a consumer that joins this group."""
-        # one empty mapping for all, as this is asked for each choice
+        # one empty mapping for all scenarios, because this is called for each choice
         return NO_MEMBERS if group is None else self.groups.get(group.name, NO_MEMBERS)
 
     def size_of(self, group: ConsumerGroup | None) -> int:
@@ -246,7 +247,7 @@ class ClaimScenario:
         world = replace(self, snapshot=with_choice_held(self.snapshot, choice))
         if wanted.group is None:
             return world
-        # a copy, as this scenario is used again with other choices
+        # a copy, because this scenario is used again with other choices
         count = Counter(self.members_beside(wanted.group))
         # a member on two hosts counts at both, which is why the size is kept apart
         count.update(choice.hosts)
@@ -256,5 +257,5 @@ class ClaimScenario:
 
 
 def zone_of(snapshot: ModelSnapshot, provider: Provider) -> int | None:
-    """Return the id of the NUMA node that the provider is or is below; None if it is in no node."""
+    """Return the id of the NUMA node that the provider is or is below; None if the provider is in no zone."""
     return next((each.id for each in snapshot.lineage_of(provider) if ZONE in each.traits), None)

@@ -1,8 +1,8 @@
 """Even divisions: an amount divided over zones so that the parts are as equal as the rooms allow.
 
 A room is the amounts that one provider can give (:mod:`placement.search.claims.room`). A zone can give each
-sum of amounts of its rooms, which may have different steps. Such sums are bits of an integer: bit n stands
-for n units.
+sum of amounts of its rooms, which may have different steps. Such sums are kept as the bits of an integer: bit
+n stands for n units.
 
 A worked example: the amount 5 is divided over a zone with rooms of steps 3 and 2, and a zone with a room of
 step 1. The first zone can give 2, 3, 4 and 5. The most even division is 2 and 3, or 3 and 2: the sum of
@@ -27,9 +27,9 @@ Division = tuple[int, ...]
 def even_divisions(
     amount: int, zones: Sequence[Sequence[ZoneRoom]], budget: SearchBudget
 ) -> Iterator[Division]:
-    """Yield the divisions of an amount over all of these zones, the most even one first.
+    """Yield the divisions of an amount over all given zones, the most even one first.
 
-    Where each zone has one room, all divisions take from the same rooms, and only the first one is yielded.
+    If each zone has one room, all divisions take from the same rooms, and only the first one is yielded.
 
     :raises placement.search.budget.BudgetExhausted: the budget is spent.
     """
@@ -49,9 +49,9 @@ def even_divisions(
 
 
 def exact_division(amount: int, zones: Sequence[Sequence[ZoneRoom]], budget: SearchBudget) -> Division | None:
-    """Return the division over all of these zones with the least sum of squares; its parts may differ widely.
+    """Return the division over all given zones with the least sum of squares; its parts may differ widely.
 
-    :returns: None if the zones cannot give that amount together.
+    :returns: None if the zones together cannot give that amount.
     :raises placement.search.budget.BudgetExhausted: the budget is spent.
     """
     values = []
@@ -65,7 +65,7 @@ def exact_division(amount: int, zones: Sequence[Sequence[ZoneRoom]], budget: Sea
 
 
 def sum_squares(parts: Iterable[int]) -> int:
-    """Return the sum of squares: smaller for more equal parts of one sum."""
+    """Return the sum of the squares of the parts; for one total it is smaller if the parts are more equal."""
     return sum(part * part for part in parts)
 
 
@@ -78,7 +78,7 @@ def zone_sums(rooms: Iterable[ZoneRoom], limit: int) -> int:
         if room.least > most:
             continue
         more = found << room.least & mask
-        # each shift doubles the number of amounts of the room that are added
+        # each shift doubles the number of multiples that are added
         added, count = 1, (most - room.least) // room.step + 1
         while added < count:
             step = min(added, count - added)
@@ -128,7 +128,7 @@ def _most_even(
     found = _least_squares(amount, values, most, budget)
     if found is None or _widest_gap(found) <= unit:
         return found
-    # parts that differ by at most the unit are in a window that begins at the smallest of them
+    # parts that differ by at most the unit lie in a window that begins at the smallest part
     best: Division | None = None
     for least in sorted({value for each in values for value in each if value * len(values) <= amount}):
         window = [[value for value in each if least <= value <= least + unit] for each in values]
@@ -143,7 +143,7 @@ def _is_possible(amount: int, values: Sequence[Sequence[int]], budget: SearchBud
     """Return whether the amount is a sum of one value of each zone."""
     if not all(values):
         return False
-    # counted from the sum of the least values, so that almost equal parts need few bits
+    # bits are counted from the sum of the smallest values, so that almost equal parts need few bits
     above = amount - sum(map(min, values))
     if above < 0:
         return False

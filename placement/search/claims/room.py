@@ -18,10 +18,10 @@ class ZoneRoom:
     def from_inventory(cls, provider: int, inventory: Inventory, free: int, taken: int = 0) -> "ZoneRoom":
         """Return the room of a provider with a free amount.
 
-        :param taken: amount of the class that the same consumer takes from the provider elsewhere.
+        :param taken: amount of the class that the consumer takes from the same provider for other groups.
         """
         step = inventory.step_size
-        # one allocation has both amounts, and the bounds of the inventory apply to their sum
+        # one allocation has both amounts, so the bounds of the inventory apply to their sum
         least = -(-max(1, inventory.min_unit - taken) // step) * step
         most = max(0, min(free, inventory.max_unit) - taken) // step * step
         return cls(provider, least, most, step)
