@@ -205,9 +205,9 @@ class ReclaimLoop:
         return tree
 
     def read_oversold(self, resource_class: str) -> OversoldCapacity | None:
-        """The amount of a class that guests hold beyond the present offers, in cores or bytes.
+        """The amount of a reclaimed class that guests hold beyond the present offers, in cores or bytes.
 
-        None where nothing is offered, or no reading is new enough: an offer that has expired breaks nothing.
+        None if nothing is offered, or if no measurement is recent. An expired offer breaks no promise.
         """
         found = [one for one in self._active_estimators if one.resource.name == resource_class]
         if self._settings.mode != ACT or not found:
@@ -348,11 +348,11 @@ class ReclaimLoop:
 def oversold_capacity(
     offers: Mapping[str, int], held: Mapping[str, Mapping[str, int]], unit: float
 ) -> OversoldCapacity | None:
-    """The amount held beyond the offers; None without an offer.
+    """Compute the amount that guests hold beyond the offers; None without an offer.
 
-    :param offers: by provider.
-    :param held: by guest, then by provider.
-    :param unit: the size of a unit, in cores or bytes.
+    :param offers: the offered amounts, by uuid of the provider.
+    :param held: the amounts that guests hold, by uuid of the guest and of the provider.
+    :param unit: the size of a unit of these amounts, in cores or bytes.
     """
     if not offers:
         return None
@@ -365,7 +365,7 @@ def oversold_capacity(
         guest: unit * sum(amount for provider, amount in amounts.items() if provider in short)
         for guest, amounts in held.items()
     }
-    # A guest of another provider gives nothing back here.
+    # Only guests on providers with too small an offer count: others free nothing there.
     return OversoldCapacity(
         unit * sum(beyond[provider] for provider in short),
         {guest: amount for guest, amount in guests.items() if amount},
