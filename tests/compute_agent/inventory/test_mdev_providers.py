@@ -5,17 +5,19 @@ import pytest
 
 from compute_agent.drivers.libvirt.domain_metadata import describe_domain
 from compute_agent.host.pci_devices import MdevType, PciDevice, read_pci_devices
-from compute_agent.inventory.device_providers import offer_devices
+from compute_agent.inventory.derive import InventorySettings, derive_provider_tree
+from compute_agent.inventory.device_providers import offer_devices, with_devices
 from compute_agent.inventory.device_spec import parse_device_specs
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree, device_of
+from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.messages import ConfigError
 from compute_agent.promises.devices import cards_of, device_faults
 from compute_agent.report.devices import without_foreign_devices
 from compute_agent.report.plan import ReportedProvider
-from tests.compute_agent.drivers.libvirt.test_metadata import domain
 from tests.compute_agent.host.pci_trees import FakeDevice, make_pci_tree
-from tests.compute_agent.inventory.test_device_providers import ROOT, tree_of
+from tests.compute_agent.inventory.machines import machine
 
+ROOT = "00000000-0000-0000-0000-000000000007"
 GPU = "0000:81:00.0"
 UUID = "4b20d080-1b54-4048-85b3-a6a62d165c01"
 SPEC = '{"vendor_id": "10de", "mdev_type": "nvidia-35"}'
@@ -29,8 +31,15 @@ def gpu(*, available: int = 3, made: tuple[str, ...] = (UUID,), address: str = G
     return PciDevice(address, "10de", "2331", 0x030200, numa_node=1, mdev_types=types)
 
 
+def tree_of(specs: list[str], devices: list[PciDevice]) -> ProviderTree:
+    topology = machine(nodes=2, l3=2, cores=2)
+    sets = CpuSets(dedicated=topology.online, shared=frozenset(), emulator=frozenset())
+    tree = derive_provider_tree(topology, sets, InventorySettings("numa"), ROOT, "host")
+    return with_devices(tree, offer_devices(parse_device_specs(specs), devices).providers, topology)[0]
+
+
 def test_existing_and_possible_devices_are_counted() -> None:
-    tree = tree_of("numa", [SPEC], [gpu()])
+    tree = tree_of([SPEC], [gpu()])
     (node,) = tree.device_providers
     assert node.name == "host_pci_0000_81_00_0"
     assert device_of(node.name) == node.device == GPU
@@ -68,7 +77,7 @@ def test_wrong_values_are_refused(entry: str) -> None:
 
 @pytest.mark.parametrize("spec", [SPEC, '{"vendor_id": "10de"}'])
 def test_vgpus_of_nova_are_not_offered_twice(spec: str) -> None:
-    tree = tree_of("numa", [spec], [gpu()])
+    tree = tree_of([spec], [gpu()])
     novas = ReportedProvider(
         "other", "host_pci_0000_81_00_0", ROOT, 1, traits=frozenset({os_traits.OWNER_NOVA})
     )
@@ -89,8 +98,8 @@ def test_types_and_devices_are_read(tmp_path) -> None:
 
 def test_the_definition_of_a_domain_is_compared_with_its_allocation() -> None:
     hostdev = f"<hostdev type='mdev'><source><address uuid='{UUID.upper()}'/></source></hostdev>"
-    xml = domain().replace("</domain>", f"<devices>{hostdev}<hostdev type='mdev'/></devices></domain>")
-    has = describe_domain(xml).devices
+    domain = f"<domain><uuid>{ROOT}</uuid><name>a</name><vcpu>1</vcpu><memory>1</memory>"
+    has = describe_domain(f"{domain}<devices>{hostdev}<hostdev type='mdev'/></devices></domain>").devices
     assert has == {UUID}
     node = ProviderNode("host_pci_0000_81_00_0", "a", ROOT, device=GPU, device_class="VGPU")
     cards = cards_of(ProviderTree((ProviderNode("host", ROOT, None), node)), lambda: [gpu()])
