@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -134,13 +135,26 @@ def child_uuid(root_uuid: str, zone: str) -> str:
     return str(uuid.uuid5(uuid.UUID(root_uuid), zone))
 
 
+_MDEV_NAME: Final = re.compile(r"_pci_([0-9a-f]{4,8})_([0-9a-f]{2})_([0-9a-f]{2})_([0-7])\Z", re.ASCII)
+
+
 def device_name(root_name: str, address: str) -> str:
     """The name of the provider of a PCI device, as Nova spells it."""
     return f"{root_name}_{address.upper()}"
 
 
+def mdev_name(root_name: str, address: str) -> str:
+    """The name of the provider of mediated devices of a card, as Nova spells it."""
+    return f"{root_name}_pci_{re.sub('[:.]', '_', address)}"
+
+
 def device_of(name: str) -> str:
-    """The address of the PCI device that a provider of that name stands for; empty if it is none."""
+    """The address of the PCI device that a provider of that name stands for.
+
+    Empty for names of other providers.
+    """
+    if mdev := _MDEV_NAME.search(name):
+        return "{}:{}:{}.{}".format(*mdev.groups())
     address = name.rpartition("_")[2].lower()
     return address if PCI_ADDRESS.fullmatch(address) else ""
 
@@ -165,11 +179,16 @@ NAME_FILE: Final = "provider_name"
 
 
 class IdentityError(Exception):
-    """The file with the uuid or the name is damaged. The text names the file and says what to do."""
+    """The file with the uuid or the name of the root provider is damaged.
+
+    The text names the file and says what to do.
+    """
 
 
 def load_or_create(state_path: Path) -> str:
-    """The uuid in ``state_path``, which is created if it is missing. Concurrent callers get the same uuid.
+    """The uuid of the root provider in ``state_path``, which is created if it is missing.
+
+    Concurrent callers get the same uuid.
 
     An operator may write a uuid into the file before the first start.
 
@@ -195,7 +214,7 @@ def load_or_create(state_path: Path) -> str:
 
 
 def look_up(state_path: Path) -> str | None:
-    """The uuid in ``state_path``; None if there is none. No uuid is created.
+    """The uuid of the root provider in ``state_path``; None if there is none. No uuid is created.
 
     :raises IdentityError: the file has other content.
     :raises OSError: the file cannot be read.

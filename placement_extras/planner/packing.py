@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import gcd
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree, TreeStructure
 from placement.search.budget import SearchBudget
 from placement.search.candidate_search import unused_patterns
-from placement.search.candidates import CandidatePattern, PatternBatch
+from placement.search.candidates import CandidatePattern, PatternBatch, UnusedPatterns
 from placement.search.request import CandidatesRequest
 from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
-# this many tries take about 50 ms
+# this number of tries takes about 50 ms
 _MAX_TRIES: Final = 2_000
 """Maximum number of tries to find a better packing than the first; beyond it the result is bounds."""
 # among more ways the search would end by its limit, without a result
 _MAX_WAYS: Final = 200
-"""Maximum number of ways with which there is such a search."""
+"""Maximum number of ways with which a better packing is searched for."""
 
 Free = Mapping[Any, int] | tuple[int, ...]
 """The free amounts, by slot."""
@@ -48,7 +49,7 @@ NONE: Final = FitBounds(0, 0)
 
 def one_way(way: Way) -> Callable[[Free], int]:
     """Return a function that counts the guests that fit in one way. The count is never negative."""
-    # one and two slots are the rule, and these functions run for each of thousands of hosts
+    # most ways have one or two slots, and these functions run for thousands of hosts
     if len(way) == 1:
         ((only, each),) = way
         return lambda free: max(0, free[only] // each)
@@ -73,7 +74,7 @@ def fit_function(found: FlavorFootprints, budget: SearchBudget) -> Callable[[Fre
 
 
 def fit_formula(ways: Sequence[Way]) -> Callable[[Free], int] | None:
-    """Return a function that computes the number of guests by a formula; None if no formula exists.
+    """Return a function that computes the number of guests by a formula; None if these ways have no formula.
 
     A formula exists if the ways take equal amounts of common slots, and have no other slot in common.
     """
@@ -84,7 +85,7 @@ def fit_formula(ways: Sequence[Way]) -> Callable[[Free], int] | None:
     common = set(ways[0]).intersection(*ways[1:])
     rests = [tuple([part for part in way if part not in common]) for way in ways]
     slots = [slot for rest in rests for slot, _ in rest]
-    # no formula: a guest in one way would leave less for another way
+    # no formula: a guest that uses one way would leave less for another way
     if len(set(slots)) < len(slots) or not {slot for slot, _ in common}.isdisjoint(slots):
         return None
     separate = [one_way(rest) for rest in rests]
@@ -99,7 +100,8 @@ def pack_guests(
 ) -> FitBounds:
     """Return how many guests fit.
 
-    The first packing takes the way with most room first. Then a search looks for more, up to the bound.
+    The first packing takes the way with most room first. If the packing has fewer guests than the bound, a
+    search looks for more.
 
     :param upper_bound: a known bound.
     :raises placement.search.budget.BudgetExhausted: the budget is spent.
@@ -122,7 +124,7 @@ class _PackingSearch:
         #: for each class its slots; all ways take the same amount of a class
         self._by_class = list(by_class.values())
         self._left = {slot: free[slot] for way in ways for slot, _ in way}
-        # the way with most room first: the first packing is then mostly the best
+        # the way with the most room comes first, because the first packing is then mostly the best
         self._ways = sorted(
             (way for way in ways if self._most_guests(way)), key=self._most_guests, reverse=True
         )
@@ -130,7 +132,7 @@ class _PackingSearch:
         self._journal = TrialJournal(budget, _MAX_TRIES)
 
     def find_most(self, upper_bound: int) -> FitBounds:
-        # a copy is cheaper here than an entry of the journal for each way
+        # copying is cheaper here than an entry of the journal for each way
         left = dict(self._left)
         for way in self._ways:
             count = self._most_guests(way)
@@ -142,7 +144,7 @@ class _PackingSearch:
             # When the tries are used up, the best packing and the bound are both still true.
             with suppress(TriesExhausted):
                 self._try_ways(0, 0, upper_bound)
-                # all numbers were tried: the best one is the most
+                # all numbers were tried, so the best one is the maximum
                 upper_bound = self._best
         return FitBounds(self._best, upper_bound)
 
@@ -166,7 +168,7 @@ class _PackingSearch:
                 volume += self._left[slot] // unit * unit
             bound = min(bound, volume // each)
         for slot, asked in amounts.items():
-            # all ways take of this slot, so that it alone is a bound
+            # if all ways take from this slot, its amount alone is a bound
             if len(asked) == len(ways):
                 bound = min(bound, self._left[slot] // min(asked))
         return bound
@@ -195,49 +197,83 @@ class _PackingSearch:
 
 
 Slot = Any
-"""The slot in the tree for inventories of the host itself; for others provider id and class."""
+"""The slot in the tree for inventories of the host itself; for other inventories provider id and class.
+
+A pool has a slot behind those of the tree. Among slots of provider ids, the pool itself is the slot."""
 
 Way = tuple[tuple[Slot, int], ...]
-"""The amounts that one guest takes, by slot, in the order of the slots."""
+"""The amounts that one guest takes, as pairs of slot and amount in the order of the slots."""
+
+
+class DevicePool(NamedTuple):
+    """The slots of equal devices. Each gives one unit at a time, so that only their number matters."""
+
+    slots: tuple[Slot, ...]
+    unit: int
+
+    def usable_amount(self, amounts: Mapping[Any, int] | Sequence[int]) -> int:
+        """Return the sum of what the devices can give."""
+        return sum([self.unit for slot in self.slots if amounts[slot] >= self.unit])
 
 
 @dataclass(eq=False, slots=True)
 class FlavorFootprints:
     """The Pareto-minimal ways of a flavor at hosts of one structure.
 
-    ``classes`` are the resource classes of their slots. Ways are ``coupled`` if a provider that shares with
-    the host serves a part of one of them.
+    ``classes`` are the resource classes of the slots of the ways. The footprints are ``coupled`` if a
+    provider that shares with the host serves a part of one of the ways. ``pools`` are by slot.
     """
 
     ways: tuple[Way, ...]
     classes: Mapping[Slot, str]
     coupled: bool
+    pools: Mapping[Slot, DevicePool] = field(default_factory=dict)
+
+    def with_pools(self, amounts: Sequence[int]) -> tuple[int, ...]:
+        """Return amounts of the slots of a tree, and of the pools."""
+        if not self.pools:
+            return tuple(amounts)
+        return (*amounts, *[pool.usable_amount(amounts) for pool in self.pools.values()])
+
+    def named(self, tree: HostTree) -> FlavorFootprints:
+        """Return these footprints with provider ids and classes in place of the slots of a tree."""
+        key = key_slots(tree, self.pools)
+        return FlavorFootprints(
+            tuple([tuple([(key(slot), amount) for slot, amount in way]) for way in self.ways]),
+            {key(slot): name for slot, name in self.classes.items()},
+            self.coupled,
+            {key(slot): key(slot) for slot in self.pools},
+        )
 
     def without_classes(self, names: Collection[str], budget: SearchBudget) -> FlavorFootprints:
         """Return the ways of the request without some classes."""
         classes = {slot: name for slot, name in self.classes.items() if name not in names}
         left = {tuple([part for part in way if part[0] in classes]) for way in self.ways}
-        return FlavorFootprints(tuple(_pareto_minimal(left - {()}, budget)), classes, self.coupled)
+        ways = tuple(_pareto_minimal(left - {()}, budget))
+        return FlavorFootprints(ways, classes, self.coupled, self.pools)
 
     def ways_within(self, capacities: Mapping[Slot, int] | Sequence[int]) -> tuple[Way, ...]:
-        """Return the ways that fit into these capacities."""
+        """Return the ways that fit into these capacities of slots."""
         return tuple([way for way in self.ways if all(capacities[slot] >= part for slot, part in way)])
 
     def with_ways(self, ways: tuple[Way, ...]) -> FlavorFootprints:
         """Return these footprints with only some of the ways."""
-        return FlavorFootprints(
-            ways, {slot: self.classes[slot] for way in ways for slot, _ in way}, self.coupled
-        )
+        classes = {slot: self.classes[slot] for way in ways for slot, _ in way}
+        return FlavorFootprints(ways, classes, self.coupled, self.pools)
 
 
-def key_slots(tree: HostTree) -> Callable[[Slot], Slot]:
+def key_slots(
+    tree: HostTree, pools: Mapping[Slot, DevicePool] = MappingProxyType({})
+) -> Callable[[Slot], Slot]:
     """Return a function from a slot of a tree to the id of its provider and its resource class.
 
-    Coupled hosts have the same result for a provider that they share.
+    For a provider that several coupled hosts share, the result is the same at each host.
     """
     names = list(tree.kind.shape.slots)
 
     def key_slot(slot: Slot) -> Slot:
+        if slot in pools:
+            return DevicePool(tuple(map(key_slot, pools[slot].slots)), pools[slot].unit)
         if isinstance(slot, int):
             at, name = names[slot]
             return tree.members[at].id, name
@@ -250,12 +286,12 @@ def most_by_volume(guests: int, asked: Mapping[str, Mapping[int, int]], there: M
     """Return an upper bound of the guests that fit, by the sums of classes.
 
     :param asked: the number of guests by class and requested amount.
-    :param there: by class, the sum of the free amounts.
+    :param there: the sum of the free amounts by class.
     """
     bound = guests
     for name, sizes in asked.items():
         left, fits = there[name], guests - sum(sizes.values())
-        # the smallest first, so that no other order has room for more guests
+        # the smallest amounts come first, because no other order has room for more guests
         for amount, number in sorted(sizes.items()):
             # an adopted database may have allocations of nothing, which all fit
             here = min(number, left // amount) if amount else number
@@ -268,13 +304,21 @@ NO_WAYS: Final = FlavorFootprints((), {}, coupled=False)
 
 
 class FootprintFinder:
-    """Finds the ways of a flavor, once for equivalent hosts."""
+    """Finds the ways of a flavor, once for equivalent hosts.
 
-    def __init__(self, snapshot: ModelSnapshot, request: CandidatesRequest, budget: SearchBudget) -> None:
+    :param pooled: whether equal devices that serve one need at a time form pools.
+    """
+
+    def __init__(
+        self,
+        snapshot: ModelSnapshot,
+        request: CandidatesRequest,
+        budget: SearchBudget,
+        *,
+        pooled: bool = False,
+    ) -> None:
         self._budget = budget
-        self._patterns: Callable[[HostTree, Sequence[Provider]], PatternBatch] = unused_patterns(
-            snapshot, request, budget
-        )
+        self._patterns = unused_patterns(snapshot, request, budget, pooled=pooled)
         self._found: dict[tuple[PatternBatch, TreeStructure], FlavorFootprints] = {}
 
     def footprints_at(self, tree: HostTree, shared: Sequence[Provider]) -> FlavorFootprints:
@@ -282,21 +326,25 @@ class FootprintFinder:
 
         :raises placement.search.budget.BudgetExhausted: the search takes too long.
         """
-        patterns = self._patterns(tree, shared)
+        unused = self._patterns(tree, shared)
+        patterns = unused.patterns
         if not patterns:
             return NO_WAYS
-        # by identity of the batch, which the search shares between equivalent trees
+        # keyed by the identity of the batch, which the search shares between equivalent trees
         key = (patterns, tree.kind.shape)
         found = self._found.get(key)
         if found is None:
-            found = self._found[key] = self._find_ways(patterns, tree, shared)
+            found = self._found[key] = self._find_ways(unused, tree, shared)
         return found
 
     def _find_ways(
-        self, patterns: PatternBatch, tree: HostTree, shared: Sequence[Provider]
+        self, unused: UnusedPatterns, tree: HostTree, shared: Sequence[Provider]
     ) -> FlavorFootprints:
-        slots = tree.kind.shape.slots
+        patterns, slots = unused.patterns, tree.kind.shape.slots
         classes: dict[Slot, str] = {}
+        pools: dict[Slot, DevicePool] = {}
+        pool_of = {at: pool for pool in unused.pools for at in pool}
+        pool_slots: dict[tuple[int, ...], int] = {}
 
         def taken_way(pattern: CandidatePattern) -> Way:
             self._budget.spend(1 + len(pattern.resources))
@@ -306,8 +354,12 @@ class FootprintFinder:
                     slot: Slot = (
                         slots[at, name] if at < tree.own_count else (shared[at - tree.own_count].id, name)
                     )
+                    if at in pool_of:
+                        members = pool_of[at]
+                        slot = pool_slots.setdefault(members, len(slots) + len(pool_slots))
+                        pools[slot] = DevicePool(tuple([slots[each, name] for each in members]), amount)
                     classes[slot] = name
-                    way[slot] = amount
+                    way[slot] = way.get(slot, 0) + amount
             return tuple(sorted(way.items(), key=_slot_order))
 
         found = {taken_way(pattern) for pattern in patterns}
@@ -317,7 +369,7 @@ class FootprintFinder:
             for served in pattern.mappings.values()
             for at in served
         )
-        return FlavorFootprints(tuple(_pareto_minimal(found, self._budget)), classes, coupled)
+        return FlavorFootprints(tuple(_pareto_minimal(found, self._budget)), classes, coupled, pools)
 
 
 def _slot_order(part: tuple[Any, int]) -> tuple[bool, Any]:
@@ -329,8 +381,8 @@ def _pareto_minimal(ways: Iterable[Way], budget: SearchBudget) -> list[Way]:
     kept: list[dict[Any, int]] = []
     for way in sorted(map(dict, ways), key=lambda way: (len(way), sum(way.values()))):
         budget.spend(1 + len(kept))
-        # a way that takes as much of each slot as another one serves no guest that the other does not
+        # a way is useless if another way takes no more of each slot
         if not any(all(way.get(slot, 0) >= amount for slot, amount in other.items()) for other in kept):
             kept.append(way)
-    # in a fixed order, so that answers are the same each time; repr, as slots are of two types
+    # in a fixed order, so that answers are the same each time; by repr(), because slots have two types
     return sorted([tuple(way.items()) for way in kept], key=repr)

@@ -54,7 +54,7 @@ held = []
 for line in sys.stdin:
     held.append(os.open("/dev/vhost-net", os.O_RDWR))
     if line.strip() == "kernel":
-        fcntl.ioctl(held[-1], 0x4001AF83, bytes([0]))
+        fcntl.ioctl(held[-1], 0x4001AF84, bytes([0]))
     fcntl.ioctl(held[-1], 0xAF01)
     print("made", flush=True)
 """
@@ -132,7 +132,8 @@ class Domain:
         return process.pid
 
     def place(self):
-        """Place it as the driver of libvirt does, beside libvirt's own calls."""
+        """Place it as the driver of libvirt does. Of libvirt's own calls, one changes the group's CPUs."""
+        (self.base / "emulator/cpuset.cpus").write_text("0-1")
         self.known.pin_rest(SETTINGS)
         return self.pins.move_tasks(self.known, SHARED)
 
