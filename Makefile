@@ -50,7 +50,7 @@ SPHINX := $(BIN)/sphinx-build -W --keep-going -n -q
 # Tests start hundreds of programs, each of which would compile all that it imports where this is set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo adopt-demo test test-long test-kills coverage check mutants test-vm test-failover test-shadow test-openstack test-nova \
+.PHONY: demo adopt-demo test quick-tests test-long test-kills coverage check mutants test-vm test-failover test-shadow test-openstack test-nova \
     test-packages lint format samples doc man doc-links dist deb image constraints clean packages
 
 demo: $(RUNTIME)
@@ -75,7 +75,11 @@ coverage: packages lint $(LIBVIRT)
 # A fifth of the random examples that all tests try.
 check mutants: export PLACEMENT_EXAMPLES_PERCENT ?= 20
 
-check: lint
+# The linters use one processor, the tests the others.
+check: $(INSTALLED)
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint quick-tests
+
+quick-tests: $(INSTALLED)
 	$(BIN)/python -m pytest -q $(QUICK) $(PARALLEL) -p no:schemathesis $(PYTEST_ARGS)
 
 mutants: check $(COSMIC_RAY)
