@@ -171,7 +171,7 @@ $(RUNTIME): setup.cfg pyproject.toml $(CONSTRAINTS)
 	@echo "Installing into $(VENV) ..."
 	@rm -rf *.egg-info  # left by a distribution that was made: it would hide the entry points of what is installed
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) install --constraint $(CONSTRAINTS) setuptools setuptools-scm
+	@$(PIP) install --constraint $(CONSTRAINTS) setuptools
 	@$(PIP) install --no-compile --constraint $(CONSTRAINTS) --no-build-isolation --editable .
 	@touch $@
 
@@ -196,7 +196,7 @@ $(COSMIC_RAY): $(INSTALLED)
 constraints:
 	rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install --upgrade setuptools setuptools-scm
+	$(PIP) install --upgrade setuptools
 	$(PIP) install --no-build-isolation --editable '.[$(EXTRAS),libvirt,mutants]'
 	sed -i '/^[^#]/d' $(CONSTRAINTS)
 	$(BIN)/pip freeze --all --exclude-editable --exclude pip >> $(CONSTRAINTS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from cliff.app import App
@@ -13,6 +12,7 @@ from cliff.command import Command
 from cliff.commandmanager import CommandManager, EntryPointT
 from cliff.help import HelpCommand
 
+from compute_agent import installed_version
 from compute_agent.cmd.base import Commands, ConfigMixin
 
 WORDS: Final = (
@@ -136,7 +136,7 @@ class AgentShell(App):
         manager = AgentCommandManager()
         super().__init__(
             description="The host agent of the placement service: inventories, guests, pinning.",
-            version=_version(),
+            version=installed_version(),
             command_manager=manager,
             deferred_help=True,
         )
@@ -163,14 +163,6 @@ class AgentShell(App):
         """Name an error without a text, for which cliff prints an empty line."""
         if isinstance(err, Exception) and not str(err).strip():
             self.LOG.error("%s failed with %s; --debug shows the place.", cmd.cmd_name, type(err).__name__)
-
-
-def _version() -> str:
-    try:
-        return version("placement-compute")
-    except PackageNotFoundError:
-        # The program runs from its source, which was not installed.
-        return "not installed"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
