@@ -4,7 +4,8 @@ Times in archives are those of the commit (``SOURCE_DATE_EPOCH``, see
 https://reproducible-builds.org/specs/source-date-epoch/), and archives list files by name. Names of users,
 the order of directories and the time of the build have no effect.
 
-``python -m tests.builds FOLDER [--debian] [--bill]`` builds HEAD.
+``python -m tests.builds FOLDER [--debian] [--bill]`` builds the last commit of a checkout, or sources without
+git, whose time is that of ``setup.cfg``.
 """
 
 import argparse
@@ -52,12 +53,12 @@ def run(*words: object, folder: Path = ROOT, **variables: str) -> str:
     return done.stdout
 
 
-def commit_time(commit: str, checkout: Path = ROOT) -> str:
+def commit_time(commit: str, checkout: Path) -> str:
     """Return the time of a commit, in seconds since the epoch."""
     return run("git", "log", "-1", "--format=%ct", commit, folder=checkout).strip()
 
 
-def export_commit(commit: str, folder: Path, checkout: Path = ROOT) -> Path:
+def export_commit(commit: str, folder: Path, checkout: Path) -> Path:
     """Write the files of a commit into a new folder."""
     archive = folder.with_suffix(".tar")
     run("git", "archive", "--output", archive, commit, folder=checkout)
@@ -140,36 +141,50 @@ def write_checksums(files: Iterable[Path], folder: Path) -> Path:
     return target
 
 
-def build_commit(commit: str, folder: Path, *, debian: bool, bill: bool, checkout: Path = ROOT) -> list[Path]:
-    """Build a commit into a new folder, and return the files with their checksums last."""
+def build_all(source: Path, folder: Path, epoch: str, *, debian: bool, bill: bool) -> list[Path]:
+    """Build the sources into a new folder, and return the files with their checksums last.
+
+    :raises BuildFailed: a program fails.
+    """
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
-    epoch = commit_time(commit, checkout)
-    with tempfile.TemporaryDirectory() as name:
-        source = export_commit(commit, Path(name, "source"), checkout)
-        sdist, wheel = build_distributions(source, folder, epoch)
-        files = [sdist, wheel]
-        if debian:
-            files += build_debian(sdist, folder, epoch)
-        if bill:
-            files.append(write_bill(sdist, folder, epoch))
+    sdist, wheel = build_distributions(source, folder, epoch)
+    files = [sdist, wheel]
+    if debian:
+        files += build_debian(sdist, folder, epoch)
+    if bill:
+        files.append(write_bill(sdist, folder, epoch))
     return [*files, write_checksums(files, folder)]
 
 
+def build_commit(checkout: Path, commit: str, folder: Path, *, debian: bool, bill: bool) -> list[Path]:
+    """Build a commit like :func:`build_all`."""
+    with tempfile.TemporaryDirectory() as name:
+        source = export_commit(commit, Path(name, "source"), checkout)
+        return build_all(source, folder, commit_time(commit, checkout), debian=debian, bill=bill)
+
+
 def main() -> int:
-    """Build the last commit."""
+    """Build the sources that this module is part of."""
     parser = argparse.ArgumentParser(prog="python -m tests.builds", description=__doc__)
     parser.add_argument("folder", type=Path, help="folder for the files; it is emptied first")
     parser.add_argument("--debian", action="store_true", help="build the Debian packages")
     parser.add_argument("--bill", action="store_true", help="write the bill of materials")
     words = parser.parse_args()
+    wanted = {"debian": words.debian, "bill": words.bill}
     try:
-        for path in build_commit("HEAD", words.folder, debian=words.debian, bill=words.bill):
-            print(path)
+        if (ROOT / ".git").exists():
+            if run("git", "status", "--porcelain"):
+                print("Changes that are not committed are not part of the build.", file=sys.stderr)
+            files = build_commit(ROOT, "HEAD", words.folder, **wanted)
+        else:
+            epoch = os.environ.get("SOURCE_DATE_EPOCH") or str(int((ROOT / "setup.cfg").stat().st_mtime))
+            files = build_all(ROOT, words.folder, epoch, **wanted)
     except BuildFailed as failure:
         print(failure, file=sys.stderr)
         return 1
+    print(*files, sep="\n")
     return 0
 
 
