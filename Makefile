@@ -10,6 +10,7 @@
 # make test-failover  databases that fail over and break under load, 30 times each, with a table: a quarter of an hour
 # make test-shadow  requests at random to OpenStack Placement through placement-shadow, an hour's worth: half an hour
 # make test-openstack  Nova's life of guests on this service and on OpenStack Placement, their classes on two hosts: 40 minutes
+# make test-dependencies  quick tests with the lowest versions of the dependencies and those of OpenStack's series
 # make test-packages  builds, installs and removes Debian packages and an image; kolla's templates: ten minutes
 # make test-nova    Nova's own functional tests that are about Placement, on both services; what Nova makes of flavors
 # make lint         the first three of these
@@ -54,7 +55,7 @@ SPHINX := $(BIN)/sphinx-build -W --keep-going -n -q
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo adopt-demo test quick-tests test-long test-kills coverage check mutants test-vm test-failover test-shadow test-openstack test-nova \
-    test-packages lint format samples doc man doc-links dist deb image release constraints clean packages
+    test-packages test-dependencies lint format samples doc man doc-links dist deb image release constraints clean packages
 
 demo: $(RUNTIME)
 	@$(BIN)/python -m tests.demo
@@ -106,6 +107,9 @@ test-shadow: packages $(INSTALLED)
 
 test-openstack: packages $(INSTALLED) $(LIBVIRT)
 	$(BIN)/python -m pytest -q -m openstack tests/openstack $(PYTEST_ARGS)
+
+test-dependencies: $(INSTALLED)
+	$(BIN)/python -m tests.dependencies $(PYTEST_ARGS)
 
 test-packages: packages $(INSTALLED)
 	$(BIN)/python -m pytest tests/packages -m packages $(PYTEST_ARGS)
