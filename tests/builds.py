@@ -4,8 +4,8 @@ Times in archives are those of the commit (``SOURCE_DATE_EPOCH``, see
 https://reproducible-builds.org/specs/source-date-epoch/), and archives list files by name. Names of users,
 the order of directories and the time of the build have no effect.
 
-``python -m tests.builds FOLDER [--debian] [--bill]`` builds the last commit of a checkout, or sources without
-git, whose time is that of ``setup.cfg``.
+``python -m tests.builds FOLDER [--debian] [--bill]`` builds the last commit of a checkout. Sources without
+git have the time of their ``setup.cfg``.
 """
 
 import argparse

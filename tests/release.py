@@ -1,9 +1,9 @@
 """``make release VERSION=1.2.0``: a commit with the version and the changelog, and its builds.
 
-The command refuses a checkout that is not ready and then changes nothing: a tree with changes, a version
-that is not the next one, no notes, samples older than the options, an API reference older than
-``openapi.yaml``. It makes two commits, the release and the next development version, and leaves the push to
-the operator. If the builds fail, both commits are taken back.
+The command refuses a checkout that is not ready, and then changes nothing. Reasons are a tree with changes, a
+version that is not the next one, no notes, and samples or an API reference older than their sources. It makes
+two commits, the release and the next development version, and leaves the push to the operator. If the builds
+fail, both commits are taken back.
 """
 
 import argparse

@@ -24,6 +24,9 @@ TESTS: Final = (
 """The tests of the rooms that call libraries."""
 
 
+_CHOICE: Final = ("-m", "not slow", "--database", "sqlite")
+
+
 def run_tests(versions: Path, words: Sequence[str]) -> int:
     """Run the tests with the versions of a list, and return the exit status."""
     with tempfile.TemporaryDirectory() as folder:
@@ -43,14 +46,14 @@ def main() -> int:
     lists = {path.stem: path for path in sorted(LISTS.glob("*.txt"))}
     parser = argparse.ArgumentParser(prog="python -m tests.dependencies", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(lists)}")
-    names, words = parser.parse_known_args()
-    words = [word for word in words if word != "--"]
-    if unknown := set(names.names) - set(lists):
+    at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    names, words = parser.parse_args(sys.argv[1:at]).names, sys.argv[at + 1 :]
+    if unknown := set(names) - set(lists):
         parser.error(f"there is no list {', '.join(sorted(unknown))}")
     failed = []
-    for name in names.names or lists:
+    for name in names or lists:
         print(f"== {name}", flush=True)
-        if run_tests(lists[name], words or ["-m", "not slow", "--database", "sqlite", *TESTS]):
+        if run_tests(lists[name], [*_CHOICE, *TESTS, *words]):
             failed.append(name)
     if failed:
         print(f"Tests fail with {', '.join(failed)}", file=sys.stderr)
