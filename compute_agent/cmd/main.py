@@ -34,6 +34,7 @@ WORDS: Final = (
         "metrics",
         "qos",
         "release",
+        "report",
         "reshape",
         "resctrl",
         "run",
@@ -81,6 +82,8 @@ def commands_of(word: str) -> Commands:
             from compute_agent.cmd.metrics import COMMANDS
         case "release":
             from compute_agent.cmd.release import COMMANDS
+        case "report":
+            from compute_agent.cmd.report import COMMANDS
         case "reshape":
             from compute_agent.cmd.reshape import COMMANDS
         case "resctrl":
