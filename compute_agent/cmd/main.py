@@ -5,15 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cliff.app import App
 from cliff.command import Command
-from cliff.commandmanager import CommandManager, EntryPointT
+from cliff.commandmanager import CommandManager
 from cliff.help import HelpCommand
 
 from compute_agent import installed_version
 from compute_agent.cmd.base import Commands, ConfigMixin
+
+# versions of cliff that OpenStack 2025.1 has do not name this type
+if TYPE_CHECKING:
+    from cliff.commandmanager import EntryPointT
 
 WORDS: Final = (
     *(
