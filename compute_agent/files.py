@@ -86,8 +86,8 @@ def _check_part(part: Path, folder: Path, shared: int, *, sticky: bool = False) 
     _check_owner(part, status, folder)
     if status.st_mode & shared and not (sticky and status.st_mode & stat.S_ISVTX):
         raise UnsafeFileError(
-            f"{part} (mode {stat.S_IMODE(status.st_mode):04o}) can be written by others, who could"
-            f" replace what the agent keeps in {folder}: chmod {'o' if sticky else 'go'}-w {part}"
+            f"{part} (mode {stat.S_IMODE(status.st_mode):04o}) is writable for other users, who could"
+            f" replace the agent's files in {folder}: chmod {'o' if sticky else 'go'}-w {part}"
         )
 
 
@@ -95,7 +95,7 @@ def _check_owner(part: Path, status: os.stat_result, folder: Path) -> None:
     if status.st_uid not in _trusted_users():
         link = " is a symbolic link that" if stat.S_ISLNK(status.st_mode) else ""
         raise UnsafeFileError(
-            f"{part}{link} belongs to user {status.st_uid}, who could replace what the agent keeps in"
+            f"{part}{link} belongs to user {status.st_uid}, who could replace the agent's files in"
             f" {folder}: chown it to user {os.geteuid()}, or choose another folder"
         )
 
@@ -251,8 +251,8 @@ def _check_status(path: Path, status: os.stat_result) -> None:
         raise _unusable_file(path)
     if status.st_uid not in _trusted_users() or status.st_mode & stat.S_IWOTH:
         raise UnsafeFileError(
-            f"{path} belongs to user {status.st_uid} (mode {stat.S_IMODE(status.st_mode):04o}), so that"
-            " others decide what is in it: move it away, or chown and chmod it"
+            f"{path} belongs to user {status.st_uid} (mode {stat.S_IMODE(status.st_mode):04o}), so other"
+            " users can change its content: move it away, or chown and chmod it"
         )
 
 

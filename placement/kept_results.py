@@ -39,7 +39,7 @@ class KeptResults(Generic[Result]):
         # outside of the lock: other requests do not wait for a slow result, and two may make the same
         result = make()
         size = _EXPANSION * len(repr(key))
-        # it would push out all others, and itself
+        # a result above the limit would push out all others, and itself
         if size > self._max_bytes:
             return result
         with self._lock:

@@ -505,21 +505,21 @@ class ApiMethods:
         except UnavailableError as error:
             known = self._agent.pipeline.unclaimed_holdings.get(guest_uuid)
             if known is None:
-                raise RequestError(f"what guest {guest_uuid} may use cannot be learnt: {error}") from error
+                raise RequestError(f"the allocation of guest {guest_uuid} cannot be read: {error}") from error
             LOG.warning(
                 "Guest %s gets its last known allocation, as Placement does not answer: %s", guest_uuid, error
             )
             as_of, resources = 0.0, known.allocation  # whatever Placement says next is newer
         except PlacementError as error:
-            raise RequestError(f"what guest {guest_uuid} may use cannot be learnt: {error}") from error
+            raise RequestError(f"the allocation of guest {guest_uuid} cannot be read: {error}") from error
         if not self._agent.pipeline.host_state.root_known:
             self._agent.reports.wait_for_first(ROOT_SECONDS)  # an agent that has just started finds it out
         # Read again: the wait may have brought another host state.
         host_state = self._agent.pipeline.host_state
         if not host_state.root_known:
             raise RequestError(
-                f"what guest {guest_uuid} may use cannot be told before the root provider of this host is"
-                " known: see compute-agent status"
+                f"the agent cannot use the allocation of guest {guest_uuid} before it knows the root"
+                " provider of this host: see compute-agent status"
             )
         return guest_uuid, as_of, host_state.own_part(resources), owner
 

@@ -37,6 +37,7 @@ from compute_agent.loops.devices import DeviceSource
 from compute_agent.loops.events import EventLog, OomEvents
 from compute_agent.loops.fleet import FleetGuests, FleetLoop
 from compute_agent.loops.host_attributes import AgentHeartbeats, PositionReporter
+from compute_agent.loops.metric_sources import MetricSources
 from compute_agent.loops.monitoring import CacheMonitoring, MonitoredGuests
 from compute_agent.loops.noise import NoiseSource
 from compute_agent.loops.promises import PromiseWatch
@@ -94,6 +95,7 @@ class AssembledAgent:
     noise: NoiseSource
     devices: DeviceSource
     monitoring: CacheMonitoring
+    sources: MetricSources
     watermarks: WatermarkLoop
     interference: InterferenceLoop
     oom: OomEvents
@@ -227,6 +229,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             ThrottleTelemetry(metrics.registry, recorder, reclaimed.count_blame),
         )
         manual_throttling = ManualThrottling(limits, evictions, recorder)
+        sources = MetricSources(conf, metrics.registry)
         watermarks = WatermarkLoop(
             conf.settings,
             throttling,
@@ -238,6 +241,8 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             root=options.host.root,
             cache=monitoring.reader,
             cache_allotments=open_allotments(conf.controllers, lambda: pipeline.host_state.all_zones),
+            read_source=sources.read_value,
+            read_oversold=reclaimed.read_oversold,
         )
         # A circle by nature: monitoring shows what watermarks measure, and watermarks read its counters.
         monitored.use_usage(watermarks)
@@ -255,7 +260,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         early: tuple[AgentLoop, ...] = (events, monitoring, arrivals, announcements)
         cpu_use = CpuUse(conf, pipeline, driver)
         late: tuple[AgentLoop, ...] = (
-            *(reports, watermarks, interference, oom, reclaimed, cpu_use, fleet),
+            *(reports, sources, watermarks, interference, oom, reclaimed, cpu_use, fleet),
             promises,
         )
         in_force.add_followers((*early, *late))
@@ -282,6 +287,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         noise,
         devices,
         monitoring,
+        sources,
         watermarks,
         interference,
         oom,

@@ -30,8 +30,8 @@ def class_warnings(classes: Mapping[str, QosClass], realtime_limit: str, status:
         found.append(realtime_limit)
     if not has_capability(status, _CAP_SYS_PTRACE):
         found += [
-            f"[{QOS_CLASS}{one.name}] core_scheduling: the agent has not CAP_SYS_PTRACE, which core cookies"
-            " take; add it to CapabilityBoundingSet= of the unit"
+            f"[{QOS_CLASS}{one.name}] core_scheduling: the agent lacks CAP_SYS_PTRACE, which core cookies"
+            " need; add it to CapabilityBoundingSet= of the unit"
             for one in classes.values()
             if one.cpu.core_scheduling is not CoreScope.NONE
         ]

@@ -22,8 +22,14 @@ from compute_agent.conf import find_unknown_options
 from compute_agent.conf.cpu_class import CPU_CLASS
 from compute_agent.conf.interference import INTERFERENCE
 from compute_agent.conf.isolation import MOVE
+from compute_agent.conf.metric_source import METRIC_SOURCE
 from compute_agent.conf.policy import FOLLOW
-from compute_agent.conf.qos import guest_rule_sections, interference_sections, qos_class_sections
+from compute_agent.conf.qos import (
+    guest_rule_sections,
+    interference_sections,
+    metric_source_sections,
+    qos_class_sections,
+)
 from compute_agent.controllers.cpu_class_plan import CpuClassClaim, decide_files
 from compute_agent.drivers.factory import unlimited_reason
 from compute_agent.drivers.libvirt import hook
@@ -34,6 +40,7 @@ from compute_agent.host.cpu_power import CpuPower, read_cpu_power
 from compute_agent.host.cycles import PerfEvents
 from compute_agent.inventory.options import name_warning
 from compute_agent.isolation.surroundings import writer_warnings
+from compute_agent.loops.offers import ACT
 from compute_agent.model.cpuset import IDLE, SHARED, CpuClass, ParkMode
 from compute_agent.model.guest_settings import IsolationLevel
 from compute_agent.model.resource import BLOCKIO, CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH
@@ -88,6 +95,13 @@ def _without_counters() -> str:
         counters.read(())  # they are open files
 
 
+def source_warnings(conf: cfg.ConfigOpts) -> Iterator[str]:
+    """Find the metric sources with a command that cannot be run, a sentence each."""
+    for name, options in metric_source_sections(conf):
+        if options.command and (reason := missing_program(options.command)):
+            yield f"[{METRIC_SOURCE}{name}] command: it will fail, because {reason}"
+
+
 _EVENTS: Final = {"memory_bandwidth": {TOTAL_BYTES, LOCAL_BYTES}, "llc_occupancy": {OCCUPANCY}}
 """By metric the counters of which it needs one."""
 
@@ -103,9 +117,13 @@ def unmeasured_metrics(conf: cfg.ConfigOpts, control: ResctrlHandle | None) -> d
     monitoring = control.platform.monitoring if control is not None and control.writable else None
     for metric, events in _EVENTS.items():
         if monitoring is None or not events & monitoring.features:
-            found[metric] = "no resctrl is mounted here that counts it (see [resctrl] mount)"
+            found[metric] = "resctrl is not mounted, or does not measure it (see [resctrl] mount)"
         elif conf.monitoring.interval == 0:
             found[metric] = "[monitoring] interval is 0, so it is not measured"
+    if conf.capacity.mode != ACT:
+        found["reclaimed_cpu_oversold"] = "[capacity] mode is not act, so nothing is offered"
+    if conf.capacity.mode != ACT or not conf.capacity.memory:
+        found["reclaimed_memory_oversold"] = "[capacity] memory or mode = act is not set, so none is offered"
     for resource in _PRESSURES:
         path = str(Path(conf.host.root) / "proc/pressure" / resource)
         try:
@@ -142,7 +160,7 @@ def cpu_class_warnings(
     for name, one in classes.items():
         if name not in (IDLE, SHARED) and name not in named:
             yield (
-                f"[{CPU_CLASS}{name}] is of no CPU: name it in cpu_class of a [qos_class:NAME] or"
+                f"[{CPU_CLASS}{name}] applies to no CPU: name it in cpu_class of a [qos_class:NAME] or"
                 f" [guest_rule:NAME], or call it {IDLE} or {SHARED}"
             )
         # As if all CPUs had the class, so that each setting that some CPU lacks is found.
@@ -182,8 +200,8 @@ def config_warnings(
     found = [*find_unknown_options(conf), *filter(None, [name_warning(conf)])]
     if not conf.placement.auth_type and not conf.placement.auth_section:
         found.append(
-            "[placement] auth_type is not set: the agent has no way to Placement, reports nothing and starts"
-            " no guest; the section has the options of Nova's own [placement]"
+            "[placement] auth_type is not set: the agent cannot reach Placement, so it reports nothing"
+            " and starts no guest. Set the options of [placement] as in nova.conf"
         )
     if conf.policy.name == FOLLOW and conf.guests.unallocated == "ignore":
         found.append(
@@ -204,12 +222,13 @@ def config_warnings(
     offline = park_mode(conf) is ParkMode.OFFLINE
     if offline and driver == "libvirt" and hook.state(hook.HOOKS) is HookState.ABSENT:
         found.append(
-            f"[{CPU_CLASS}{IDLE}] park = offline: a domain that its definition pins to a parked CPU does not"
-            " start, as the agent hears too late of it: run compute-agent libvirt hook install, and restart"
-            " libvirtd"
+            f"[{CPU_CLASS}{IDLE}] park = offline: a domain does not start if its definition pins it to a"
+            " parked CPU, because the agent learns of the start too late: run compute-agent libvirt hook"
+            " install, and restart libvirtd"
         )
     measures = unmeasured_metrics(conf, resctrl.control), unusable_levers(conf, resctrl, driver)
     found += interference_warnings(conf, *measures)
+    found += source_warnings(conf)
     if conf.qos.evict_command and (reason := missing_program(conf.qos.evict_command)):
         found.append(f"[qos] evict_command: it will fail, because {reason}")
     if rules is not None:

@@ -126,8 +126,8 @@ def check_options(conf: cfg.ConfigOpts) -> None:
         )
     if conf.guests.unplaced == "refuse":
         raise ConfigError(
-            "[guests] unplaced = refuse stops guests for which there is no place, and with [policy] name ="
-            " follow others give them their places: remove one of the two"
+            "[guests] unplaced = refuse stops guests that the agent cannot place, but with [policy] name"
+            " = follow another program places guests: remove one of the two"
         )
 
 

@@ -159,7 +159,8 @@ def look_up_owner(
         return RootOwner(), root_keeper(False), ""
     root = f"{root_keeper(True)}, {full_name(found.name, found.uuid)}"
     if explicit_own:
-        return RootOwner(), f"{root}: set [compute] provider_tree = {BESIDE}, or both write it for ever", ""
+        remedy = "or the agent and nova-compute undo each other's changes"
+        return RootOwner(), f"{root}: set [compute] provider_tree = {BESIDE}, {remedy}", ""
     return RootOwner(True, found), root, ""
 
 
@@ -386,5 +387,5 @@ class _ReadOnlyClient(PlacementClient):
         shape: Any,
     ) -> Any:
         if method != "GET":
-            raise AssertionError(f"{method} {url}: only questions are asked here")
+            raise AssertionError(f"{method} {url}: a dry run only reads")
         return super()._send(method, url, body, headers, shape)

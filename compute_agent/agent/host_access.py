@@ -191,7 +191,7 @@ def open_host_driver(
         metrics.state_failures.inc()
     Gauge(
         "compute_agent_driver_up",
-        "Whether what the guests depend on (libvirtd) can be asked (1) or not (0).",
+        "Whether the service that runs the guests (libvirtd) answers (1) or not (0).",
         registry=metrics.registry,
     ).set_function(lambda: not driver.outage_reason)
     return HostDriver(driver, lock, choice.notice)

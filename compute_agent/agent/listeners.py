@@ -79,8 +79,8 @@ class HttpServer:
         except OSError as error:
             raise OSError(
                 error.errno,
-                f"cannot listen on {address} port {port}: {error.strerror or error}; [daemon] http_port and"
-                " http_address say where, 0 switches it off",
+                f"cannot listen on {address} port {port}: {error.strerror or error}; change [daemon]"
+                " http_port or http_address, or set http_port = 0 to disable it",
             ) from error
         self._thread = start_thread(HTTP_THREAD, self._server.serve_forever)
 

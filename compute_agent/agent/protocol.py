@@ -155,7 +155,8 @@ Method = Callable[[Mapping[str, Any]], Any]
 
 
 _REMEDY: Final = (
-    "is it running? [daemon] socket, or [DEFAULT] state_path, of the same --config-file says where"
+    "does it run? Give the command the agent's --config-file: its socket is [daemon] socket, or"
+    " agent.sock in [DEFAULT] state_path"
 )
 
 _CREDENTIALS: Final = "3i"
@@ -257,8 +258,7 @@ class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
         # A new method is for root and the agent's user until it is listed as harmless.
         if method not in self._open_methods and user not in (0, os.geteuid()):
             raise RequestError(
-                f"{method} is only for root and the user of the agent ({os.geteuid()}) alone, not for"
-                f" user {user}"
+                f"user {user} may not call {method}: only root and the agent's user ({os.geteuid()}) may"
             )
         return method, serve, params
 
@@ -288,7 +288,10 @@ def _remove_left(path: Path) -> None:
     if not left:
         raise OSError(errno.EEXIST, f"cannot listen on {path}: it is not a socket; move it away")
     if _is_listened_on(path):
-        raise OSError(errno.EADDRINUSE, f"cannot listen on {path}: another process does; set [daemon] socket")
+        raise OSError(
+            errno.EADDRINUSE,
+            f"cannot listen on {path}, because another process does: set [daemon] socket to another path",
+        )
     path.unlink(missing_ok=True)
 
 
@@ -331,7 +334,7 @@ def call_agent(
         raise DaemonUnreachableError(f"no agent answers on {path}: {error}; {_REMEDY}") from error
     # The end of the line is the end of the answer: an agent that ends meanwhile leaves a part of one.
     if not line.endswith(b"\n"):
-        raise DaemonUnreachableError(f"the agent on {path} hung up without an answer")
+        raise DaemonUnreachableError(f"the agent on {path} ended the connection without an answer")
     answer = json.loads(line)
     if "error" in answer:
         raise RequestError(answer["error"])

@@ -163,7 +163,9 @@ class HostAgent:
         try:
             tracer.stop_leftover()
         except TracerError as error:
-            LOG.warning("The tracer of `compute-agent cpu noise` stays: %s", error)
+            LOG.warning(
+                "The tracer that an earlier `compute-agent cpu noise` has left cannot be removed: %s", error
+            )
 
     def stop(self) -> None:
         """Stop listening and working; guests stay as they are."""
@@ -181,7 +183,7 @@ class HostAgent:
         parts.reloader.close()
         # From here on another agent may work on the folder.
         os.close(self._lock)
-        LOG.info("The agent stopped; its guests run on")
+        LOG.info("The agent stopped; its guests continue to run")
 
     # For the main thread
 
@@ -265,7 +267,12 @@ class HostAgent:
             cpu_class_status(parts.in_force.controllers),
             isolation_status(parts.in_force.controllers),
             reloader.error,
-            [*reloader.all_warnings, *self.pipeline.host_state.warnings, *parts.reclaimed.failure_texts],
+            [
+                *reloader.all_warnings,
+                *self.pipeline.host_state.warnings,
+                *parts.reclaimed.failure_texts,
+                *parts.sources.failure_texts,
+            ],
             parts.fleet.status_fields(),
         )
 

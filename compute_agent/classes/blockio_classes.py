@@ -1,4 +1,4 @@
-"""The classes of block I/O, from their sections."""
+"""Classes of block I/O, read from the sections ``[blockio_class:NAME]``."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from compute_agent.model.resource import GUEST_DISKS, BlockIoClass, DeviceRates
 _RATES: Final = ("read_bytes", "write_bytes", "read_operations", "write_operations")
 _POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _AMOUNT: Final = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)([KMGT]?)", re.ASCII)
-# Rates are numbers of 64 bits in the kernel; half of that is more than any device has, and fits signed ones.
+# The kernel has rates as unsigned numbers of 64 bits. The largest signed one is above the rate of any device.
 _MAX_RATE: Final = (1 << 63) - 1
 
 
 def parse_blockio_classes(conf: cfg.ConfigOpts) -> dict[str, BlockIoClass]:
-    """The classes by name.
+    """Read all classes of block I/O, by name.
 
-    :raises ConfigError: naming section and option.
+    :raises ConfigError: an option is wrong; the text names section and option.
     """
     return {name: _blockio_class(name, options) for name, options in blockio_class_sections(conf)}
 
@@ -34,7 +34,7 @@ def _blockio_class(name: str, options: Any) -> BlockIoClass:
     section = class_section(BLOCKIO_CLASS, name)
     rates = DeviceRates(*(_device_rate(section, option, options[option]) for option in _RATES))
     latency = options.latency_ms
-    # io.max and io.latency of the kernel are lines of devices; a weight is one for all.
+    # io.max and io.latency of the kernel have a line for each device; one weight applies to all devices.
     if (rates or latency) and not options.devices:
         raise ConfigError(
             f"{section} devices: rates and latency need devices: name some of /sys/block, such as vda or"
@@ -51,11 +51,11 @@ def _blockio_class(name: str, options: Any) -> BlockIoClass:
 
 
 def parse_rate(text: str) -> int:
-    """A number as written: ``100``, ``20M``.
+    """Parse a rate: a number with an optional suffix of powers of 1024, such as ``100``, ``20M`` or ``1.5G``.
 
-    :raises ValueError:
+    :raises ValueError: the text is no rate.
     """
-    # The digits are bounded: a number of a million digits takes Python minutes to read.
+    # The pattern bounds the number of digits, because Python is slow with very long numbers.
     match = _AMOUNT.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a rate: a number such as 100, 512K, 20M or 1.5G is needed")
@@ -77,10 +77,10 @@ def _device_rate(section: str, option: str, text: str | None) -> int | None:
 
 
 def blockio_warnings(classes: Mapping[str, BlockIoClass], devices: BlockDevices) -> Iterator[str]:
-    """The options of classes that have no effect on a host with these devices, a sentence each."""
+    """Sentences about options of classes that have no effect on a host with these devices."""
     for name, one in classes.items():
         section = f"[{BLOCKIO_CLASS}{name}]"
-        # A name without a device is a warning only: disks come and go while the agent runs.
+        # A name without a device is no error, because disks may be attached while the agent runs.
         for reason in devices.describe_unmatched(one.host_devices):
             yield f"{section} devices: {reason}"
         if one.weight is not None and not any(device.by_weight for device in devices.devices):

@@ -1,4 +1,4 @@
-"""Classes of CPUs (frequencies, idle states) and pools of CPUs, from their sections."""
+"""Classes of CPUs (frequencies, idle states) and pools of CPUs, read from sections of the configuration."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _PAIRS: Final = (("min_frequency", "max_frequency"), ("uncore_min_frequency", "u
 
 
 def parse_cpu_classes(conf: cfg.ConfigOpts) -> dict[str, CpuClass]:
-    """The classes by name.
+    """Read the sections ``[cpu_class:NAME]``, by name.
 
-    :raises ConfigError: naming section and option.
+    :raises ConfigError: an option is wrong; the text names section and option.
     """
     return {name: _cpu_class(name, options) for name, options in cpu_class_sections(conf)}
 
 
 def _cpu_class(name: str, options: Any) -> CpuClass:
     section = class_section(CPU_CLASS, name)
-    # Written to sysfs as it is: a line end would be a second write.
+    # The agent writes these words to sysfs unchanged, so that each has to be a single word.
     for option in ("governor", "energy_performance_preference"):
         _check_word(section, option, options[option])
     for state in options.disabled_c_states:
@@ -44,7 +44,7 @@ def _cpu_class(name: str, options: Any) -> CpuClass:
             )
     if options.park is not None and name != IDLE:
         raise ConfigError(
-            f"{section} park: dedicated CPUs that no guest holds are parked; move it to"
+            f"{section} park: only dedicated CPUs that no guest holds are parked; move the option to"
             f" {class_section(CPU_CLASS, IDLE)}"
         )
     return CpuClass(
@@ -69,13 +69,13 @@ def _check_word(section: str, option: str, text: str | None) -> None:
 def _frequency_bound(section: str, option: str, text: str | None) -> Bound:
     if text is None:
         return None
-    # The kernel has no base frequency of an uncore.
+    # The kernel reports no base frequency of the uncore, so the word is not allowed there.
     words = [
         word for word in NamedFrequency if not option.startswith("uncore") or word != NamedFrequency.BASE
     ]
     if text in words:
         return NamedFrequency(text)
-    # kHz as in sysfs, without a unit that a reader could take for another one.
+    # Numbers are in kHz as in sysfs, and no suffix is accepted.
     if not _KHZ.fullmatch(text):
         raise ConfigError(
             f"{section} {option} = {text!r}: a number of kHz is needed, or {' or '.join(words)}"
@@ -84,15 +84,16 @@ def _frequency_bound(section: str, option: str, text: str | None) -> Bound:
 
 
 def _always_exceeds(low: Bound, high: Bound) -> bool:
-    """Whether ``low`` is above ``high`` on every processor.
+    """Whether the bound ``low`` is above the bound ``high`` on every processor.
 
-    A word and a number are compared where the processor gives the word a value.
+    The result is False for a word and a number, which can be compared only on a host.
     """
     order = list(NamedFrequency)
     if isinstance(low, NamedFrequency) and isinstance(high, NamedFrequency):
         return order.index(low) > order.index(high)
     return (
-        # A word against a number: only the processor knows, and its controller says so.
+        # The value of a word, such as base, depends on the processor: the controller compares it with
+        # numbers.
         not isinstance(low, NamedFrequency | None)
         and not isinstance(high, NamedFrequency | None)
         and low > high
@@ -100,9 +101,10 @@ def _always_exceeds(low: Bound, high: Bound) -> bool:
 
 
 def parse_cpu_pools(conf: cfg.ConfigOpts, guest_classes: Collection[str]) -> tuple[CpuPool, ...]:
-    """The pools, in the order of their names; ``guest_classes`` are the known classes of guests.
+    """Read the sections ``[cpu_pool:NAME]``, in the order of their names.
 
-    :raises ConfigError: naming section and option.
+    :param guest_classes: the names of all classes of guests.
+    :raises ConfigError: an option is wrong; the text names section and option.
     """
     return tuple(_cpu_pool(name, options, guest_classes) for name, options in cpu_pool_sections(conf))
 
@@ -116,15 +118,18 @@ def _cpu_pool(name: str, options: Any, guest_classes: Collection[str]) -> CpuPoo
         except cpuset.BadCpuSet as error:
             raise ConfigError(f"{section} cpus: {error}") from error
     numbers = options.dedicated_cpus or options.shared_cpus
-    # CPUs by name and by number could contradict each other.
+    # A pool has either a list of CPUs or a number of CPUs; both could contradict each other.
     if bool(cpus) == bool(numbers):
         raise ConfigError(
             f"{section}: a pool has either cpus, such as 4-7, or a number of dedicated_cpus and shared_cpus"
         )
-    # CPUs by name are of certain nodes already.
+    # A list of CPUs determines their NUMA nodes already.
     if options.per_node and not numbers:
-        raise ConfigError(f"{section} per_node: it goes with dedicated_cpus and shared_cpus; remove it")
-    # A pool for a class without guests would stay empty, and its CPUs unused.
+        raise ConfigError(
+            f"{section} per_node: the option needs dedicated_cpus or shared_cpus; set one of"
+            " them, or remove per_node"
+        )
+    # No guest can be of an unknown class: the CPUs of its pool would stay unused.
     if unknown := sorted(set(options.guest_classes) - set(guest_classes)):
         raise ConfigError(
             f"{section} guest_classes: there is no class {', '.join(unknown)}; there are"

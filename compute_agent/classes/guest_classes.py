@@ -1,9 +1,9 @@
-"""Classes of guests, and the annotation of one guest: shares of caches, bandwidth and memory, and the rank.
+"""Classes of guests, with ranks and shares of resources, and the annotation of a single guest.
 
 The annotation is Koordinator's ``node.koordinator.sh/resctrl``. Koordinator's design document spells the keys
-``LLC``, ``MB`` and ``cacheid``, its API ``llc``, ``mb`` and ``cacheID``; both are understood, one at a time.
-Koordinator's API leaves out numbers that are 0 (Go's ``omitempty``): an override without a cache is of cache
-0.
+``LLC``, ``MB`` and ``cacheid``, its API ``llc``, ``mb`` and ``cacheID``. Both spellings are accepted, but not
+the same key twice. Koordinator's API omits numbers that are 0 (Go's ``omitempty``), so that an override
+without ``cacheid`` is for cache 0.
 """
 
 from __future__ import annotations
@@ -44,18 +44,22 @@ DEFAULT_CLASSES: Final[Mapping[str, ShareSpec]] = {
     LATENCY_SENSITIVE: ShareSpec(WayRange(0, 100), mb=100),
     BEST_EFFORT: ShareSpec(WayRange(0, 30), mb=100),
 }
-"""The shares of the classes that exist without configuration."""
+"""The shares of caches and bandwidth of the classes that exist without configuration."""
 
-# With gaps, so that an operator's classes fit between them.
+# Ranks with gaps, so that an operator's classes fit between them.
 _RANKS: Final = {BEST_EFFORT: 0, LATENCY_SENSITIVE: 10, LATENCY_SENSITIVE_RESERVED: 20}
 
 
 @dataclass(frozen=True, slots=True)
 class QosClass:
-    """A class: guests of a lower ``rank`` give way first.
+    """A class of guests.
 
-    ``share`` is that of caches and bandwidth, ``memory`` that of memory. ``cpu_class`` is the
-    class of dedicated CPUs; empty: none. ``isolation`` is their level. ``cpu`` is the share of CPU time.
+    - ``rank``: guests of a class with a lower rank give way first.
+    - ``share`` is the share of caches and memory bandwidth.
+    - ``memory`` are the limits and protections of memory.
+    - ``cpu_class`` is the name of the class of dedicated CPUs; empty: none.
+    - ``isolation`` is the isolation level of dedicated CPUs.
+    - ``cpu`` are weight and scheduling of CPU time.
     """
 
     name: str
@@ -69,7 +73,10 @@ class QosClass:
 
 @dataclass(frozen=True, slots=True)
 class QosClasses:
-    """All classes by name. Guests of a higher rank than ``highest`` are never acted on."""
+    """All classes of guests by name.
+
+    ``highest`` is the rank of ``[qos] highest_class``; throttling never acts on guests of a higher rank.
+    """
 
     classes: Mapping[str, QosClass]
     highest: int
@@ -81,28 +88,29 @@ class QosClasses:
 
     @property
     def best_effort(self) -> frozenset[str]:
-        """``BE``, and classes of the same or a lower rank: their guests use only leftovers of others."""
-        # BE exists in every configuration.
+        """Names of ``BE`` and of the classes of the same or a lower rank, the best-effort classes."""
+        # BE exists in each configuration.
         highest = self.classes[BEST_EFFORT].rank
         return frozenset(name for name, one in self.classes.items() if one.rank <= highest)
 
     def rank_of(self, name: str) -> int:
-        """The rank of a class; one that is not configured is above all others."""
-        # A guest may outlive its section: it is protected until an operator says otherwise.
+        """The rank of a class; a class without a section has a rank above all others."""
+        # A class may be removed while guests of it run. They are protected until an operator decides
+        # otherwise.
         known = self.classes.get(name)
         return max(one.rank for one in self.classes.values()) + 1 if known is None else known.rank
 
     def is_protected(self, name: str, dedicated: bool) -> bool:
-        """Whether guests of a class, with or without dedicated CPUs, must not be acted on."""
+        """Whether throttling must not act on a guest: it has dedicated CPUs, or its class has a high rank."""
         return dedicated or self.rank_of(name) > self.highest
 
 
 def parse_classes(conf: cfg.ConfigOpts) -> QosClasses:
-    """The default classes and those of the configuration.
+    """Read the sections ``[qos_class:NAME]``, together with the default classes.
 
-    :raises ConfigError: naming section and option.
+    :raises ConfigError: an option is wrong; the text names section and option.
     """
-    # Sections come on top of these, so that a host without any has the three usual classes.
+    # The default classes come first, so that they exist without any section.
     classes = {
         name: QosClass(name, _RANKS[name], share, DEFAULT_SHARES.get(name, MemoryShare()))
         for name, share in DEFAULT_CLASSES.items()
@@ -110,9 +118,9 @@ def parse_classes(conf: cfg.ConfigOpts) -> QosClasses:
     ranks = _class_ranks(conf)
     for name, options in qos_class_sections(conf):
         section, rank = class_section(QOS_CLASS, name), ranks[name]
-        # A class that gives way no later than BE lives on the rest as BE does, and is killed as early.
+        # A class with a rank up to that of BE has the memory defaults of BE, among them an early OOM kill.
         like = DEFAULT_SHARES[BEST_EFFORT] if rank <= ranks[BEST_EFFORT] else MemoryShare()
-        # A section of a default class changes what it says, and leaves the rest.
+        # A section of a default class changes only the options that it sets.
         default = classes.get(name, QosClass(name, rank, memory=like))
         share = _share_spec(section, options).overlaid_on(default.share)
         cpu_class = _cpu_class(conf, name, options.cpu_class)
@@ -122,7 +130,7 @@ def parse_classes(conf: cfg.ConfigOpts) -> QosClasses:
         classes[name] = QosClass(name, rank, share, memory, cpu_class, level, cpu)
     _check_weights(classes)
     _check_realtime(classes)
-    # A misspelt name would protect every guest, or none.
+    # Refused, because a misspelt name would otherwise protect all guests or none.
     highest = classes.get(conf.qos.highest_class)
     if highest is None:
         raise ConfigError(
@@ -137,7 +145,7 @@ def _class_ranks(conf: cfg.ConfigOpts) -> dict[str, int]:
     for name, options in qos_class_sections(conf):
         section = class_section(QOS_CLASS, name)
         rank = ranks.get(name) if options.rank is None else options.rank
-        # Without a rank nothing says whether it gives way before or after BE.
+        # A new class needs a rank, because the order in which classes give way has no default for it.
         if rank is None:
             raise ConfigError(f"{section} rank: a class with a name other than BE, LS or LSR needs a rank")
         ranks[name] = rank
@@ -161,7 +169,7 @@ def _cpu_share(options: cfg.ConfigOpts.GroupAttr, default: CpuShare) -> CpuShare
 
 
 def _check_weights(classes: Mapping[str, QosClass]) -> None:
-    """:raises ConfigError: a class that gives way no later than BE would weigh more than BE."""
+    """:raises ConfigError: a class with a rank up to that of BE has a higher CPU weight than BE."""
     best_effort = classes[BEST_EFFORT]
     most = best_effort.cpu.cpu_weight or BEST_EFFORT_WEIGHT
     for one in classes.values():
@@ -173,7 +181,7 @@ def _check_weights(classes: Mapping[str, QosClass]) -> None:
 
 
 def _check_realtime(classes: Mapping[str, QosClass]) -> None:
-    """:raises ConfigError: guests of a class would both come first and last."""
+    """:raises ConfigError: a class has both ``cpu_idle``, to run last, and ``realtime_priority``."""
     for one in classes.values():
         if one.cpu.realtime_priority and one.cpu.cpu_idle:
             raise ConfigError(
@@ -190,7 +198,7 @@ def _memory_share(options: cfg.ConfigOpts.GroupAttr, default: MemoryShare) -> Me
 
 
 def _share_spec(section: str, options: cfg.ConfigOpts.GroupAttr) -> ShareSpec:
-    # The name of the option that is read, for the message if it is refused.
+    # The option that is being read, for the message of an error.
     option = ""
     try:
         option, text = "llc_range", options.llc_range
@@ -211,21 +219,21 @@ def _share_spec(section: str, options: cfg.ConfigOpts.GroupAttr) -> ShareSpec:
 
 
 def parse_annotation(text: str) -> ShareSpec:
-    """The share of an annotation; an empty text is an empty share.
+    """Parse the annotation of a guest; an empty text is an empty share.
 
-    :raises BadWishError:
+    :raises BadShareError: the annotation is not JSON, or has an unknown key or a wrong value.
     """
-    # An annotation that was taken away is written as an empty one.
+    # A removed annotation is written as an empty one.
     if not text.strip():
         return ShareSpec()
     try:
         body = json.loads(text, object_pairs_hook=_no_duplicates)
     except BadShareError:
         raise
-    # An annotation is a tenant's text: brackets without end are not a reason to end the agent.
+    # A tenant may write any text: json raises RecursionError for thousands of nested brackets.
     except RecursionError as error:
         raise BadShareError("the annotation is nested too deeply") from error
-    except ValueError as error:  # also numbers of thousands of digits
+    except ValueError as error:  # Python also raises it for integers of more than 4300 digits
         raise BadShareError(f"the annotation is not JSON: {error}") from error
     top = _json_object("the annotation", body, ("LLC", "MB"))
     llc, llc_per_cache = _annotation_part("LLC", top.get("LLC"), "range", _json_range)
@@ -236,10 +244,10 @@ def parse_annotation(text: str) -> ShareSpec:
 def _annotation_part(
     name: str, body: object, key: str, parse: Callable[[str, object], T]
 ) -> tuple[T | None, dict[int, T]]:
-    """The value for all caches and the overrides of one part of the annotation."""
+    """Parse one part of the annotation: its value for all caches, and its overrides by cache id."""
     if body is None:
         return None, {}
-    # Unknown keys are refused: a misspelt one would silently give the guest all of the cache.
+    # Unknown keys are refused: ignoring a misspelt key would give the guest all of the cache.
     fields = _json_object(name, body, ("schemata", "schemataPerCache"))
     everywhere = None
     if fields.get("schemata") is not None:
@@ -259,7 +267,7 @@ def _annotation_part(
         if key not in override:
             raise BadShareError(f"{where} has no {key}")
         cache = _whole_number(f"{where}.cacheid", override.get("cacheid", 0))
-        # Two values for one cache: the guest would get one of them by chance.
+        # Which of two values for one cache should count is not defined.
         if cache in per_cache:
             raise BadShareError(f"{where}: cache {cache} is named twice")
         per_cache[cache] = parse(f"{where}.{key}", override[key])
@@ -270,7 +278,10 @@ _SPELLINGS: Final = {"llc": "LLC", "mb": "MB", "cacheID": "cacheid"}
 
 
 def _json_object(where: str, body: object, keys: tuple[str, ...]) -> dict[str, object]:
-    """The fields of a JSON object by the first of their spellings."""
+    """The fields of a JSON object, with the keys in the spelling of Koordinator's design document.
+
+    :raises BadShareError: ``body`` is no object, or has an unknown key or a key twice.
+    """
     if not isinstance(body, dict):
         raise BadShareError(f"{where} is not an object")
     fields: dict[str, object] = {}
@@ -285,7 +296,7 @@ def _json_object(where: str, body: object, keys: tuple[str, ...]) -> dict[str, o
 
 
 def _no_duplicates(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
-    # Python's parser would take the last, and another tool may have taken the first.
+    # Python's parser takes the last of two values, and another tool may take the first.
     fields: dict[str, object] = {}
     for key, value in pairs:
         if key in fields:
@@ -308,7 +319,7 @@ def _json_percent(where: str, value: object) -> int:
 
 
 def _whole_number(where: str, value: object) -> int:
-    # bool is an int of Python: true would be way 1.
+    # bool is a subclass of int: true would count as 1.
     if isinstance(value, bool) or not isinstance(value, int):
         raise BadShareError(f"{where}: {value!r} is not a whole number")
     return value

@@ -1,11 +1,13 @@
-"""Settings of a guest, each from its strongest source, and problems with values of the sources.
+"""Resolution: the settings of a guest, each from its strongest source, and problems with values of sources.
 
-A flavor is an operator's, and its extra specs ``compute_agent:SETTING`` count where ``[guests]
-flavor_settings`` names the setting. An image is a tenant's, and of its properties only those count that
-``[guests] image_settings`` names. Where flavor and image
-have different thread policies, Nova's own rule holds (``get_cpu_thread_policy_constraint`` of
-``nova.virt.hardware``). The image counts where the flavor says nothing. A flavor with another policy than
-``prefer`` excludes an image that differs.
+Operators make flavors. An extra spec ``compute_agent:SETTING`` counts if ``[guests] flavor_settings`` lists
+the setting. Tenants make images. A property of an image counts if ``[guests] image_settings`` lists the
+property.
+
+If flavor and image have different thread policies, the rule of Nova applies
+(``get_cpu_thread_policy_constraint`` of ``nova.virt.hardware``). The policy of the image counts only if the
+flavor has none. If the flavor has another policy than ``prefer``, a different policy of the image is a
+problem.
 """
 
 from __future__ import annotations
@@ -34,9 +36,10 @@ from compute_agent.model.guest_settings import (
 from compute_agent.model.messages import ConfigError, printable_text
 
 NAMESPACE: Final = "compute_agent:"
-"""Begins the extra specs of flavors that are settings."""
+"""Prefix of extra specs of flavors that are settings of guests."""
 
 _IMAGE_NAMESPACE: Final = "compute_agent_"
+"""Prefix of image properties that are settings of guests."""
 
 _NOVA_SPECS: Final = {
     "hw:cpu_thread_policy": "thread_policy",
@@ -51,27 +54,30 @@ _POSITION_SPECS: Final = {
     "emulator_policy": "hw:emulator_threads_policy",
     "spread": "hw:cpu_thread_policy",
 }
-"""For each setting about a guest's CPUs: the extra spec that makes Nova choose the CPUs."""
+"""The extra spec with which an operator gets the same choice of CPUs from Nova, by setting of guests."""
 
 _MAX_SHOWN: Final = 80
-"""Characters of a value that a problem shows."""
+"""Maximum number of characters of a wrong value that the text of a problem shows."""
 
 _MAX_PROBLEMS: Final = 20
-"""Limit of the problems of one guest: the metadata of a domain may have been written by a tenant's tool."""
+"""Maximum number of problems of one guest, because tenants' tools may write any metadata."""
 
 Values = Mapping[str, Any]
-"""Values by setting."""
+"""Values by the name of the setting."""
 
 ManualValues = Mapping[SettingSource, Values]
-"""Settings by hand and by the fleet."""
+"""Settings that operators set for a guest by hand, and settings of the fleet, by source."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassificationPolicy:
-    """The configuration of classification. The defaults are a host without rules.
+    """The configuration of classification. The defaults are those of a host without rules.
 
-    ``known`` None: names of classes are not checked. ``follows``: another program pins guests, and settings
-    about positions have no effect.
+    - ``flavor_settings`` are the settings that flavors may set; ``image_settings`` are the image properties
+      that count.
+    - ``known`` are the existing classes; None: names of classes are not checked.
+    - ``follows``: another program (Nova) pins guests to CPUs, so that settings about the choice of CPUs have
+      no effect.
     """
 
     rules: tuple[GuestRule, ...] = ()
@@ -83,12 +89,17 @@ class ClassificationPolicy:
 
 
 NO_CLASSIFICATION: Final = ClassificationPolicy()
-"""A host without rules, where each class counts as known."""
+"""The policy of a host without rules, which does not check names of classes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedSettings:
-    """The settings of a guest, the source of each, problems in sentences, and the name of its rule."""
+    """The settings of a guest and how they were found.
+
+    - ``sources`` are the sources as text, by setting, such as ``flavor`` or ``rule night``.
+    - ``problems`` are sentences about values that cannot be used.
+    - ``rule`` is the name of the matching rule; empty: none.
+    """
 
     settings: GuestSettings
     sources: Mapping[str, str]
@@ -98,13 +109,16 @@ class ResolvedSettings:
 
 @dataclass(slots=True)
 class _SourceFindings:
-    """Collects problems while the sources are read."""
+    """Reads values of sources, and collects the problems with them."""
 
     known: KnownClasses | None
     problems: list[str] = field(default_factory=list)
 
     def read_value(self, where: str, setting: str, text: str) -> Values:
-        """The value of a setting from its text; a text that cannot be used gives none, and is a problem."""
+        """The value of a setting from its text, by setting; empty, with a problem, if the text is wrong.
+
+        ``where`` names the source of the text in problems.
+        """
         try:
             value = read_setting(setting, text)
         except ValueError as error:
@@ -113,16 +127,17 @@ class _SourceFindings:
         return self.check_class(where, setting, value)
 
     def check_class(self, where: str, setting: str, value: Any) -> Values:
-        """The value, by its setting, and a problem if it names an unknown class."""
+        """The value, by setting; empty or with a problem if the value names an unknown class."""
         missing = "" if self.known is None else self.known.missing_class(setting, value)
         if not missing:
             return {setting: value}
         if setting == "qos_class":
-            # A guest may outlive a section: it is protected rather than taken for another class.
+            # A class may be removed while guests of it run. The guest keeps the name of the class, and
+            # throttling does not act on guests of an unknown class.
             self.problems.append(f"{where}: {missing}; until then the agent does not act on the guest")
             return {setting: value}
         if setting == "blockio_class":
-            return {setting: value}  # its controller says so of each guest
+            return {setting: value}  # the controller of block I/O reports each guest of an unknown class
         self.problems.append(f"{where}: {missing}")
         return {}
 
@@ -135,9 +150,13 @@ def resolve_settings(
     declared_by: SettingSource = SettingSource.DOMAIN,
     manual: ManualValues | None = None,
 ) -> ResolvedSettings:
-    """The settings of a guest of these facts.
+    """Resolve the settings of a guest, each from its strongest source.
 
-    :param declared: settings of the guest that its driver knows; ``declared_by`` is their source.
+    :param facts: the properties that rules match, with extra specs and image properties.
+    :param vcpus: the number of the guest's virtual CPUs.
+    :param declared: the settings that the driver found at the guest, such as in metadata of the domain.
+    :param declared_by: the source of ``declared``.
+    :param manual: the settings by hand and of the fleet.
     """
     found, manual = _SourceFindings(policy.known), manual or {}
     rule = first_match(policy.rules, facts)
@@ -165,7 +184,7 @@ def resolve_settings(
 
 
 def _position_problems(settings: GuestSettings, sources: Mapping[str, str]) -> Iterator[str]:
-    """Sentences about settings of positions that the program which pins the guest does not know."""
+    """Sentences about settings of the choice of CPUs that have no effect, because Nova chooses the CPUs."""
     nova_reads = (SettingSource.FLAVOR, SettingSource.IMAGE)
     for setting, spec in _POSITION_SPECS.items():
         is_known = setting != "spread" and sources[setting] in nova_reads
@@ -187,7 +206,7 @@ def _flavor_values(found: _SourceFindings, policy: ClassificationPolicy, facts: 
     values: dict[str, Any] = {}
     for key, text in facts.identity.extra_specs.items():
         if key in _NOVA_SPECS:
-            # Our own extra spec of the same setting is the more special one.
+            # An extra spec compute_agent:SETTING takes precedence over Nova's, whichever comes first.
             values = {**found.read_value(f"flavor: {key}", _NOVA_SPECS[key], text), **values}
         elif key.startswith(NAMESPACE):
             setting, shown = key.removeprefix(NAMESPACE), printable_text(key[:_MAX_SHOWN])
@@ -221,7 +240,7 @@ def _image_values(found: _SourceFindings, policy: ClassificationPolicy, facts: G
 
 
 def _image_settings(facts: GuestFacts) -> Iterator[tuple[str, str, str]]:
-    """The properties of the image that are about settings: key, setting, text."""
+    """The properties of the guest's image that set a setting: key of the property, setting, text."""
     for key, text in facts.identity.image_properties.items():
         setting = _NOVA_PROPERTIES.get(key, key.removeprefix(_IMAGE_NAMESPACE))
         if key in _NOVA_PROPERTIES or (key.startswith(_IMAGE_NAMESPACE) and setting in SETTING_NAMES):
@@ -229,9 +248,9 @@ def _image_settings(facts: GuestFacts) -> Iterator[tuple[str, str, str]]:
 
 
 def parse_known_classes(conf: cfg.ConfigOpts) -> KnownClasses:
-    """The names of the classes that the configuration has.
+    """Read the names of all configured classes.
 
-    :raises ConfigError: naming section and option.
+    :raises ConfigError: an option of a class is wrong; the text names section and option.
     """
     return KnownClasses(
         frozenset(parse_classes(conf).classes),
@@ -241,10 +260,10 @@ def parse_known_classes(conf: cfg.ConfigOpts) -> KnownClasses:
 
 
 def parse_policy(conf: cfg.ConfigOpts, follows: bool = False) -> ClassificationPolicy:
-    """The policy that the configuration has.
+    """Read the configuration of classification.
 
-    :param follows: another program pins the guests of this host.
-    :raises ConfigError: naming section and option.
+    :param follows: whether another program (Nova) pins the guests of this host to CPUs.
+    :raises ConfigError: an option is wrong; the text names section and option.
     """
     known = parse_known_classes(conf)
     options = conf.guests

@@ -1,8 +1,9 @@
 """Rules: sections that match guests by their properties, and have settings for them.
 
-All matches of a section have to hold. One matching pattern of a list is enough. For extra specs and image
-properties each key must match, and one matching pattern of a key is enough. Patterns are as in a shell:
-``*``, ``?`` and ``[abc]``; a text without these is compared as it is.
+A *match* is an option of a section that has patterns for one property of guests, such as the flavor. All
+matches of a section have to hold. A match holds if one of its patterns matches. For extra specs and image
+properties, each key has to match, and one matching pattern of a key is enough. Patterns are those of a
+shell: ``*``, ``?`` and ``[abc]``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,12 @@ from compute_agent.resctrl.share_spec import BadShareError
 
 @dataclass(frozen=True, slots=True)
 class GuestFacts:
-    """The properties of a guest that rules match. Owner and type are those of the consumer in Placement."""
+    """The properties of a guest that rules can match.
+
+    ``project_id``, ``user_id`` and ``consumer_type`` are those of the guest's consumer in Placement,
+    ``resource_classes`` those of its allocation. ``identity`` has what the driver knows of flavor, image and
+    owner.
+    """
 
     driver: str
     uuid: str = ""
@@ -51,7 +57,7 @@ _WORDS: Final[Mapping[str, Callable[[GuestFacts], Iterable[str]]]] = {
     "resource_class": lambda facts: facts.resource_classes,
     "cgroup": lambda facts: (facts.identity.cgroup, facts.identity.cgroup.rpartition("/")[2]),
 }
-"""The words of a guest for each match. Empty words are unknown, and no pattern matches them."""
+"""The texts of a guest that each match compares. An empty text is unknown, and no pattern matches it."""
 
 _PAIRS: Final[Mapping[str, Callable[[GuestFacts], Mapping[str, str]]]] = {
     "extra_specs": lambda facts: facts.identity.extra_specs,
@@ -59,11 +65,18 @@ _PAIRS: Final[Mapping[str, Callable[[GuestFacts], Mapping[str, str]]]] = {
 }
 
 Patterns = Mapping[str, "re.Pattern[str]"]
+"""Compiled patterns by the name of a match, or by a key of extra specs or image properties."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuestRule:
-    """A rule: patterns by match (``words``), by match and key (``pairs``), and values by setting."""
+    """One section ``[guest_rule:NAME]``.
+
+    - ``order``: rules with a lower number are tried first.
+    - ``words`` are the patterns of matches on single texts, by match.
+    - ``pairs`` are the patterns of extra specs and image properties, by match and key.
+    - ``settings`` are the values that the rule gives to guests, by setting.
+    """
 
     name: str
     order: int = 0
@@ -87,9 +100,9 @@ class GuestRule:
 def make_rule(
     name: str, order: int, matches: Mapping[str, Sequence[str]], settings: Mapping[str, Any]
 ) -> GuestRule:
-    """A rule from the texts of its matches, such as ``{"flavor": ["gold.*"]}``.
+    """Build a rule from the texts of its matches, such as ``{"flavor": ["gold.*"]}``.
 
-    :raises ValueError: a pair has no key.
+    :raises ValueError: a pattern for extra specs or image properties has no key.
     """
     words = {match: _compile_pattern(texts) for match, texts in matches.items() if match in _WORDS and texts}
     pairs = {match: _pair_patterns(texts) for match, texts in matches.items() if match in _PAIRS and texts}
@@ -112,20 +125,23 @@ def _pair_patterns(texts: Iterable[str]) -> dict[str, re.Pattern[str]]:
 
 
 def first_match(rules: Iterable[GuestRule], facts: GuestFacts) -> GuestRule | None:
-    """The first rule that matches a guest."""
+    """The first of the rules that matches a guest; None if no rule matches."""
     return next((rule for rule in rules if rule.matches_guest(facts)), None)
 
 
 @dataclass(frozen=True, slots=True)
 class KnownClasses:
-    """The names of the classes that the configuration has, by the setting that names one of them."""
+    """The names of all configured classes, by the setting of guests that names a class."""
 
     qos_class: frozenset[str] = frozenset()
     blockio_class: frozenset[str] = frozenset()
     cpu_class: frozenset[str] = frozenset()
 
     def missing_class(self, setting: str, value: Any) -> str:
-        """A sentence about a class that is not there; empty if it is, or if the setting names none."""
+        """A clause that says that the class named by a setting does not exist; empty if it exists.
+
+        The text is also empty for a setting that does not name a class.
+        """
         if setting not in _CLASS_SETTINGS or not value:
             return ""
         known: frozenset[str] = getattr(self, setting)
@@ -145,9 +161,9 @@ _CLASS_SETTINGS: Final = {
 
 
 def parse_rules(conf: cfg.ConfigOpts, known: KnownClasses) -> tuple[GuestRule, ...]:
-    """The rules of the configuration, in the order in which they are tried.
+    """Read the sections ``[guest_rule:NAME]``, in the order in which they are tried.
 
-    :raises ConfigError: naming section and option.
+    :raises ConfigError: an option is wrong; the text names section and option.
     """
     rules = (_parse_rule(name, options, known) for name, options in guest_rule_sections(conf))
     return tuple(sorted(rules, key=lambda rule: (rule.order, rule.name)))
@@ -156,9 +172,9 @@ def parse_rules(conf: cfg.ConfigOpts, known: KnownClasses) -> tuple[GuestRule, .
 def _parse_rule(name: str, options: Any, known: KnownClasses) -> GuestRule:
     section = class_section(GUEST_RULE, name)
     matches = {match: options[f"{MATCH}{match}"] for match in (*_WORDS, *_PAIRS)}
-    # An empty section would silently be every guest's.
+    # A section without matches would match each guest: an operator has to say so.
     if not any(matches.values()):
-        raise ConfigError(f"{section}: there is no match; {MATCH}name = * matches every guest")
+        raise ConfigError(f"{section}: the rule has no match_ option; {MATCH}name = * matches every guest")
     texts = {setting: options[setting] for setting in SETTING_NAMES if options[setting] is not None}
     settings = {setting: _read_value(section, setting, text, known) for setting, text in texts.items()}
     try:

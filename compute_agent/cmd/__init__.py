@@ -1,9 +1,10 @@
 """The command line, ``compute-agent``.
 
-A command is in the module of its first word, even if it is short. So a command line loads one module of this
-package. The import of all of them takes longer than most commands run. ``main`` has the words, and imports a
-module when its word is used. ``base`` has the base classes of commands.
+Each command is in a module that is named after its first word, so a command line imports one module of this
+package. The import of all modules takes longer than most commands run. :mod:`compute_agent.cmd.main` knows
+the first words, and imports the module of a word when it is used. :mod:`compute_agent.cmd.base` has the base
+classes of commands.
 
 Most commands send one request to the running agent (``ask_daemon``). Commands about the host, the
-configuration and kept files work without it. No other package imports this one.
+configuration and stored files work without a running agent. No other package imports this one.
 """

@@ -23,7 +23,10 @@ class AllocationsAccept(AgentLister):
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Ask the daemon."""
+        """Send the request to the daemon.
+
+        Returns the columns, and a row for each guest that lost allocations.
+        """
         rows = self.ask_daemon("allocations.accept")
         if not rows:
             self.say_why_empty("No guest lost anything: see placement_history in compute-agent status.")
@@ -42,7 +45,7 @@ class AllocationsRestore(AgentLister):
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Add the options."""
+        """Add the command's options."""
         parser = super().get_parser(prog_name)
         parser.add_argument("--dry-run", action="store_true", help="list the changes, and make none")
         parser.add_argument(
@@ -55,12 +58,15 @@ class AllocationsRestore(AgentLister):
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Print the results; return 1 if an allocation could not be restored."""
+        """Print the results. Returns the exit status: 1 if an allocation could not be restored."""
         self._failed = False
         return super().run(parsed_args) or int(self._failed)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Read the files, and ask Placement."""
+        """Read the state files, and restore the allocations in Placement.
+
+        Returns the columns, and a row for each consumer.
+        """
         held = [one for path in parsed_args.files for one in _held_of(path)]
         client = PlacementClient.from_conf(self.load_conf())
         rows = restore_consumers(client, held, parsed_args.dry_run)
@@ -69,14 +75,17 @@ class AllocationsRestore(AgentLister):
 
 
 def _held_of(path: Path) -> list[HeldAllocation]:
-    """Allocations of the guests of a host from its state file, without guests that migrate.
+    """The allocations of a host's guests, read from the state file of its agent.
 
-    :raises ConfigError: the file is not a state of an agent.
+    Guests that migrate are left out.
+
+    :raises ConfigError: the file is not the state of an agent.
     """
     try:
         state = parse(path.read_bytes())
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be used as the state of an agent: {error}") from error
+    # During a migration Nova moves the allocation of the guest to the consumer of the migration.
     migrating = frozenset(state.migrations.values())
     return [
         HeldAllocation(uuid, guest.allocation, state.history.holders.get(uuid))

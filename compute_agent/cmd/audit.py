@@ -11,6 +11,7 @@ from compute_agent.report.audit import DEFAULT_MIN_AGE, FindingKind
 
 _COLUMNS: Final = ("finding", "consumer", "name", "resources", "detail", "remedy", "outcome")
 
+# The same exit status for each case as that of ``nova-manage placement audit``.
 NOTHING_FOUND: Final = 0
 FOUND: Final = 3
 ALL_MENDED: Final = 4
@@ -28,7 +29,7 @@ class AuditCommand(AgentLister):
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Add the options."""
+        """Add the command's options."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "--heal",
@@ -61,13 +62,16 @@ class AuditCommand(AgentLister):
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Print the findings; return the exit status for them."""
+        """Print the findings. Returns the exit status that stands for the findings."""
         self._status = NOTHING_FOUND
         failed = super().run(parsed_args)
         return failed or self._status
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Ask the daemon."""
+        """Send the request to the daemon, after a confirmation of deletions.
+
+        Returns the columns, and a row for each finding.
+        """
         params = {"min_age": parsed_args.min_age, "consumers": parsed_args.consumer}
         options = {"heal": parsed_args.heal, "delete": parsed_args.delete, "dry_run": parsed_args.dry_run}
         if parsed_args.delete and not parsed_args.dry_run and not parsed_args.yes:
@@ -83,7 +87,10 @@ class AuditCommand(AgentLister):
         ]
 
     def _confirm_deletions(self, params: dict[str, Any]) -> list[str]:
-        """Show the allocations to delete, and ask; return the consumers that the user confirmed."""
+        """List the allocations that the daemon would delete, and ask the user.
+
+        Returns the confirmed consumers.
+        """
         rows = self.ask_daemon("audit", {**params, "delete": True, "dry_run": True})
         doomed = [row for row in rows if row["remedy"] == "--delete" and row["outcome"] == "would be done"]
         if not doomed:
@@ -100,9 +107,9 @@ class AuditCommand(AgentLister):
 
 
 def _is_fault(row: Mapping[str, Any]) -> bool:
-    """Whether a row counts for the exit status."""
-    # Nova leaves emulator threads on the dedicated CPUs of most guests. The remedy is there only while the
-    # operator wants that; a thread that the agent could not move is a fault.
+    """Whether a row of the audit is a finding, and so counts for the exit status."""
+    # Nova leaves emulator threads on the dedicated CPUs of most guests. Such a row has a remedy only while
+    # the operator wants that. Without a remedy the agent could not move a thread, which is a fault.
     left = row["finding"] == FindingKind.EMULATOR and row["remedy"]
     return row["finding"] != FindingKind.MIGRATING and not left
 

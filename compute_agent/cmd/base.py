@@ -1,4 +1,4 @@
-"""Base classes of commands: the configuration, requests to the daemon, and output formats."""
+"""Base classes of commands: they load the configuration, send requests, and format the output."""
 
 from __future__ import annotations
 
@@ -25,22 +25,27 @@ if TYPE_CHECKING:
 
 
 Commands = Mapping[str, type[CliffCommand]]
-"""The commands of a module, by their words."""
+"""The commands of a module by their words, such as ``guest list``."""
 
 
 class ConfigMixin:
-    """Commands that need the configuration or the daemon it describes."""
+    """Base class of commands that need the configuration, or the daemon that it describes."""
 
     app: Any
 
     def get_epilog(self) -> str:
-        """Return no epilog: cliff would search all installed packages for the one that has the command."""
+        """Return no epilog.
+
+        Otherwise cliff would search all installed packages for the one that has the command.
+        """
         return ""
 
     def load_conf(self) -> cfg.ConfigOpts:
-        """The configuration of ``--config-file``, and of the fleet below that, read again.
+        """The configuration in the files of ``--config-file``, above the adopted revision of the fleet.
 
-        :raises ConfigError: the kept revision of the fleet cannot be used.
+        Each call reads the files again.
+
+        :raises ConfigError: the adopted revision cannot be used.
         :raises cfg.Error: a file or a value is wrong.
         """
         own = self.load_own_conf()
@@ -51,18 +56,26 @@ class ConfigMixin:
         return with_kept(own)
 
     def load_own_conf(self) -> cfg.ConfigOpts:
-        """The configuration of ``--config-file`` alone, which has the daemon's socket."""
-        from compute_agent import conf  # takes half of the time of a help text, which needs none
+        """The configuration of ``--config-file`` alone.
+
+        These files are sufficient to find the daemon's socket, which no revision sets.
+        """
+        # this import takes half of the time of printing a help text, which needs no options
+        from compute_agent import conf
 
         return conf.load([], self.app.options.config_file or None)
 
     def ask_daemon(self, method: str, params: Mapping[str, Any] | None = None) -> Any:
-        """Send a request to the running daemon and return its answer."""
+        """Send a request to the running daemon, and return its answer.
+
+        :raises DaemonUnreachableError: no daemon answers.
+        :raises RequestError: the daemon refuses the request.
+        """
         return call_agent(socket_path(self.load_own_conf()), method, params)
 
 
 class _CsvOne(CSVLister, SingleFormatter):
-    """One object as CSV: a header and a row."""
+    """Prints one object as CSV: a header and a row."""
 
     def emit_one(
         self,
@@ -75,19 +88,25 @@ class _CsvOne(CSVLister, SingleFormatter):
 
 
 class AgentCommand(ConfigMixin, CliffCommand):
-    """A command that prints only messages."""
+    """Base class of commands that print only messages."""
 
 
 class AgentLister(ConfigMixin, CliffLister):
-    """A command that prints a list."""
+    """Base class of commands that print a list."""
 
     def say_why_empty(self, sentence: str) -> None:
-        """Print the reason for an empty list to standard error, where no program takes it for a row."""
+        """Print the reason for an empty list.
+
+        Standard error is used, so programs that read the output do not take the reason for a row.
+        """
         self.app.stderr.write(f"{sentence}\n")
 
 
 class ShowOne(ConfigMixin, CliffShowOne):
-    """A command that prints one object; cliff has no CSV for these."""
+    """Base class of commands that print one object.
+
+    Such commands also have the format ``csv``, which cliff has only for lists.
+    """
 
     def _load_formatter_plugins(self) -> stevedore.ExtensionManager[SingleFormatter]:
         manager = super()._load_formatter_plugins()
@@ -98,10 +117,10 @@ class ShowOne(ConfigMixin, CliffShowOne):
 def offer_format(
     formatters: stevedore.ExtensionManager[Any], name: str, formatter: Callable[[], Any]
 ) -> None:
-    """Make an output format known to a command, unless it has one of that name."""
-    # One plugin manager serves all commands of a process, which may offer the same format.
+    """Add an output format to a command, unless it already has a format of that name."""
+    # One plugin manager serves all commands of a process, and several of them may add the same format.
     if name not in formatters.names():
-        # This extension comes from no entry point, so there is none to pass.
+        # The extension comes from no entry point, and stevedore does not use the missing one.
         formatters.extensions.append(Extension(name, None, formatter, formatter()))  # type: ignore[arg-type]
 
 
@@ -109,7 +128,7 @@ class LinesColumn(FormattableColumn[Any]):
     """A list or mapping that tables show on several lines, one for each item."""
 
     def human_readable(self) -> str:
-        """One line for each item."""
+        """The value as text with one line for each item."""
         value = self._value
         if isinstance(value, Mapping):
             return "\n".join(f"{key}: {_one_line(item)}" for key, item in value.items())
@@ -123,34 +142,39 @@ def _one_line(value: Any) -> str:
 
 
 def document_columns(document: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-    """Return a document as names and values for ShowOne. Nested values keep their form in JSON and YAML."""
+    """Convert a document into names and values for :class:`ShowOne`.
+
+    Nested values keep their form in JSON and YAML.
+    """
     values = (LinesColumn(value) if isinstance(value, list | dict) else value for value in document.values())
     return tuple(document), tuple(values)
 
 
 def parse_moment(text: str) -> float:
-    """Seconds since the epoch of a time that is given to a command.
+    """Parse the time that a command is given, and return it in seconds since the epoch.
 
-    :param text: a length of time before now, or a time in ISO 8601, which without an offset is local.
+    :param text: a length of time before now, such as ``30m``, or a time in ISO 8601. A time without an offset
+        is local.
 
-    :raises ArgumentTypeError: the text is neither.
+    :raises ArgumentTypeError: the text is neither of them.
     """
     try:
         found = _epoch_seconds(text)
-        # Commands show the time: one that datetime cannot represent is refused here.
+        # Commands print the time, so a time that datetime cannot represent is refused here.
         datetime.fromtimestamp(found).astimezone()
     except (ValueError, OverflowError, OSError) as error:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is neither a length of time, as 90, 30m, 1h or 7d, nor a time, as 2026-05-01T13:00"
+            f"{text!r} is neither a length of time, such as 90, 30m, 1h or 7d, nor a time, such as"
+            " 2026-05-01T13:00"
         ) from error
     return found
 
 
 def _epoch_seconds(text: str) -> float:
-    # Options cost half of the time of a help text, which needs none.
+    # This import takes half of the time of printing a help text, which needs no options.
     from compute_agent.conf.duration import parse_duration
 
-    # A text that is not a duration has to be a date.
+    # A text that is not a length of time has to be a time.
     with suppress(ValueError):
         return time.time() - parse_duration(text)
     return datetime.fromisoformat(text).timestamp()

@@ -14,7 +14,7 @@ class CapacityShow(AgentLister):
     """Show unused shared CPUs and memory, and the offered part of them, term by term."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Ask the daemon."""
+        """Request the terms of the capacity from the daemon. Returns the columns, and a row for each term."""
         rows = self.ask_daemon("capacity.show")
         if not rows:
             self.say_why_empty(self._why_empty())
@@ -28,8 +28,8 @@ class CapacityShow(AgentLister):
                 " preview measures what guests leave unused, and offers nothing."
             )
         return (
-            "There is nothing to measure: [capacity] mode and steal take shared CPUs ([compute]"
-            " cpu_shared_set), collectors an inventory of their resource classes."
+            "There is nothing to measure: [capacity] mode and steal need shared CPUs ([compute]"
+            " cpu_shared_set), and collectors need an inventory of their resource classes."
         )
 
 

@@ -1,4 +1,4 @@
-"""Commands that list classes and pools of the configuration, with their settings and members."""
+"""Commands that list classes and pools of the configuration, with their settings and guests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,11 @@ Guests = list[Mapping[str, Any]]
 
 
 def set_values(one: Any, besides: Iterable[str] = ("name",)) -> Iterator[str]:
-    """Settings of a class, such as ``weight = 50``: the fields of a dataclass that are not empty."""
+    """The settings of a class that are not empty, each as text such as ``weight = 50``.
+
+    :param one: a dataclass; the fields of nested dataclasses count as its own.
+    :param besides: the names of fields to leave out.
+    """
     for field in fields(one):
         value = getattr(one, field.name)
         if field.name in besides or value is None or value is False or value in ("", (), {}, frozenset()):
@@ -49,15 +53,15 @@ def set_values(one: Any, besides: Iterable[str] = ("name",)) -> Iterator[str]:
 
 
 def guest_names(guests: Iterable[Mapping[str, Any]]) -> LinesColumn:
-    """Return the names of guests, one on each line."""
+    """The names of guests, sorted, and one on each line of a table."""
     return LinesColumn(sorted(str(guest["name"]) for guest in guests))
 
 
 class _ClassLister(AgentLister):
-    """A list of sections in the files, with the members that the daemon knows."""
+    """Lists sections of the configuration, with the guests in each, which the daemon knows."""
 
     def ask_guests(self) -> Guests:
-        """Return the guests that run; if no agent answers, print that, and return none."""
+        """The running guests. If no daemon answers, print the reason, and return none."""
         try:
             found: Guests = self.ask_daemon("guest.list")
         except (DaemonUnreachableError, RequestError) as error:
@@ -70,7 +74,10 @@ class QosClassList(_ClassLister):
     """List the classes of guests, each with its rank, settings and guests."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Read the files, and ask the daemon for guests."""
+        """Read the classes from the configuration, and their guests from the daemon.
+
+        Returns the columns and the rows.
+        """
         classes, guests = parse_classes(self.load_conf()).classes, self.ask_guests()
         return ("name", "rank", "sets", "guests"), [
             (
@@ -87,7 +94,10 @@ class CpuClassList(_ClassLister):
     """List the classes of CPUs, each with its settings, the QoS classes that name it, and its guests."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Read the files, and ask the daemon for guests."""
+        """Read the classes from the configuration, and their guests from the daemon.
+
+        Returns the columns and the rows.
+        """
         conf = self.load_conf()
         of_guests = {one.name: one.cpu_class for one in parse_classes(conf).classes.values()}
         guests = [guest for guest in self.ask_guests() if guest["dedicated_cpus"]]
@@ -115,7 +125,10 @@ class BlockIoClassList(_ClassLister):
     """List the classes of block I/O, each with its settings and guests."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Read the files, and ask the daemon for guests."""
+        """Read the classes from the configuration, and their guests from the daemon.
+
+        Returns the columns and the rows.
+        """
         classes = parse_blockio_classes(self.load_conf())
         if not classes:
             self.say_why_empty("Not configured: there is no section [blockio_class:NAME].")
@@ -134,7 +147,10 @@ class CpuPoolList(_ClassLister):
     """List the pools of CPUs, each with its settings, its CPUs, and the guests on them."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Read the files and the host, and ask the daemon for guests."""
+        """Read the configuration and the host, and the guests from the daemon.
+
+        Returns the columns and the rows.
+        """
         conf = self.load_conf()
         pools = parse_cpu_pools(conf, parse_classes(conf).classes.keys())
         if not pools:

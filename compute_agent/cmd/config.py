@@ -17,14 +17,14 @@ class ConfigShow(AgentLister):
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Add the options."""
+        """Add the command's options."""
         parser = super().get_parser(prog_name)
         parser.add_argument("--all", action="store_true", help="show options at their defaults, too")
         parser.add_argument("--origin", action="store_true", help="show the file that sets each option")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Read the files."""
+        """Read the configuration. Returns the columns, and a row for each option."""
         conf = self.load_conf()
         called = file_origins(conf) if conf.fleet.group else {}
         found = [each for each in settings(conf, called) if parsed_args.all or each.origin != DEFAULT]

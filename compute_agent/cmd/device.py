@@ -14,7 +14,7 @@ class DeviceList(AgentLister):
     """List the PCI devices that the host offers, with their NUMA nodes, drivers, links and holders."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Ask the daemon."""
+        """Request the offered devices from the daemon. Returns the columns, and a row for each device."""
         rows = self.ask_daemon("device.list")
         if not rows:
             self.say_why_empty("The host offers no PCI devices: [pci] device_spec selects none.")

@@ -1,4 +1,4 @@
-"""The output formats ``svg`` and ``tree``, for commands that can draw."""
+"""The output formats ``svg`` and ``tree``, for commands that draw."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from compute_agent.cmd.base import offer_format
 
 
 class AsItIsFormatter(ListFormatter, SingleFormatter):
-    """Prints the only value unchanged: it is a document of its own."""
+    """Prints the only value of a command unchanged, because it is a whole document."""
 
     def add_argument_group(self, parser: argparse.ArgumentParser) -> None:
-        """There are no options."""
+        """Add no options, because the format has none."""
 
     def emit_list(
         self,
@@ -41,6 +41,6 @@ class AsItIsFormatter(ListFormatter, SingleFormatter):
 
 
 def offer_formats(formatters: stevedore.ExtensionManager[Any], *names: str) -> None:
-    """Register formats with a command that makes a document of its own for each."""
+    """Add formats to a command. Its action returns a whole document for each of them."""
     for name in names:
         offer_format(formatters, name, AsItIsFormatter)

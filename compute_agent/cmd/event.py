@@ -1,4 +1,4 @@
-"""Commands about decisions of the agent. These commands read the stored events without the daemon."""
+"""Commands that list the stored decisions (events) of the agent. The commands need no daemon."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from compute_agent.cmd.base import AgentLister, Commands, parse_moment
 from compute_agent.events.event import AgentEvent, EventKind
 from compute_agent.events.store import FILE, read_events
 
+# Tables leave out ids and uuids, which are for programs.
 _FOR_PEOPLE: Final = ("time", "kind", "outcome", "text", "reason")
 _COLUMNS: Final = ("id", "time", "kind", "outcome", "guest", "name", "text", "reason")
 
+# Short enough for a reader, and long enough for an idle host: stat() of one file for each poll.
 _POLL_SECONDS: Final = 0.5
 
 
@@ -44,7 +46,7 @@ class _EventLister(AgentLister):
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """List, or follow until interrupted."""
+        """List the stored events, or follow new ones until interrupted. Returns the exit status."""
         if not parsed_args.follow:
             return super().run(parsed_args)
         with contextlib.suppress(KeyboardInterrupt):
@@ -52,12 +54,13 @@ class _EventLister(AgentLister):
                 for event in _followed_events(self._path(), parsed_args):
                     self.app.stdout.write(_event_line(event, as_json=parsed_args.formatter == "json"))
                     self.app.stdout.flush()
-            except BrokenPipeError:  # the reader, such as head, has ended
+            except BrokenPipeError:  # the reading program, such as head, has ended
+                # Python flushes standard output at its exit, and would print an error for the closed pipe.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Read the events."""
+        """Read the stored events, and choose those wanted. Returns the columns and the rows."""
         for_people = parsed_args.formatter == "table"
         names = _FOR_PEOPLE if for_people else _COLUMNS
         events = read_events(self._path())
@@ -67,16 +70,20 @@ class _EventLister(AgentLister):
         return names, [tuple(_shown_row(event, for_people)[name] for name in names) for event in found]
 
     def _why_empty(self, events: list[AgentEvent], wanted: argparse.Namespace) -> str:
-        """The reason why none of these events matches.
+        """The reason why the list is empty, as a sentence.
 
-        :raises RequestError: the guest is unknown.
+        :param events: all stored events.
+        :param wanted: the arguments of the command.
+        :raises RequestError: there is no event of the guest, and the daemon does not know the guest.
         """
         about = [event for event in events if _is_about(event, wanted.guest)]
         if not about and wanted.guest is not None:
             try:
                 self.ask_daemon("guest.show", {"guest": wanted.guest})
             except (RequestError, DaemonUnreachableError) as error:
-                raise RequestError(f"No event is kept of a guest {wanted.guest}: {error}") from error
+                raise RequestError(
+                    f"The agent has stored no event of a guest {wanted.guest}: {error}"
+                ) from error
         whom = "" if wanted.guest is None else f" of guest {wanted.guest}"
         if not about:
             return f"Nothing so far: no event{whom} is kept in {self._path()}."
@@ -97,7 +104,7 @@ class EventList(_EventLister):
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Add the options."""
+        """Add the command's options."""
         parser = super().get_parser(prog_name)
         parser.add_argument("--guest", metavar="GUEST", help="only events of this guest: its uuid or name")
         parser.add_argument(
@@ -118,7 +125,7 @@ class GuestHistory(_EventLister):
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Add the options."""
+        """Add the command's arguments."""
         parser = super().get_parser(prog_name)
         parser.add_argument("guest", help="uuid or name")
         parser.set_defaults(since=0.0)
@@ -140,14 +147,14 @@ def _chosen_events(events: list[AgentEvent], wanted: argparse.Namespace) -> list
 
 
 def _followed_events(path: Path, wanted: argparse.Namespace) -> Iterator[AgentEvent]:
-    """Yield the events since a time, then new ones as they come."""
+    """Yield the stored events since a time, and then each new event when it is stored."""
     last, seen = 0, None
     while True:
         present = _file_identity(path)
         if present != seen:
             events = read_events(path)
             if events and events[-1].id < last:
-                last = 0  # the files were removed, and numbers begin again
+                last = 0  # the files were removed, so the ids begin again at 1
             yield from _chosen_events([event for event in events if event.id > last], wanted)
             last = max([last, *(event.id for event in events[-1:])])
             seen = present
@@ -155,7 +162,7 @@ def _followed_events(path: Path, wanted: argparse.Namespace) -> Iterator[AgentEv
 
 
 def _file_identity(path: Path) -> tuple[int, int] | None:
-    """Return values of a file that change with each write."""
+    """The inode and size of a file, of which at least one changes with each write; None without a file."""
     try:
         status = path.stat()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""``compute-agent fleet key|sign|show``: commands for settings of a fleet."""
+"""Commands of a fleet's settings: ``compute-agent fleet key``, ``fleet sign`` and ``fleet show``."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from compute_agent.model.messages import require_cryptography
 
 
 class _SigningCommand(ShowOne):
-    """A command that makes or checks signatures.
+    """Base class of commands that make or check signatures.
 
-    The command needs an extra of the package; its help does not need it.
+    Such commands need the package cryptography, an extra of this distribution. Their help does not need it.
     """
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """:raises ConfigError: the extra is not installed."""
+        """Run the command.
+
+        :raises ConfigError: the package cryptography is not installed.
+        """
         require_cryptography(f"compute-agent {self.cmd_name}")
         return super().run(parsed_args)
 
@@ -33,7 +36,7 @@ class FleetKey(_SigningCommand):
     """Make a private key for signing, if it does not exist, and show its public key for the hosts."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Add the file."""
+        """Add the argument for the key file."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "file",
@@ -43,12 +46,13 @@ class FleetKey(_SigningCommand):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Make the key, or read it."""
-        from compute_agent.fleet import signature  # needs the extra, here and below
+        """Make the key, or read an existing one. Returns the names and values to print."""
+        from compute_agent.fleet import signature  # needs the package cryptography, here and below
 
         path: Path = parsed_args.file
         try:
-            # With its mode from the first moment, and never over an existing key, which hosts trust.
+            # The file has its mode from the start, so no other user can read it. An existing key is never
+            # overwritten.
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
             private = path.read_bytes()
@@ -60,7 +64,7 @@ class FleetKey(_SigningCommand):
                     file.flush()
                     os.fsync(descriptor)
             except BaseException:
-                path.unlink()  # a part of one would be taken for the key
+                path.unlink()  # otherwise the next call would take the incomplete file for the key
                 raise
         return document_columns({"file": str(path), "public_key": signature.public_key(private)})
 
@@ -95,7 +99,10 @@ class FleetSign(_SigningCommand):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Check the settings, sign them, and write them to the target folder."""
+        """Check the settings, sign them, and write them to the target folder.
+
+        Returns the names and values to print.
+        """
         from compute_agent.fleet import signature
 
         settings = parsed_args.settings.read_bytes()
@@ -108,6 +115,7 @@ class FleetSign(_SigningCommand):
         content = signature.sign_revision(
             revision.write(settings, parsed_args.group, generation, expires), private
         )
+        # Read back as a host would read it, before hosts can see the file.
         made = signature.read(content, [signature.public_key(private)])
         write_durably(target, content, 0o644)
         return document_columns({"file": str(target), **_revision_document(made)})
@@ -117,7 +125,7 @@ class FleetShow(_SigningCommand):
     """Show the group and generation of a signed file, if one of the keys signed it."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Add the file and the keys."""
+        """Add the arguments for the file and the keys."""
         parser = super().get_parser(prog_name)
         parser.add_argument("file", type=Path)
         parser.add_argument(
@@ -129,10 +137,11 @@ class FleetShow(_SigningCommand):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Read the signed file."""
+        """Read the signed file, and verify it. Returns the names and values to print."""
         from compute_agent.fleet import signature
 
         keys = parsed_args.public_key or self.load_own_conf().fleet.public_keys
+        # One more byte shows that the file is too large.
         with parsed_args.file.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
         return document_columns(_revision_document(signature.read(content, keys)))
@@ -144,8 +153,9 @@ def _revision_document(shown: revision.FleetRevision) -> dict[str, Any]:
 
 
 def _check_settings(settings: Path) -> None:
-    """:raises FleetError: no host would accept a part of the file; the text names it.
+    """Check settings before they are signed.
 
+    :raises FleetError: each host would refuse an option of the file, which the text names.
     :raises cfg.Error: the file is not an ini file, or a value does not fit its option.
     """
     if found := revision_problems(settings, agent_conf.load([], [])):
@@ -154,7 +164,10 @@ def _check_settings(settings: Path) -> None:
 
 
 def _next_generation(target: Path, private: bytes) -> int:
-    """:raises FleetError: the file is not a revision that was signed with this key."""
+    """The generation after that of the file ``target``; 1 if the file does not exist.
+
+    :raises FleetError: the file is not a revision that was signed with this key.
+    """
     from compute_agent.fleet import signature
 
     try:
@@ -165,7 +178,7 @@ def _next_generation(target: Path, private: bytes) -> int:
     try:
         return signature.read(present, [signature.public_key(private)]).generation + 1
     except FleetError as error:
-        raise FleetError(f"{target}: {error}; say --generation") from error
+        raise FleetError(f"{target}: {error}; give --generation") from error
 
 
 COMMANDS: Final[Commands] = {"fleet key": FleetKey, "fleet show": FleetShow, "fleet sign": FleetSign}

@@ -1,4 +1,4 @@
-"""Commands about guests, answered by the daemon."""
+"""Commands about guests. Each sends one request to the daemon."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from compute_agent.model.guest_settings import (
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
-    """Options that an operator may also change while a guest runs."""
+    """Add the options of settings that an operator may also change while a guest runs."""
     parser.add_argument("--qos-class", help="class: BE, LS, LSR, or the name of a section [qos_class:NAME]")
     parser.add_argument(
         "--priority",
@@ -69,7 +69,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 def _parse_variable(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals and name not in os.environ:
-        raise argparse.ArgumentTypeError(f"there is no variable {name} here; write {name}=VALUE")
+        raise argparse.ArgumentTypeError(f"this shell has no variable {name}; write {name}=VALUE")
     return name, value if equals else os.environ[name]
 
 
@@ -81,7 +81,7 @@ _SETTINGS: Final = SETTING_NAMES
 
 
 class _GuestStart(ShowOne):
-    """Add the options that a guest can have only from its start."""
+    """Base class of commands that make a guest. Adds the options that only a new guest can have."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -97,7 +97,7 @@ class _GuestStart(ShowOne):
 
     @staticmethod
     def settings(parsed_args: argparse.Namespace) -> dict[str, Any]:
-        """The options that were given."""
+        """The given options by name. Options that were not given are left out."""
         names = ("uuid", "name", "vcpus")
         return _given_options(parsed_args, *names, *_SETTINGS)
 
@@ -109,7 +109,7 @@ class GuestRun(_GuestStart):
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Add the options."""
+        """Add the command's options."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "--env",
@@ -126,7 +126,7 @@ class GuestRun(_GuestStart):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Ask the daemon to start it."""
+        """Request the daemon to start the guest. Returns the names and values to print."""
         params = {
             **self.settings(parsed_args),
             "command": parsed_args.command,
@@ -141,7 +141,7 @@ class GuestAdopt(_GuestStart):
     """Make a running process, or all processes of a cgroup, a guest, and pin it."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Add the options."""
+        """Add the command's options."""
         parser = super().get_parser(prog_name)
         origin = parser.add_mutually_exclusive_group(required=True)
         origin.add_argument("--pid", type=int, help="process id")
@@ -154,7 +154,7 @@ class GuestAdopt(_GuestStart):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Ask the daemon to adopt it."""
+        """Request the daemon to adopt the processes. Returns the names and values to print."""
         origin = (
             {"pid": parsed_args.pid}
             if parsed_args.pid is not None
@@ -167,7 +167,7 @@ class GuestList(AgentLister):
     """List the guests of this host and their CPUs."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Ask the daemon."""
+        """Request the guests from the daemon. Returns the columns, and a row for each guest."""
         names = ("uuid", "name", "pid", "vcpus", "kind", "cpus", "reason")
         rows = self.ask_daemon("guest.list")
         if not rows:
@@ -188,12 +188,12 @@ class GuestShow(_OneGuest):
     """Show all about one guest."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Ask the daemon."""
+        """Request the guest from the daemon. Returns the names and values to print."""
         return document_columns(self.ask_daemon("guest.show", {"guest": parsed_args.guest}))
 
 
 BROKEN: Final = 3
-"""The exit status of ``guest verify`` with a broken promise."""
+"""Exit status of ``guest verify`` if at least one promise is broken."""
 
 _VERDICT: Final = ("guest", "name", "kind", "state", "promised", "found")
 
@@ -208,19 +208,19 @@ class GuestVerify(AgentLister):
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Add the options."""
+        """Add the command's arguments."""
         parser = super().get_parser(prog_name)
         parser.add_argument("guest", nargs="?", help="uuid or name; all guests by default")
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Print the verdicts; the exit status tells of broken promises."""
+        """Print the verdicts. Returns the exit status: 3 if a promise is broken."""
         self._status = 0
         failed = super().run(parsed_args)
         return failed or self._status
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Ask the daemon."""
+        """Request the verdicts from the daemon. Returns the columns, and a row for each verdict."""
         params = {} if parsed_args.guest is None else {"guest": parsed_args.guest}
         rows = self.ask_daemon("guest.verify", params)
         if not rows:
@@ -238,7 +238,7 @@ class GuestSet(_OneGuest):
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Add the options."""
+        """Add the command's options."""
         parser = super().get_parser(prog_name)
         _add_settings(parser)
         parser.add_argument(
@@ -252,7 +252,7 @@ class GuestSet(_OneGuest):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Ask the daemon to change it."""
+        """Request the daemon to change the settings. Returns the names and values to print."""
         params = {"guest": parsed_args.guest, **_given_options(parsed_args, *_SETTINGS)}
         if parsed_args.unset:
             params["unset"] = parsed_args.unset
@@ -266,7 +266,7 @@ class GuestLimit(_OneGuest):
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Add the options."""
+        """Add the command's options."""
         parser = super().get_parser(prog_name)
         limit = parser.add_mutually_exclusive_group(required=True)
         limit.add_argument(
@@ -278,7 +278,7 @@ class GuestLimit(_OneGuest):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Ask the daemon to limit it."""
+        """Request the daemon to set or remove the limit. Returns the names and values to print."""
         return document_columns(
             self.ask_daemon("guest.limit", {"guest": parsed_args.guest, "cpus": parsed_args.cpus})
         )
@@ -292,7 +292,7 @@ class GuestEvict(_OneGuest):
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Ask the daemon to evict it."""
+        """Request the daemon to evict the guest. Returns the names and values to print."""
         return document_columns(self.ask_daemon("guest.evict", {"guest": parsed_args.guest}))
 
 
@@ -303,7 +303,7 @@ class GuestMove(_OneGuest):
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Add the options."""
+        """Add the command's options."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "--dry-run",
@@ -313,7 +313,7 @@ class GuestMove(_OneGuest):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Ask the daemon to move it."""
+        """Request the daemon to move the guest. Returns the names and values to print."""
         params = {"guest": parsed_args.guest, "dry_run": parsed_args.dry_run}
         return document_columns(self.ask_daemon("guest.move", params))
 
@@ -322,7 +322,7 @@ class GuestStop(_OneGuest):
     """End a guest. The guest's allocation in Placement stays; its owner deletes it."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Ask the daemon to end it."""
+        """Request the daemon to end the guest. Returns the names and values to print."""
         return document_columns(self.ask_daemon("guest.stop", {"guest": parsed_args.guest}))
 
 

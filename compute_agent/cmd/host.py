@@ -1,4 +1,4 @@
-"""Commands about the host and the configuration, most of them without a daemon."""
+"""Commands about the host and the configuration, most of which need no daemon."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ from compute_agent.throttling.settings import build_rules, read_settings
 from compute_agent.throttling.watermarks.metrics import load_registry
 
 MISTAKEN: Final = 3
-"""Exit status for a configuration with which the agent starts, but which has mistakes."""
+"""Exit status of ``config check`` for a configuration that has mistakes, but with which the agent starts."""
 
 
 class HostShow(ShowOne):
     """Show the processors and the memory of the host."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Read the host."""
+        """Read the host. Returns the names and values to print."""
         conf = self.load_conf()
         topology = _read_host(conf)
         platform = offered_platform(open_resctrl(conf).control, parse_classes(conf).share_specs)
@@ -91,12 +91,12 @@ class HostShow(ShowOne):
 
 
 def _read_host(conf: cfg.ConfigOpts) -> HostTopology:
-    """The topology of this host, with the parked CPUs that the agent remembers."""
+    """The topology of this host. CPUs that the agent has parked count as present."""
     return known_topology(conf, read_topology(Path(conf.host.root)))
 
 
 def _cache_document(platform: CachePlatform) -> dict[str, Any]:
-    """Capabilities of resctrl: features, number of groups, and each L3 cache."""
+    """The capabilities of resctrl as a document: features, numbers of groups, and each L3 cache."""
     return {
         "features": sorted(platform.features),
         "groups": platform.groups,
@@ -117,7 +117,7 @@ class TopologyShow(ShowOne):
         return manager
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Add the options."""
+        """Add the command's options."""
         parser = super().get_parser(prog_name)
         parser.add_argument("--svg", metavar="FILE", type=Path, help="also write a picture to FILE")
         parser.add_argument(
@@ -131,17 +131,20 @@ class TopologyShow(ShowOne):
 
     @property
     def formatter_default(self) -> str:
-        """The format for people."""
+        """The format without ``-f``: the tree, for people."""
         return "tree"
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Print a table if columns are given: a tree has none."""
+        """Run the command. A tree has no columns, so a table replaces it if columns are given."""
         if parsed_args.formatter == "tree" and parsed_args.columns:
             parsed_args.formatter = "table"
         return super().run(parsed_args)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Read the host."""
+        """Read the host, and draw it if a picture or a tree is wanted.
+
+        Returns the names and values to print.
+        """
         conf = self.load_conf()
         topology = _read_host(conf)
         form, file = parsed_args.formatter, parsed_args.svg
@@ -162,7 +165,12 @@ class TopologyShow(ShowOne):
     def _cpu_conditions(
         self, conf: cfg.ConfigOpts, topology: HostTopology, seconds: int | None
     ) -> CpuConditions:
-        """Levels of isolation, and the noise of all CPUs if it is wanted; no levels without a daemon."""
+        """The levels of isolation, and with ``seconds`` the noise of all CPUs.
+
+        Without a daemon there are no levels.
+
+        :param seconds: the duration of the measurement of noise; None for none.
+        """
         try:
             holders = CpuHolders.parse_rows(self.ask_daemon("cpu.holders"))
         except (DaemonUnreachableError, RequestError):
@@ -171,12 +179,12 @@ class TopologyShow(ShowOne):
         if seconds:
             found = measure_noise(Path(conf.host.root), topology.online, holders.threads, seconds)
             noise = {cpu: one.all_interruptions for cpu, one in found.items()}
-        # Shared with the host's work is what each CPU is without a level.
+        # The level shared is left out: a CPU without a level is shared with work of the host, too.
         levels = {cpu: level for cpu, level in holders.levels.items() if level != IsolationLevel.SHARED}
         return CpuConditions(levels, noise)
 
     def _device_lines(self) -> dict[int | None, list[str]]:
-        """Lines on the PCI devices that the host offers, by NUMA node; none without a daemon."""
+        """Lines about the PCI devices that the host offers, by NUMA node; none without a daemon."""
         found: dict[int | None, list[str]] = {}
         try:
             rows = self.ask_daemon("device.list")
@@ -187,7 +195,7 @@ class TopologyShow(ShowOne):
         return found
 
     def _cpu_sets(self, conf: cfg.ConfigOpts, topology: HostTopology) -> CpuSets:
-        """The CPU sets; empty ones, with a message, if the configuration contradicts itself."""
+        """The configured CPU sets. If they contradict each other, print the reason, and return empty sets."""
         try:
             return resolve_cpu_sets(options.cpu_options(conf), topology)
         except ConfigError as error:
@@ -211,7 +219,7 @@ class ConfigCheck(ShowOne):
     """
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Print the findings; those behind the exit status go to standard error, too."""
+        """Print the result, and the refusals and mistakes to standard error. Returns the exit status."""
         self._refusals: list[str] = []
         self._mistakes: list[str] = []
         super().run(parsed_args)
@@ -222,13 +230,17 @@ class ConfigCheck(ShowOne):
         return MISTAKEN if self._mistakes else 0
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Resolve the CPU sets, derive the inventories."""
+        """Check the whole configuration, and collect refusals and warnings.
+
+        Returns the names and values to print.
+        """
         conf = self.load_conf()
         topology = _read_host(conf)
         sets = CpuSets(frozenset(), frozenset(), frozenset())
         shares: dict[str, ShareSpec] = {}
         tree, rules, client = None, None, None
         warnings = []
+        # Each step is checked for itself, so one call of the command reports all refusals.
         try:
             warnings = list(filter(None, [check_state_folder(conf)]))
         except ConfigError as error:
@@ -298,7 +310,7 @@ class ConfigCheck(ShowOne):
         )
 
     def _check_guests(self, policy: ClassificationPolicy) -> list[dict[str, Any]]:
-        """The rule and the changes of each running guest; none if no agent answers."""
+        """The rule and the changed settings of each running guest; none if no agent answers."""
         try:
             return check_guests(policy, self.ask_daemon("guest.inputs"))
         except (DaemonUnreachableError, RequestError):
@@ -306,13 +318,14 @@ class ConfigCheck(ShowOne):
 
 
 def _root_owner(conf: cfg.ConfigOpts, client: PlacementClient | None) -> tuple[RootOwner, str, str]:
-    """Return the owner of the root provider, the same in words, and the reason why Placement does not answer.
+    """The owner of the root provider, the owner in words, and the reason why Placement does not answer.
 
-    The reason is empty if it answers. Placement is asked only if the ini file has credentials.
+    The reason is empty if Placement answers, or is not asked. Placement is asked only if the configuration
+    has credentials.
     """
     try:
         saved = state.look_up(Path(conf.state_path) / STATE_FILE)
-    except (OSError, IdentityError):  # other checks report it
+    except (OSError, IdentityError):  # another check of the command reports it
         saved = AgentState()
     if client is None or not (conf.placement.auth_type or conf.placement.auth_section):
         owner = owner_of(conf.compute.provider_tree, saved.nova_root)
@@ -321,7 +334,10 @@ def _root_owner(conf: cfg.ConfigOpts, client: PlacementClient | None) -> tuple[R
 
 
 def _own_uuid(conf: cfg.ConfigOpts) -> str:
-    """The uuid of the agent's own root; a placeholder without one that can be read."""
+    """The uuid of the agent's own root provider.
+
+    The placeholder if the uuid cannot be read, or does not exist yet.
+    """
     try:
         return provider_tree.look_up(Path(conf.state_path)) or PLACEHOLDER
     except (OSError, IdentityError):
@@ -333,7 +349,11 @@ def _tree_shape(conf: cfg.ConfigOpts, owner: RootOwner) -> str:
 
 
 def _stray_warnings(path: Path, sets: CpuSets, reachable: CpuSet) -> list[str]:
-    """Return a warning for each known guest that holds CPUs outside the CPU sets."""
+    """A warning for each guest in the agent's state that holds CPUs outside the CPU sets.
+
+    :param path: the state file of the agent.
+    :param reachable: the usable CPUs, without those that the agent must not use.
+    """
     try:
         guests = state.parse(path.read_bytes()).guests
     except FileNotFoundError:
@@ -352,11 +372,11 @@ _AMOUNTS: Final = ("total", "reserved", "min_unit", "max_unit", "step_size", "al
 _DERIVED: Final = ("provider", "resource_class", *_AMOUNTS)
 
 PLACEHOLDER: Final = str(uuid.UUID(int=0))
-"""Stands for the uuid of the root if the command must not write the state folder."""
+"""The uuid of the root provider if there is none yet. This command must not make one in the state folder."""
 
 
 def _inventory_rows(tree: ProviderTree) -> list[tuple[Any, ...]]:
-    """A row of ``_DERIVED`` for each inventory."""
+    """A row with the columns ``_DERIVED`` for each inventory of a provider tree."""
     return [
         (node.name, name, *(to_api(inventory)[key] for key in _AMOUNTS))
         for node in tree.nodes
@@ -368,7 +388,7 @@ class InventoryShow(AgentLister):
     """Show derived and reported inventories and traits of the host's providers, with differences."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Add the options."""
+        """Add the command's options."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "--derived",
@@ -378,7 +398,10 @@ class InventoryShow(AgentLister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Derive here, or ask the daemon for both sides."""
+        """Derive the inventories here, or request derived and reported ones from the daemon.
+
+        Returns the columns and rows.
+        """
         if parsed_args.derived:
             conf = self.load_conf()
             owner, *_ = _root_owner(conf, None)
@@ -417,7 +440,7 @@ def _comparison_rows(answer: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 
 def _set_by(origins: dict[str, str]) -> str:
-    """The source of an inventory: the agent, others, or the source of each foreign field."""
+    """The source of an inventory: ``agent``, ``others``, or each field that is not from the agent."""
     if not origins:
         return "others"
     if set(origins.values()) == {"agent"}:
@@ -433,13 +456,13 @@ class HostDisable(ShowOne):
     """Keep new guests away from this host until ``host enable``. Running guests stay unchanged."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Add the options."""
+        """Add the command's options."""
         parser = super().get_parser(prog_name)
         parser.add_argument("--reason", required=True, help="reason, which `compute-agent status` shows")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Ask the daemon."""
+        """Request the daemon to disable the host. Returns the names and values to print."""
         return document_columns(self.ask_daemon("host.disable", {"reason": parsed_args.reason}))
 
 
@@ -447,7 +470,7 @@ class HostEnable(ShowOne):
     """Let new guests in again, unless another cause keeps them away."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Ask the daemon."""
+        """Request the daemon to enable the host. Returns the names and values to print."""
         return document_columns(self.ask_daemon("host.enable"))
 
 

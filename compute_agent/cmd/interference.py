@@ -17,14 +17,15 @@ class InterferenceList(AgentLister):
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Ask the daemon."""
+        """Request the verdicts from the daemon. Returns the columns, and a row for each pair of guests."""
         rows = self.ask_daemon("interference.list")
         if not rows:
             self.say_why_empty(self._why_empty())
         return _COLUMNS, [tuple(row[name] for name in _COLUMNS) for row in rows]
 
     def _why_empty(self) -> str:
-        from compute_agent.conf.qos import interference_sections  # asking has imported it already
+        # ask_daemon() has imported the options already, so this costs no time
+        from compute_agent.conf.qos import interference_sections
 
         watched = [
             f"[interference:{name}] signal = {options.signal}"
@@ -36,9 +37,9 @@ class InterferenceList(AgentLister):
                 " as signal = run_delay."
             )
         return (
-            f"Nothing so far: by {', '.join(watched)} no guest is limited now, and no pair is remembered. A"
-            " guest is judged after five minutes of samples; `compute-agent event list --kind verdict`"
-            " has earlier verdicts."
+            f"Nothing so far: {', '.join(watched)} limits no guest now, and has judged no pair of guests."
+            " The agent judges a guest after five minutes of samples; `compute-agent event list --kind"
+            " verdict` has earlier verdicts."
         )
 
 

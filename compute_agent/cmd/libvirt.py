@@ -14,7 +14,7 @@ _RESTART: Final = "libvirtd (or virtqemud) looks for hooks when it starts: resta
 
 
 class _HookCommand:
-    """Base class of the commands of the hook."""
+    """Base class of the commands of the hook. Adds the option for libvirt's folder of hooks."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)  # type: ignore[misc]  # of cliff's
@@ -35,7 +35,7 @@ class HookInstall(_HookCommand, AgentCommand):
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """Write the script."""
+        """Write the script of the hook, and print its path."""
         new = hook.install_hook(parsed_args.hooks, socket_path(self.load_conf()))
         path = hook.hook_path(parsed_args.hooks)
         self.app.stdout.write(f"{path} is installed. {_RESTART}.\n" if new else f"{path} is there already.\n")
@@ -45,7 +45,7 @@ class HookRemove(_HookCommand, AgentCommand):
     """Remove the hook that ``libvirt hook install`` has made."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """Remove the script."""
+        """Remove the script of the hook, and print its path."""
         removed = hook.remove(parsed_args.hooks)
         path = hook.hook_path(parsed_args.hooks)
         self.app.stdout.write(f"{path} is {'removed' if removed else 'not there'}.\n")
@@ -55,7 +55,7 @@ class HookShow(_HookCommand, ShowOne):
     """Show whether the hook is absent, installed, outdated (install it again) or foreign."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Look at the script."""
+        """Compare the script with the one that would be installed. Returns the names and values to print."""
         socket = socket_path(self.load_conf())
         state = hook.state(parsed_args.hooks, socket)
         path = hook.hook_path(parsed_args.hooks)

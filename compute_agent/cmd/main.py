@@ -1,4 +1,4 @@
-"""The entry point of ``compute-agent``."""
+"""The entry point of ``compute-agent``: global options, and the choice of the command."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ WORDS: Final = (
     ),
     *("status", "top", "topology", "watermark"),
 )
-"""First words of commands."""
+"""The first words of all commands."""
 
 
 def commands_of(word: str) -> Commands:
     """The commands that begin with a word.
 
-    Only the module of this command is imported, because most modules need a part of the agent.
+    Only the modules with commands of this word are imported, because most modules import a part of the agent.
     """
     match word:
         case "allocations":
@@ -100,7 +100,7 @@ def commands_of(word: str) -> Commands:
             from compute_agent.cmd.top import COMMANDS
         case "watermark":
             from compute_agent.cmd.watermark import COMMANDS
-        case _:  # host, inventory, topology
+        case _:  # the words host, inventory and topology
             from compute_agent.cmd.host import COMMANDS
     return _begin_with(word, COMMANDS)
 
@@ -110,15 +110,17 @@ def _begin_with(word: str, commands: Commands) -> Commands:
 
 
 class AgentCommandManager(CommandManager):
-    """Finds commands by their words."""
+    """Finds commands by their words, and imports their modules when they are needed."""
 
     def find_command(self, argv: list[str]) -> tuple[type[Command], str, list[str]]:
-        """The command at the beginning of a line.
+        """Find the command at the beginning of a command line.
 
-        An abbreviated first word is searched for in all modules.
+        Returns its class, its words and the other arguments.
+
+        All modules are imported if the first word is abbreviated or unknown.
         """
         word = next(iter(argv), "")
-        if word not in self.commands:  # help is registered from the start
+        if word not in self.commands:  # cliff has the word help from the start
             self._import_commands([word] if word in WORDS else WORDS)
         return super().find_command(argv)
 
@@ -162,21 +164,26 @@ class AgentShell(App):
         return parser
 
     def initialize_app(self, argv: list[str]) -> None:
-        """Refuse a line without a command: cliff's dialogue never ends after the end of its input."""
+        """Refuse a command line without a command.
+
+        Otherwise cliff's dialogue would start, which never ends after the end of its input.
+        """
         if not argv and not self.options.deferred_help:
             self.parser.error("a command is missing; --help lists all of them")
 
     def clean_up(self, cmd: Command, result: int, err: BaseException | None) -> None:
-        """Name an error without a text, for which cliff prints an empty line."""
+        """Print the type of an error that has no text, for which cliff prints an empty line."""
         if isinstance(err, Exception) and not str(err).strip():
             self.LOG.error("%s failed with %s; --debug shows the place.", cmd.cmd_name, type(err).__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
+    """Run one command of the command line.
 
     Exit status 0: the command succeeded. 1: it failed or was refused, and standard error has the reason. 2:
     the command line is wrong.
+
+    :param argv: the arguments; None: those of the process.
     """
     return AgentShell().run(list(sys.argv[1:] if argv is None else argv))
 

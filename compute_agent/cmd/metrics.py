@@ -1,6 +1,6 @@
-"""Commands about the use of caches and memory bandwidth.
+"""Commands about the use of caches and memory bandwidth by guests and classes.
 
-These commands read the stored samples without the daemon.
+These commands read the stored samples, and need no daemon.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from compute_agent.drawing.boxes import format_size
 from compute_agent.monitoring.history import HistoryError, SampleHistory, TimeSpan, plot_samples
 from compute_agent.monitoring.samples import FILE, StoredSample
 
+# In the order of the values of _use_values().
 USE: Final = ("llc_occupancy_bytes", "local_bytes_per_second", "total_bytes_per_second", "cpu_cores")
 
 
@@ -35,7 +36,7 @@ class MetricsShow(AgentLister):
         return manager
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Add the options."""
+        """Add the command's options."""
         parser = super().get_parser(prog_name)
         parser.add_argument("guest", nargs="?", metavar="GUEST", help="uuid or name of a guest, or a class")
         parser.add_argument(
@@ -57,10 +58,10 @@ class MetricsShow(AgentLister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Read the samples."""
+        """Read the stored samples, and draw them if a picture is wanted. Returns the columns and the rows."""
         drawing = parsed_args.svg is not None or parsed_args.formatter == "svg"
         if drawing and not parsed_args.guest:
-            raise HistoryError("a picture is of one guest or class: name it")
+            raise HistoryError("a picture shows one guest or class: name it")
         path = Path(self.load_conf().state_path) / FILE
         for_people = parsed_args.formatter == "table"
         if not path.is_file():
@@ -89,7 +90,7 @@ class MetricsShow(AgentLister):
         return ("time", "cache_id", *USE), rows
 
     def _reason_for_none(self) -> str:
-        """The reason why no sample is kept on this host."""
+        """The reason why this host has no stored samples."""
         if not self.load_conf().monitoring.store_interval:
             return "[monitoring] store_interval = 0 keeps none"
         try:
@@ -115,7 +116,7 @@ def _local_time(time: float, for_people: bool) -> str:
 
 
 def _use_values(sample: StoredSample, for_people: bool) -> tuple[Any, ...]:
-    """The values of the columns ``USE``: texts with units, or numbers."""
+    """The values of the columns ``USE``: texts with units for people, numbers for programs."""
     occupancy, rates, cpu = sample.occupancy, (sample.local, sample.total), sample.cpu
     if for_people:
         return (

@@ -1,4 +1,4 @@
-"""``compute-agent cpu noise``, and the noise of CPUs for drawings."""
+"""The command ``compute-agent cpu noise``, and the noise of CPUs for pictures."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _COUNTING: Final = "the kernel reads counters of resctrl here, for all CPUs of t
 
 @dataclass(frozen=True, slots=True)
 class CpuHolders:
-    """The holders of CPUs, as the daemon answers.
+    """The guests that hold dedicated CPUs, from an answer of the daemon.
 
-    :ivar guests: the name of the guest of each CPU.
-    :ivar levels: the level of isolation of each CPU that a guest holds.
-    :ivar threads: the threads of guest CPUs.
+    :ivar guests: the name of the guest by CPU.
+    :ivar levels: the level of isolation by CPU.
+    :ivar threads: the ids of the threads of guest CPUs.
     """
 
     guests: Mapping[int, str] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class CpuHolders:
 
     @classmethod
     def parse_rows(cls, rows: Sequence[Mapping[str, Any]]) -> CpuHolders:
-        """The holders of an answer to ``cpu.holders``."""
+        """Parse the rows of an answer to ``cpu.holders``."""
         guests, levels, threads = {}, {}, set()
         for row in rows:
             for cpu in cpuset.parse(row["cpus"]):
@@ -65,8 +65,12 @@ def measure_noise(
     seconds: float,
     sleep: Callable[[float], object] = time.sleep,
 ) -> dict[int, CpuNoise]:
-    """The noise of CPUs over some seconds.
+    """Measure the interruptions of CPUs: the counters at the begin and at the end are compared.
 
+    :param root: the root folder of the host's file system.
+    :param cpus: the CPUs to measure.
+    :param threads: the ids of the threads of guest CPUs; their delays are measured.
+    :param seconds: the duration of the measurement.
     :raises ValueError: no time has passed.
     """
     reader = NoiseReader(root)
@@ -85,7 +89,7 @@ class CpuNoiseList(AgentLister):
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Add the options."""
+        """Add the command's options."""
         parser = super().get_parser(prog_name)
         which = parser.add_mutually_exclusive_group()
         which.add_argument("--guest", help="uuid or name; all guests with dedicated CPUs by default")
@@ -105,7 +109,10 @@ class CpuNoiseList(AgentLister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Ask the daemon for guests, and measure."""
+        """Request the holders of CPUs from the daemon, and measure.
+
+        Returns the columns, and a row for each CPU.
+        """
         conf = self.load_conf()
         rows = self.ask_daemon("cpu.holders")
         holders = CpuHolders.parse_rows(rows)
@@ -142,7 +149,7 @@ class CpuNoiseList(AgentLister):
 
 
 def _counter_cpus(root: Path) -> CpuSet:
-    """The CPUs on which the kernel reads counters of resctrl; none without a mount that has them."""
+    """The CPUs on which the kernel reads counters of resctrl; none if resctrl has none."""
     if not (root / "sys/fs/resctrl/mon_data").is_dir():
         return frozenset()
     caches = [cache.cpus for cache in read_topology(root).l3_domains]

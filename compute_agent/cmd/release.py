@@ -1,4 +1,4 @@
-"""``compute-agent release``."""
+"""The command ``compute-agent release``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from compute_agent.inventory import provider_tree
 _COLUMNS: Final = ("kind", "name", "detail", "outcome")
 
 LOCK_TIMEOUT: Final = 30.0
-"""Seconds that a running agent has to end."""
+"""Seconds that the command waits for a running agent to end."""
 
 
 class ReleaseCommand(AgentLister):
@@ -31,7 +31,7 @@ class ReleaseCommand(AgentLister):
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Add the options."""
+        """Add the command's options."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "--pins",
@@ -53,12 +53,15 @@ class ReleaseCommand(AgentLister):
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Return 1 if a part of the release failed."""
+        """Print the rows. Returns the exit status: 1 if a change could not be undone."""
         self._failed = False
         return super().run(parsed_args) or int(self._failed)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """End the daemon and undo its changes; with ``--dry-run`` only list them."""
+        """End the daemon, and undo its changes; with ``--dry-run`` only list them.
+
+        Returns the columns and the rows.
+        """
         conf = self.load_conf()
         wanted = {"pins": parsed_args.pins, "provider": parsed_args.provider}
         if parsed_args.dry_run:
@@ -67,8 +70,10 @@ class ReleaseCommand(AgentLister):
         if parsed_args.undo:
             release.remove_mark(folder, LOCK_TIMEOUT)
             return _COLUMNS, []
+        # The mark comes before the end of the agent, so a service manager that restarts the agent cannot
+        # bring it back.
         release.mark_released(folder)
-        # Without an agent there is nothing to end.
+        # Without a running agent there is nothing to end.
         with contextlib.suppress(DaemonUnreachableError):
             self.ask_daemon("release.retire")
         with open_release(conf, ReleaseOptions(**wanted), LOCK_TIMEOUT) as found:
@@ -82,7 +87,8 @@ class ReleaseCommand(AgentLister):
             rows: list[dict[str, Any]] = self.ask_daemon("release.survey", wanted)
         except DaemonUnreachableError:
             if provider_tree.look_up(Path(conf.state_path)) is None:
-                return []  # no agent has worked here, and a look leaves nothing behind
+                # no agent has worked here, and open_release() would write a uuid to the state folder
+                return []
             with open_release(conf, ReleaseOptions(**wanted), 0.0) as found:
                 rows = [asdict(row) for row in found.list_rows()]
         return rows

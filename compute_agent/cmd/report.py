@@ -41,7 +41,7 @@ _COMMANDS: Final[Mapping[str, Sequence[str]]] = {
     "audit": ("audit",),
     "events": ("event", "list"),
 }
-"""Commands whose output the archive has, by the name of the file."""
+"""Commands by the name of the file that has their output."""
 
 _SECONDS: Final = 60
 """Seconds that one command may take."""

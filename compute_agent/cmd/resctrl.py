@@ -27,7 +27,7 @@ class ResctrlGroupList(AgentLister):
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Ask the daemon."""
+        """Request the resctrl groups from the daemon. Returns the columns, and a row for each group."""
         return _COLUMNS, [
             tuple(_cell_value(row[name]) for name in _COLUMNS) for row in self.ask_daemon("resctrl.groups")
         ]

@@ -26,7 +26,7 @@ class ReshapeCommand(AgentLister):
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Add the options."""
+        """Add the command's options."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "--dry-run", action="store_true", help="list the allocations to move, and move none"
@@ -34,7 +34,10 @@ class ReshapeCommand(AgentLister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Ask the daemon."""
+        """Request the daemon to move the allocations.
+
+        Returns the columns, a row for each moved one and for each inventory.
+        """
         answer = self.ask_daemon("reshape", {"dry_run": parsed_args.dry_run})
         moves = [("allocation", move["guest"], *move["from"], *move["to"]) for move in answer["moves"]]
         inventories = [_inventory_change(change) for change in answer["inventories"]]
@@ -42,7 +45,10 @@ class ReshapeCommand(AgentLister):
 
 
 def _inventory_change(change: dict[str, Any]) -> tuple[Any, ...]:
-    """A change of a total; one side is empty if the inventory is new or disappears."""
+    """A row about the change of an inventory's total.
+
+    The columns of the old total are empty if the inventory is new, those of the new total if it disappears.
+    """
     where = (change["provider"], change["resource_class"])
     before, after = change["before"], change["after"]
     return (

@@ -41,7 +41,7 @@ class RunCommand(AgentLister):
     """Run the agent in the foreground until SIGTERM; with --dry-run only list changes."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Add the options."""
+        """Add the command's options."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "--dry-run",
@@ -52,7 +52,10 @@ class RunCommand(AgentLister):
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Serve until a signal, or list the changes; return 1 if the agent refuses to start."""
+        """Run the agent until a signal ends it, or list the changes of a start.
+
+        Returns 1 if the agent refuses to start.
+        """
         try:
             if parsed_args.dry_run:
                 return super().run(parsed_args)
@@ -69,17 +72,20 @@ class RunCommand(AgentLister):
         return 0
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Return the changes that a start would make."""
+        """List the changes that a start would make. Returns the columns and the rows."""
         rows = [dataclasses.astuple(each) for each in dry_run(self.load_conf())]
         self.app.stderr.write("Nothing was changed.\n" if rows else "Nothing would be changed.\n")
         return _COLUMNS, rows
 
 
 def _by_fleet(own: cfg.ConfigOpts) -> AbstractContextManager[None]:
-    """The context of a start with the own files ``own``, which follows the fleet of the host."""
+    """The context of a start. If the host is in a fleet, a usable revision of its settings is provided first.
+
+    :param own: the configuration of the host's own files.
+    """
     if not own.fleet.group:
         return nullcontext()
-    from compute_agent.fleet.adoption import starting_with_fleet  # only hosts of a fleet need it
+    from compute_agent.fleet.adoption import starting_with_fleet  # only hosts of a fleet need this import
 
     return starting_with_fleet(own, try_configuration, but_for=(LockedError, ReleasedError))
 

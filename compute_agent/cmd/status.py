@@ -12,7 +12,7 @@ class StatusCommand(ShowOne):
     """Show the state of the running agent."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Ask the daemon."""
+        """Request the status from the daemon. Returns the names and values to print."""
         return document_columns(self.ask_daemon("status"))
 
 

@@ -22,7 +22,8 @@ from compute_agent.monitoring.history import HistoryError, SampleHistory
 from compute_agent.monitoring.samples import FILE
 
 _OLDEST_SAMPLE: Final = 120.0
-"""Maximum age of samples that the screen shows, in seconds."""
+"""Maximum age in seconds of the samples that the screen shows."""
+# Escape sequences of xterm: the alternate screen without a cursor, and back.
 _SCREEN, _BACK = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _REST_OF_LINE, _REST = "\x1b[H", "\x1b[K", "\x1b[J"
 
@@ -34,7 +35,7 @@ class TopCommand(AgentCommand):
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Add the options."""
+        """Add the command's options."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "--interval",
@@ -48,7 +49,7 @@ class TopCommand(AgentCommand):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """Show the screen until a key ends it."""
+        """Show the screen until a key ends it, or print it once."""
         out, conf = self.app.stdout, self.load_conf()
         look = partial(_read_agent, partial(call_agent, socket_path(conf)), Path(conf.state_path) / FILE)
         if parsed_args.once or not (out.isatty() and sys.stdin.isatty()):
@@ -67,20 +68,24 @@ class TopCommand(AgentCommand):
 
 
 def _read_agent(tell: Callable[[str], Any], samples: Path) -> AgentSnapshot:
-    """The current answers of the agent, and its last samples."""
+    """The current answers of the agent, and the last samples of its guests.
+
+    :param tell: sends a request to the daemon, by its name.
+    :param samples: the file with the stored samples.
+    """
     now = time.strftime("%H:%M:%S")
     try:
         status, guests, watermarks = tell("status"), tell("guest.list"), tell("watermark.list")
     except (DaemonUnreachableError, RequestError) as error:
         return AgentSnapshot(now, trouble=str(error))
     groups: list[dict[str, Any]] = []
-    with contextlib.suppress(RequestError):  # there is no resctrl, as the status says
+    with contextlib.suppress(RequestError):  # the host has no resctrl, as the status shows
         groups = tell("resctrl.groups")
     return AgentSnapshot(now, status, guests, watermarks, groups, _guest_uses(samples))
 
 
 def _guest_uses(file: Path) -> dict[str, ShownUse]:
-    """Use of guests by uuid, for guests with samples."""
+    """The last use of guests by uuid. Guests without a recent sample are left out."""
     try:
         latest = SampleHistory(file).latest_together()
     except HistoryError:
@@ -95,7 +100,7 @@ def _guest_uses(file: Path) -> dict[str, ShownUse]:
 
 @contextlib.contextmanager
 def _own_screen(out: Any) -> Iterator[None]:
-    """Switch the terminal to a screen of its own without line buffering, and restore it at the end."""
+    """Switch the terminal to a second screen without line buffering, and restore it at the end."""
     before = termios.tcgetattr(sys.stdin)
     out.write(_SCREEN)
     try:

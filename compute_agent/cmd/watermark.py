@@ -32,7 +32,7 @@ class WatermarkList(AgentLister):
     """List the lines of the watermarks, with the current usage and the actions in force."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Add the options."""
+        """Add the command's options."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "--metrics",
@@ -43,7 +43,10 @@ class WatermarkList(AgentLister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Ask the daemon, or list the installed metrics."""
+        """Request the watermarks from the daemon, or list the installed metrics.
+
+        Returns the columns and the rows.
+        """
         if parsed_args.metrics:
             return _METRIC_COLUMNS, [_metric_row(metric) for metric in load_registry().values()]
         rows = self.ask_daemon("watermark.list")
@@ -56,7 +59,7 @@ class WatermarkList(AgentLister):
 
 
 class AmountColumn(FormattableColumn[Any]):
-    """A number that tables show with its unit. Percentages of a capacity have no other form."""
+    """A number that tables show with its unit. A percentage of a capacity is shown as written."""
 
     def __init__(self, value: Any, unit: str) -> None:
         super().__init__(value)
@@ -68,6 +71,8 @@ class AmountColumn(FormattableColumn[Any]):
             return ""
         if str(self._value).endswith("%"):
             return str(self._value)
+        if self._unit is MetricUnit.CONDITION:
+            return _condition_text(self._value)
         amount = float(self._value)
         match self._unit:
             case MetricUnit.BYTES:
@@ -80,8 +85,15 @@ class AmountColumn(FormattableColumn[Any]):
                 return f"{amount:.4g} {self._unit.value}".rstrip()
 
 
+def _condition_text(value: Any) -> str:
+    """A threshold as written, or whether the condition holds; empty for an amount other than 0 and 1."""
+    if isinstance(value, str):
+        return value
+    return {0.0: "false", 1.0: "true"}.get(value, "")
+
+
 def _binary_text(amount: float) -> str:
-    """Bytes: ``12 GiB``."""
+    """A number of bytes with a binary unit, such as ``12 GiB``."""
     prefixes = iter(("", "Ki", "Mi", "Gi", "Ti"))
     prefix = next(prefixes)
     while abs(amount) >= 1024 and (larger := next(prefixes, None)) is not None:
@@ -95,7 +107,10 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _metric_row(metric: WatermarkMetric) -> tuple[Any, ...]:
-    """``computed`` lists the actions of which the agent can compute the freed amount."""
+    """The row of a metric.
+
+    Its column ``computed`` lists the actions of which the agent can compute the freed amount.
+    """
     computed = {"throttle": metric.throttle_quantified, "evict": metric.evict_quantified}
     return (
         metric.name,
@@ -114,7 +129,7 @@ class WatermarkTest(AgentLister):
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Add the options."""
+        """Add the command's options."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "--usage",
@@ -125,7 +140,7 @@ class WatermarkTest(AgentLister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Ask the daemon."""
+        """Request the actions from the daemon. Returns the columns, and a row for each action."""
         params = {"metric": parsed_args.metric, "usage": parsed_args.usage}
         rows = self.ask_daemon("watermark.test", params)
         if not rows:

@@ -2,19 +2,19 @@
 
 Modules
     Each section, or family of sections such as ``[watermark:NAME]``, has a module of its name, however short.
-    So a question about an option leads to one file. The module of a section has ``register_opts(conf)``,
-    which makes its options known. The function ``list_opts()`` returns them by group for
-    ``oslo-config-generator``. ``MODULES`` lists these modules.
+    So the help of an option is easy to find. The module of a section has ``register_opts(conf)``, which makes
+    its options known. The function ``list_opts()`` returns them by section for ``oslo-config-generator``.
+    ``MODULES`` lists these modules.
 
-    - ``duration``: the type of lengths of time
-    - ``written``: the text of ini files, for errors about unknown options and comments
-    - ``origins``: options in force, and the file of each
+    - ``duration``: the type of options for lengths of time
+    - ``written``: the text of ini files, for errors about unknown options and misplaced comments
+    - ``origins``: the options in force, and the file that sets each of them
     - ``restart_only``: options that a reload does not change
 
 Order of calls
-    :func:`load` registers all options, reads the files, and registers the families that the files have. The
-    function then reads each value once, as oslo.config checks a value only when it is read. Each package of
-    the agent may import this one.
+    :func:`load` registers all options, reads the files, and registers the sections of families that the files
+    have. The function then reads each value once, because oslo.config checks a value only when it is read.
+    Each package of the agent may import this one.
 """
 
 import contextlib
@@ -44,6 +44,7 @@ from compute_agent.conf import (
     interference,
     isolation,
     libvirt,
+    metric_source,
     metrics,
     monitoring,
     pci,
@@ -69,6 +70,7 @@ MODULES: Final[tuple[ModuleType, ...]] = (
     isolation,
     qos,
     interference,
+    metric_source,
     blockio,
     cpu_class,
     cpu_pool,
@@ -85,31 +87,31 @@ MODULES: Final[tuple[ModuleType, ...]] = (
 PROJECT: Final = "compute-agent"
 
 _OPTIONS: Final = "oslo.config.opts"
-"""The group of entry points of packages with options."""
+"""The group of Python entry points through which packages list their options."""
 
 OWN_OPTIONS: Final = ("config_file", "config_dir", "config_source")
-"""Options of oslo.config itself."""
+"""The names of oslo.config's own options."""
 
 
 def load(
     args: Sequence[str] = (), config_files: Sequence[str] | None = None, below: Sequence[str] = ()
 ) -> cfg.ConfigOpts:
-    """The options of a command line and of files.
+    """Read the configuration from a command line and from files.
 
-    :param args: the command line.
-    :param config_files: files of which later ones override earlier ones. None reads those that oslo.config
-        finds, such as /etc/compute-agent/compute-agent.conf.
-    :param below: files that all others override.
+    :param args: the arguments of the command line.
+    :param config_files: files of which later ones override earlier ones. None reads the files that
+        oslo.config finds, such as /etc/compute-agent/compute-agent.conf.
+    :param below: files that all others override, such as the adopted revision of the fleet.
 
     :raises cfg.Error: a file or a value is wrong; the text names the file and the option.
     """
     conf = cfg.ConfigOpts()
     log.register_options(conf)
-    conf.set_default("use_stderr", True)  # service managers read it
+    conf.set_default("use_stderr", True)  # service managers read the log from standard error
     for module in MODULES:
         module.register_opts(conf)
-    # oslo.config prints errors of values through argparse and exits, also for values from
-    # files.
+    # argparse prints errors of values, and ends the process, also for values from files. Its output becomes
+    # the text of an error here.
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
@@ -123,7 +125,7 @@ def load(
                 default_config_dirs=None if config_files is None else [],
             )
     except SystemExit as error:
-        # Options that may also be on a command line, such as debug, are refused this way.
+        # Only options that may also be on a command line, such as debug, are refused this way.
         option, _, reason = said.getvalue().strip().removeprefix("argument --").partition(": ")
         raise written.value_error("DEFAULT", option.replace("-", "_"), ValueError(reason)) from error
     sys.stderr.write(said.getvalue())
@@ -133,24 +135,27 @@ def load(
 
 
 def _check_values(conf: cfg.ConfigOpts) -> None:
-    """Read every value: oslo.config converts and checks a value only when it is read."""
+    """Read each value once, because oslo.config converts and checks a value only when it is read.
+
+    :raises cfg.Error: a value is wrong.
+    """
     for group, options in list_opts():
         if group.endswith(":NAME"):
-            continue  # the sections of a family were read when they became known
+            continue  # register_sections() of ``qos`` has read the sections of families
         section = conf if group == "DEFAULT" else conf[group]
         for option in options:
             try:
                 getattr(section, option.dest)
             except cfg.NoSuchOptError:
-                continue  # listed for the sample only, such as options of an auth plugin
+                continue  # the option is in the sample file only, such as those of an authentication plugin
             except cfg.ConfigSourceValueError as error:
                 raise written.value_error(group, option.dest, error) from error
 
 
 def find_unknown_options(conf: cfg.ConfigOpts) -> list[str]:
-    """A sentence for each line of the files without effect, or with another effect than it seems.
+    """A sentence for each line of the ini files that has no effect, or another effect than it seems to have.
 
-    The result does not contain unknown options of watermarks, classes and [qos], because load() refuses
+    Unknown options in [qos] and in families of sections are not among them, because :func:`load` refuses
     these.
     """
     known: dict[str, set[str]] = {"DEFAULT": set(OWN_OPTIONS)}
@@ -160,19 +165,19 @@ def find_unknown_options(conf: cfg.ConfigOpts) -> list[str]:
 
 
 def known_options(conf: cfg.ConfigOpts) -> list[tuple[str, list[Any]]]:
-    """All options that can be in the files of ``conf``, by section, those of libraries included."""
+    """All options that files may have, by section, with those of oslo.log and keystoneauth."""
     pairs = (*list_opts(), *log_options(), (placement.GROUP, placement.auth_opts(conf) or []))
     return [(group or "DEFAULT", options) for group, options in pairs]
 
 
 def log_options() -> list[tuple[str | None, list[Any]]]:
-    """The options of oslo.log, by section."""
+    """The options of oslo.log by section; None stands for ``[DEFAULT]``."""
     return [pair for entry in entry_points(group=_OPTIONS, name="oslo.log") for pair in entry.load()()]
 
 
 def free_sections(conf: cfg.ConfigOpts) -> list[str]:
-    """Sections, and prefixes of sections, in which any option may be."""
-    free = [qos.WATERMARK, qos.QOS_CLASS, interference.INTERFERENCE]
+    """The names, and prefixes that end in a colon, of sections in which unknown options are not reported."""
+    free = [qos.WATERMARK, qos.QOS_CLASS, metric_source.METRIC_SOURCE, interference.INTERFERENCE]
     free += [blockio.BLOCKIO_CLASS, cpu_class.CPU_CLASS, CPU_POOL, guest_rule.GUEST_RULE]
     if conf.fleet.group:
         free.append(fleet.GUEST)
@@ -182,5 +187,5 @@ def free_sections(conf: cfg.ConfigOpts) -> list[str]:
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """All options of the agent, for ``oslo-config-generator --namespace compute_agent.conf``."""
+    """All options of the agent by section, for ``oslo-config-generator --namespace compute_agent.conf``."""
     return [pair for module in MODULES for pair in module.list_opts()]

@@ -41,9 +41,9 @@ OPTS: Final = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register nothing: register_sections() of ``qos`` does, after the files have been read."""
+    """Register nothing here. ``qos.register_sections`` registers the sections after it has read the files."""
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file."""
+    """The options by section, for the sample file and for checks of names."""
     return [(f"{BLOCKIO_CLASS}NAME", OPTS)]

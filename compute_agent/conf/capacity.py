@@ -1,4 +1,4 @@
-"""Section ``[capacity]``: unused shared CPUs and memory, and whether they are promised to other guests."""
+"""Section ``[capacity]``: unused shared CPUs and memory, and whether other guests are offered them."""
 
 from typing import Any, Final
 
@@ -54,9 +54,9 @@ OPTS: Final = [
         default=4.0,
         min=0.0,
         max=20.0,
-        help="Number of standard deviations above the mean. The agent expects the CPU use of all other"
-        " guests together to stay below this value. The agent computes the value from the last two hours,"
-        " and from the hourly peaks of the last day.",
+        help="Number of standard deviations. The agent expects that all other guests together use less"
+        " CPU time than their mean plus this number of deviations. The agent computes mean and"
+        " deviation from the last two hours, and from the hourly peaks of the last day.",
     ),
     cfg.FloatOpt(
         "percentile",
@@ -85,10 +85,10 @@ OPTS: Final = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make section [capacity] known to ``conf``."""
+    """Register the options of section ``[capacity]`` with ``conf``."""
     conf.register_opts(OPTS, group=GROUP)
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file."""
+    """The options by section, for the sample file and for checks of names."""
     return [(GROUP, OPTS)]

@@ -1,4 +1,4 @@
-"""Section ``[cgroup]``: the cgroup v2 below which process guests have their groups."""
+"""Section ``[cgroup]``: the cgroup (version 2) below which each process guest has a cgroup of its own."""
 
 from typing import Any, Final
 
@@ -15,10 +15,10 @@ CGROUP_OPTS: Final = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make the section known to ``conf``."""
+    """Register the options of section ``[cgroup]`` with ``conf``."""
     conf.register_opts(CGROUP_OPTS, group="cgroup")
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options of the section, for the sample file."""
+    """The options by section, for the sample file and for checks of names."""
     return [("cgroup", CGROUP_OPTS)]

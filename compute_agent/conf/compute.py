@@ -1,6 +1,6 @@
-"""Options of inventories: CPU sets, ratios, reserves, and the shape of the provider tree.
+"""Options of inventories: CPU sets, allocation ratios, reserved amounts, and the shape of the provider tree.
 
-Names and defaults are those of Nova's options, so that an operator can copy them from nova.conf.
+Names and defaults are those of Nova's options, so an operator can copy them from nova.conf.
 """
 
 from typing import Any, Final
@@ -107,9 +107,9 @@ COMPUTE_OPTS: Final = [
     cfg.StrOpt(
         "resource_provider_name",
         help="Name of the root provider. Default: the former name of the provider, or at the first start"
-        " the host's fully qualified domain name. If the value changes, the agent renames the provider."
-        " Beside nova-compute, set the name of the hypervisor in Nova; the default is then the name that"
-        " libvirt reports.",
+        " the host's fully qualified domain name. If the value changes, the agent renames the"
+        " provider. On a host with nova-compute, set the name of the hypervisor in Nova; the default"
+        " is then the name that libvirt reports.",
     ),
     cfg.StrOpt(
         "provider_config_location",
@@ -165,11 +165,11 @@ COMPUTE_OPTS: Final = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make the options of inventories in [DEFAULT] and [compute] known to ``conf``."""
+    """Register the options of inventories in ``[DEFAULT]`` and ``[compute]`` with ``conf``."""
     conf.register_opts(DEFAULT_OPTS)
     conf.register_opts(COMPUTE_OPTS, group="compute")
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file."""
+    """The options by section, for the sample file and for checks of names."""
     return [("DEFAULT", DEFAULT_OPTS), ("compute", COMPUTE_OPTS)]

@@ -6,7 +6,9 @@ from oslo_config import cfg
 
 CPU_CLASS: Final = "cpu_class:"
 
-_FREQUENCY: Final = "kHz, or min, base or turbo: the lowest, guaranteed and highest frequency of the CPU"
+_FREQUENCY: Final = (
+    "a number of kHz; or min, base or turbo for the lowest, guaranteed or highest frequency of the CPU"
+)
 
 OPTS: Final = [
     cfg.StrOpt(
@@ -40,13 +42,14 @@ OPTS: Final = [
             ("offline", "the agent takes the CPUs of the core offline"),
             (
                 "governor",
-                "the CPUs get the governor of the class only when they are parked; default: powersave",
+                "the CPUs get the option governor of this section only while they are parked; default:"
+                " powersave",
             ),
             ("c-state", "the agent disables all idle states but the deepest"),
         ],
-        help="Way to park dedicated cores, to save power, after no guest has used them for park_after. The"
-        " option is valid in [cpu_class:idle] only. The agent wakes a core before a guest"
-        " starts on it. Default: idle cores are not parked.",
+        help="How the agent parks dedicated cores to save power. The agent parks a core that no guest has"
+        " used for park_after seconds. The option is valid in [cpu_class:idle] only. The agent wakes"
+        " a core before a guest starts on it. Default: idle cores are not parked.",
     ),
     cfg.FloatOpt(
         "park_after",
@@ -59,9 +62,9 @@ OPTS: Final = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register nothing: register_sections() of ``qos`` does, after the files have been read."""
+    """Register nothing here. ``qos.register_sections`` registers the sections after it has read the files."""
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file."""
+    """The options by section, for the sample file and for checks of names."""
     return [(f"{CPU_CLASS}NAME", OPTS)]

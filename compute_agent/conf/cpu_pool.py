@@ -1,4 +1,4 @@
-"""Pools of CPUs that only some guests use: a section ``[cpu_pool:NAME]`` for each."""
+"""CPUs that are kept for some guests: a section ``[cpu_pool:NAME]`` for each pool."""
 
 from typing import Any, Final
 
@@ -36,9 +36,9 @@ OPTS: Final = [
     cfg.IntOpt(
         "max_cpus",
         min=1,
-        help="Maximum number of CPUs on which floating guests of the pool run. Beyond the shared CPUs of"
-        " the pool floating guests may borrow dedicated CPUs of the same zones while no guest holds them."
-        " Default: the number of shared CPUs of the pool.",
+        help="Maximum number of CPUs on which floating guests of the pool run. If the pool has fewer"
+        " shared CPUs, its floating guests may also run on dedicated CPUs of the same zones while no"
+        " guest holds these CPUs. Default: the number of shared CPUs of the pool.",
     ),
     cfg.ListOpt(
         "guest_classes",
@@ -52,9 +52,9 @@ OPTS: Final = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register nothing: register_sections() of ``qos`` does, after the files have been read."""
+    """Register nothing here. ``qos.register_sections`` registers the sections after it has read the files."""
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file."""
+    """The options by section, for the sample file and for checks of names."""
     return [(f"{CPU_POOL}NAME", OPTS)]

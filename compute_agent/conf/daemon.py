@@ -1,4 +1,4 @@
-"""Section ``[daemon]``: the sockets on which the daemon listens."""
+"""Section ``[daemon]``: the sockets on which the running agent listens."""
 
 from typing import Any, Final
 
@@ -29,10 +29,10 @@ OPTS: Final = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make section [daemon] known to ``conf``."""
+    """Register the options of section ``[daemon]`` with ``conf``."""
     conf.register_opts(OPTS, group=GROUP)
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file."""
+    """The options by section, for the sample file and for checks of names."""
     return [(GROUP, OPTS)]

@@ -1,4 +1,4 @@
-"""The type of options for lengths of time: ``90``, ``30m``, ``1h``, ``7d``."""
+"""The type of options for lengths of time, such as ``90``, ``30m``, ``1h`` or ``7d``."""
 
 import re
 from typing import Final
@@ -9,7 +9,9 @@ SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 def parse_duration(text: object) -> float:
-    """The seconds of a length of time: a number, with s, m, h, d or w for other units.
+    """Convert a length of time to seconds: a number, with s, m, h, d or w as the unit.
+
+    Without a unit it is seconds.
 
     :raises ValueError: the text is not a length of time.
     """
@@ -20,13 +22,13 @@ def parse_duration(text: object) -> float:
 
 
 class DurationType(types.ConfigType):
-    """A type of options with seconds as values."""
+    """The type of options for lengths of time. Their values are seconds."""
 
     def __init__(self) -> None:
         super().__init__(type_name="duration value")
 
     def __call__(self, value: object) -> float:
-        """The seconds of a length of time.
+        """Convert a length of time to seconds.
 
         :raises ValueError: the value is not a length of time.
         """

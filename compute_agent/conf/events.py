@@ -1,4 +1,4 @@
-"""Section ``[events]``: size limits of the record of events."""
+"""Section ``[events]``: the maximum number and size of stored events."""
 
 from typing import Any, Final
 
@@ -26,10 +26,10 @@ OPTS: Final = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make section [events] known to ``conf``."""
+    """Register the options of section ``[events]`` with ``conf``."""
     conf.register_opts(OPTS, group=GROUP)
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file."""
+    """The options by section, for the sample file and for checks of names."""
     return [(GROUP, OPTS)]

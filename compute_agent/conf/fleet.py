@@ -1,4 +1,4 @@
-"""Section ``[fleet]``: the source of settings that the host shares with others."""
+"""Section ``[fleet]``: the source of settings that the hosts of a group share."""
 
 from typing import Any, Final
 
@@ -7,7 +7,7 @@ from oslo_config import cfg
 GROUP = "fleet"
 
 GUEST: Final = "guest:"
-"""Prefix of the sections of single guests in revisions; the uuid follows."""
+"""Prefix of the sections of single guests in revisions. The uuid of the guest follows."""
 
 OPTS: Final = [
     cfg.StrOpt(
@@ -53,10 +53,10 @@ OPTS: Final = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make section [fleet] known to ``conf``."""
+    """Register the options of section ``[fleet]`` with ``conf``."""
     conf.register_opts(OPTS, group=GROUP)
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file."""
+    """The options by section, for the sample file and for checks of names."""
     return [(GROUP, OPTS)]

@@ -1,4 +1,4 @@
-"""Rules for settings of guests: a section ``[guest_rule:NAME]`` for each rule."""
+"""Rules that give settings to guests: a section ``[guest_rule:NAME]`` for each rule."""
 
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from compute_agent.model.guest_settings import (
 GUEST_RULE: Final = "guest_rule:"
 
 MATCH: Final = "match_"
-"""Prefix of options that select the guests of a rule."""
+"""Prefix of the options that select the guests of a rule."""
 
 _PATTERNS: Final = "a list of texts or patterns (*, ?, [abc]), one of which must match"
 _PAIRS: Final = "a list of KEY=PATTERN, or KEY for any value; patterns of one key are alternatives"
@@ -33,7 +33,7 @@ ISOLATION_CHOICES: Final = {
     IsolationLevel.QUIET.value: "they and the host's processes run on other CPUs, as far as these can move",
     IsolationLevel.ALONE.value: "as quiet, and the CPUs are a cpuset partition (Linux 6.7)",
 }
-"""Levels of isolation with descriptions, for rules and classes."""
+"""The levels of isolation with their descriptions, for options of rules and of classes."""
 
 _THREAD_POLICIES: Final = {
     ThreadPolicy.PREFER.value: "sibling threads together, if there are any",
@@ -109,14 +109,14 @@ OPTS: Final = [
     cfg.StrOpt("blockio_class", help="Class of block I/O: the name of a section [blockio_class:NAME]."),
     cfg.StrOpt(
         "cpu_class",
-        help="Class of the dedicated CPUs of the guests: the name of a section [cpu_class:NAME]. The option"
-        " overrides cpu_class of their class.",
+        help="Class of the dedicated CPUs of the guests: the name of a section [cpu_class:NAME]. The"
+        " option overrides cpu_class of [qos_class:NAME].",
     ),
     cfg.StrOpt(
         "isolation",
         choices=list(ISOLATION_CHOICES.items()),
         help="Whether interrupts and other work of the host may run on the dedicated CPUs of the guests."
-        " The option overrides isolation of their class.",
+        " The option overrides isolation of [qos_class:NAME].",
     ),
     cfg.StrOpt(
         "memory_type",
@@ -147,9 +147,9 @@ OPTS: Final = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register nothing: register_sections() of ``qos`` does, after the files have been read."""
+    """Register nothing here. ``qos.register_sections`` registers the sections after it has read the files."""
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file."""
+    """The options by section, for the sample file and for checks of names."""
     return [(f"{GUEST_RULE}NAME", OPTS)]

@@ -1,4 +1,4 @@
-"""Section ``[guests]``: the driver of guests, their defaults, and comparisons with the kernel."""
+"""Section ``[guests]``: the driver of guests, settings from flavors and images, and intervals of checks."""
 
 from typing import Any, Final
 
@@ -17,10 +17,12 @@ FLAVOR_SETTINGS: Final = (
     "spread",
     "resctrl",
 )
-"""Default of the settings that a flavor may choose."""
+"""The default of the option ``flavor_settings``."""
 
 IMAGE_SETTINGS: Final = ("hw_cpu_thread_policy", "hw_emulator_threads_policy")
-"""Default of the image properties that apply. Tenants make images, so only harmless ones are among them."""
+"""The default of the option ``image_settings``. Tenants make images, so only harmless settings are in the
+default.
+"""
 
 GUESTS_OPTS: Final = [
     cfg.StrOpt(
@@ -103,9 +105,11 @@ GUESTS_OPTS: Final = [
         "verify_interval",
         type=DurationType(),
         default="5m",
-        help="Time between two comparisons of the promises to guests with the kernel, in seconds or as 5m,"
-        " 1h: CPUs, siblings, NUMA nodes, caches, bandwidth and isolation. Broken promises are events, a"
-        " metric, and an attribute of the host. With 0 only `compute-agent guest verify` compares.",
+        help="Time between two checks that the kernel keeps the promises to guests: CPUs, sibling"
+        " threads, NUMA nodes, caches, bandwidth and isolation. The value is a number of seconds, or"
+        " has a unit, such as 5m or 1h. The agent reports broken promises as events, in a metric,"
+        " and in an attribute of the host. With 0 it checks only during `compute-agent guest"
+        " verify`.",
     ),
     cfg.Opt(
         "log_retention",
@@ -133,10 +137,10 @@ GUESTS_OPTS: Final = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make the section known to ``conf``."""
+    """Register the options of section ``[guests]`` with ``conf``."""
     conf.register_opts(GUESTS_OPTS, group="guests")
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options of the section, for the sample file."""
+    """The options by section, for the sample file and for checks of names."""
     return [("guests", GUESTS_OPTS)]

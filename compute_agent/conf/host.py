@@ -1,4 +1,4 @@
-"""Folders of the agent: the host's files, the state that survives restarts, and locks."""
+"""Folders of the agent: the root of the host's files, the state that survives restarts, and the locks."""
 
 from typing import Any, Final
 
@@ -31,11 +31,11 @@ HOST_OPTS: Final = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make [DEFAULT] state_path, lock_path and section [host] known to ``conf``."""
+    """Register the options of ``[DEFAULT]`` and ``[host]`` for folders with ``conf``."""
     conf.register_opts(DEFAULT_OPTS)
     conf.register_opts(HOST_OPTS, group="host")
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file."""
+    """The options by section, for the sample file and for checks of names."""
     return [("DEFAULT", DEFAULT_OPTS), ("host", HOST_OPTS)]

@@ -1,4 +1,4 @@
-"""Guests that disturb others, and the reaction: a section ``[interference:NAME]`` for each signal."""
+"""Guests that disturb others, and the agent's reaction: a section ``[interference:NAME]`` for each signal."""
 
 from typing import Any, Final
 
@@ -45,16 +45,16 @@ OPTS: Final = [
     cfg.ListOpt(
         "consenting",
         default=[],
-        help="Classes of guests that may be limited for a guest of the same class. The agent otherwise"
-        " limits only guests of a lower class than the disturbed one. The agent never limits a guest above"
-        " [qos] highest_class.",
+        help="Classes of guests that the agent may limit to protect another guest of the same class. The"
+        " agent limits guests of other classes only to protect a guest of a higher class. The agent"
+        " never limits a guest above [qos] highest_class.",
     ),
     cfg.IntOpt(
         "escalate_after",
         default=3,
         min=1,
-        help="Number of verdicts within a day after which the agent calls escalate_command. Verdicts count"
-        " if they are against the same guest, for the same disturbed guest.",
+        help="Number of verdicts within a day against one guest, for the same disturbed guest. After this"
+        " number of verdicts the agent calls escalate_command.",
     ),
     cfg.StrOpt(
         "escalate_command",
@@ -68,9 +68,9 @@ OPTS: Final = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register nothing: register_sections() of ``qos`` does, after the files have been read."""
+    """Register nothing here. ``qos.register_sections`` registers the sections after it has read the files."""
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file."""
+    """The options by section, for the sample file and for checks of names."""
     return [(f"{INTERFERENCE}NAME", OPTS)]

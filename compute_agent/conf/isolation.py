@@ -1,4 +1,4 @@
-"""Section ``[isolation]``: threads that run no guest CPU, where another program pins guests."""
+"""Section ``[isolation]``: the treatment of threads that run no guest CPU, if another program pins guests."""
 
 from typing import Any, Final
 
@@ -24,10 +24,10 @@ OPTS: Final = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make section [isolation] known to ``conf``."""
+    """Register the options of section ``[isolation]`` with ``conf``."""
     conf.register_opts(OPTS, group=GROUP)
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file."""
+    """The options by section, for the sample file and for checks of names."""
     return [(GROUP, OPTS)]

@@ -1,4 +1,4 @@
-"""Section ``[libvirt]``: the libvirtd of this host."""
+"""Section ``[libvirt]``: the address of libvirtd on this host."""
 
 from typing import Any, Final
 
@@ -10,10 +10,10 @@ LIBVIRT_OPTS: Final = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make the section known to ``conf``."""
+    """Register the options of section ``[libvirt]`` with ``conf``."""
     conf.register_opts(LIBVIRT_OPTS, group="libvirt")
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options of the section, for the sample file."""
+    """The options by section, for the sample file and for checks of names."""
     return [("libvirt", LIBVIRT_OPTS)]

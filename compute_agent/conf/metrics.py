@@ -1,4 +1,4 @@
-"""Section ``[metrics]``: the number of guests with series of their own."""
+"""Section ``[metrics]``: the number of guests that have metrics of their own."""
 
 from typing import Any, Final
 
@@ -9,13 +9,13 @@ ALL: Final = "all"
 
 
 class GuestCountType(types.ConfigType):
-    """A number of guests, or ``all``, which is the value None."""
+    """The type of options for a number of guests, or ``all``, which is the value None."""
 
     def __init__(self) -> None:
         super().__init__(type_name="number or all")
 
     def __call__(self, value: object) -> int | None:
-        """The number of guests; None for all.
+        """Convert a text to a number of guests; None for ``all``.
 
         :raises ValueError: the value is another text, or a negative number.
         """
@@ -52,10 +52,10 @@ OPTS: Final = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make section [metrics] known to ``conf``."""
+    """Register the options of section ``[metrics]`` with ``conf``."""
     conf.register_opts(OPTS, group=GROUP)
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file."""
+    """The options by section, for the sample file and for checks of names."""
     return [(GROUP, OPTS)]

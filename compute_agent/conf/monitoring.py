@@ -1,4 +1,4 @@
-"""Section ``[monitoring]``: intervals of measurements of caches and memory bandwidth, and their retention."""
+"""Section ``[monitoring]``: measurements of caches and memory bandwidth, and the retention of samples."""
 
 from typing import Any, Final
 
@@ -42,10 +42,10 @@ OPTS: Final = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make section [monitoring] known to ``conf``."""
+    """Register the options of section ``[monitoring]`` with ``conf``."""
     conf.register_opts(OPTS, group=GROUP)
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file."""
+    """The options by section, for the sample file and for checks of names."""
     return [(GROUP, OPTS)]

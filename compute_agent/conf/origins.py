@@ -1,4 +1,4 @@
-"""Options in force, and the origin of each: a file, the environment or its default."""
+"""The options in force, each with its origin: a file, the environment or the default."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -16,18 +16,19 @@ DEFAULT: Final = "default"
 SECRET: Final = "***"
 _MAX_SHOWN: Final = 80
 MAX_CHANGES: Final = 20
-"""The number of changed options that a sentence names."""
+"""Maximum number of changed options that :func:`changed_values` names."""
 _SOUNDS_SECRET: Final = re.compile(r"password|secret|token", re.I)
-"""Names of unknown options with values to hide, such as those of a plugin with a misspelt name."""
+"""Matches the names of unknown options that may be secrets, such as those of a plugin with a misspelt name.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class OptionOrigin:
-    """An option in force.
+    """An option in force, as commands show it.
 
-    :param value: the text of a file; ``***`` for secret options.
-    :param origin: the file, the variable of the environment, or ``default``, with a remark if the option has
-        another name there or no effect.
+    :param value: the value as text; ``***`` for secret options.
+    :param origin: the file, the variable of the environment, or ``default``. A remark follows if the file
+        uses another name of the option, or the option has no effect.
     """
 
     section: str
@@ -39,14 +40,14 @@ class OptionOrigin:
 def settings(
     conf: cfg.ConfigOpts, called: Mapping[Path, str] = MappingProxyType({}), *, masked: bool = True
 ) -> Iterator[OptionOrigin]:
-    """All known options by section, then unknown ones in the files.
+    """All known options by section, and then the unknown options that the files have.
 
-    :param called: names of files that are not shown by their paths.
-    :param masked: whether secrets are ``***``.
+    :param called: names to show for files in place of their paths.
+    :param masked: whether secrets are replaced by ``***``.
 
-    :raises OSError: a file is gone, or cannot be read any more.
+    :raises OSError: a file has been removed since it was read, or cannot be read again.
     """
-    # Entries are taken out as known options claim them, so that the rest is unknown.
+    # Entries are removed when a known option claims them, so only those of unknown options remain.
     found = _written_values(conf, called)
     for section, option in _known_options(conf):
         places = [(section, option.dest)] + [
@@ -56,7 +57,8 @@ def settings(
         try:
             holder = conf if section == "DEFAULT" else conf[section]
             value = getattr(holder, option.dest)
-        except (cfg.NoSuchOptError, cfg.NoSuchGroupError):  # a plugin registers it when it is used
+        # the option belongs to a plugin, which registers it when it is used
+        except (cfg.NoSuchOptError, cfg.NoSuchGroupError):
             for text, file in texts.values():
                 yield OptionOrigin(section, option.dest, SECRET if option.secret and masked else text, file)
             continue
@@ -81,10 +83,10 @@ def settings(
 
 @dataclass(frozen=True, slots=True)
 class OptionValue:
-    """The value of an option, to be compared with a later one.
+    """The value of an option, for a comparison with a later value.
 
-    :ivar shown: what an operator may read; empty for a value that may be a secret.
-    :ivar mark: differs between two values of one option.
+    :ivar shown: the text that an operator may read; empty for a value that may be a secret.
+    :ivar mark: a number that differs between different values of an option.
     """
 
     shown: str
@@ -95,11 +97,11 @@ class OptionValue:
 
 
 OptionValues = Mapping[tuple[str, str], OptionValue]
-"""Values by section and name of the option."""
+"""The values by section and name of the option."""
 
 
 def option_values(conf: cfg.ConfigOpts) -> OptionValues | None:
-    """The value of each option in force; None if a file went away, or changed, after it was read."""
+    """The value of each option in force; None if a file was removed or damaged since it was read."""
     secret = {(section, option.dest): option.secret for section, option in _known_options(conf)}
     found = {}
     try:
@@ -107,7 +109,7 @@ def option_values(conf: cfg.ConfigOpts) -> OptionValues | None:
             key = one.section, one.option
             # An unknown option of a section such as [placement] may be a misspelt secret.
             hidden = secret.get(key, ":" not in one.section) or _SOUNDS_SECRET.search(one.option)
-            # Python's hash has a key of this process, and tells nothing about the value.
+            # The hash of a text depends on a random number of this process, so it does not reveal the value.
             found[key] = OptionValue("" if hidden else one.value, hash(one.value))
     except (OSError, cfg.Error):
         return None
@@ -115,9 +117,9 @@ def option_values(conf: cfg.ConfigOpts) -> OptionValues | None:
 
 
 def changed_values(before: OptionValues, after: OptionValues) -> Iterator[str]:
-    """A few words about each option with another value, such as ``[policy] name = follow (was none)``.
+    """A text for each option with a changed value, such as ``[policy] name = follow (was none)``.
 
-    Beyond ``MAX_CHANGES`` options there is only their number.
+    If more than ``MAX_CHANGES`` options have changed, the last text is the number of the remaining ones.
     """
     changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
     for section, option in changed[:MAX_CHANGES]:
@@ -135,7 +137,10 @@ def changed_values(before: OptionValues, after: OptionValues) -> Iterator[str]:
 def _written_values(
     conf: cfg.ConfigOpts, called: Mapping[Path, str]
 ) -> dict[tuple[str, str], tuple[str, str]]:
-    """Texts and files by section and option, later files in place of earlier ones."""
+    """The text and the file of each option in the files, by section and name.
+
+    Later files override earlier ones.
+    """
     return {
         (_normal_section(section), name): (text, called.get(file, str(file)))
         for file in written.files_of(conf)
@@ -145,14 +150,14 @@ def _written_values(
 
 
 def _normal_section(section: str) -> str:
-    """The name of a section as oslo.config compares it: without case, except DEFAULT and families."""
+    """The name of a section in lower case; DEFAULT and families stay, because only there case counts."""
     return section if section == "DEFAULT" or ":" in section else section.lower()
 
 
 def _known_options(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
-    """Each option with its section, once.
+    """Each known option with its section, once.
 
-    Options of families are left out, as they stand for many sections.
+    Options of families are left out, because they stand for many sections.
     """
     seen = {("DEFAULT", name) for name in agent_conf.OWN_OPTIONS}
     for section, options in agent_conf.known_options(conf):

@@ -1,4 +1,4 @@
-"""The section ``[pci]``: devices that guests can have."""
+"""Section ``[pci]``: the PCI devices that guests can have."""
 
 from typing import Any, Final
 
@@ -19,28 +19,30 @@ OPTS: Final = [
     cfg.MultiStrOpt(
         "device_set",
         default=[],
-        help="Devices that guests may only have together, such as a partition of an NVSwitch: a JSON object"
-        " with a name and addresses. A provider with the trait CUSTOM_<name> is above exactly these. Sets of"
-        " several names may contain one another; sets that overlap otherwise are left out, with a warning.",
+        help="Devices that guests may only have together, such as a partition of an NVSwitch: a JSON"
+        " object with a name and addresses. The agent puts the providers of exactly these devices"
+        " below a provider with the trait CUSTOM_<name>. A set may contain another set. The agent"
+        " leaves out sets that overlap otherwise, and logs a warning.",
     ),
     cfg.StrOpt(
         "nodes",
         default="none",
         choices=[
-            ("none", "they are left as nova-compute reports them"),
-            ("attributes", "each gets the attributes numa_node and pci_path"),
+            ("none", "the agent does not change the providers that nova-compute reports"),
+            ("attributes", "the provider of each device gets the attributes numa_node and pci_path"),
         ],
-        help="Locality of the PCI devices that nova-compute reports below its own root provider. Nova keeps"
-        " attributes that others write. Attributes need a service that has attributes.",
+        help="Whether the agent adds the NUMA node and the PCI path to providers of PCI devices that"
+        " nova-compute reports. Nova keeps attributes that other programs write. OpenStack Placement"
+        " has no attributes: the option needs the service of this project.",
     ),
 ]
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of the section."""
+    """Register the options of section ``[pci]`` with ``conf``."""
     conf.register_opts(OPTS, GROUP)
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """List the options by section, for the sample file."""
+    """The options by section, for the sample file and for checks of names."""
     return [(GROUP, OPTS)]

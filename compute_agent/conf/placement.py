@@ -1,4 +1,4 @@
-"""Section ``[placement]``: access to Placement, by keystoneauth's options, as in Nova."""
+"""Section ``[placement]``: access to Placement, with the options of keystoneauth, as in Nova."""
 
 from functools import cache
 from importlib.metadata import entry_points
@@ -21,14 +21,14 @@ RETRY_OPTS: Final = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make section [placement] known to ``conf``: authentication, session, endpoint."""
+    """Register the options for authentication, session and endpoint of Placement with ``conf``."""
     loading.register_auth_conf_options(conf, GROUP)
     loading.register_session_conf_options(conf, GROUP)
     loading.register_adapter_conf_options(conf, GROUP)
     conf.register_opts(RETRY_OPTS, group=GROUP)
     conf.set_default("service_type", "placement", group=GROUP)
-    # Retries bridge a lost connection and a restart of the server. The timeout keeps a server that hangs from
-    # blocking the agent.
+    # Retries bridge a lost connection and a restart of the server. Without a timeout, a server that hangs
+    # would block the agent.
     conf.set_default("connect_retries", 2, group=GROUP)
     conf.set_default("connect_retry_delay", 0.2, group=GROUP)
     conf.set_default("status_code_retries", 2, group=GROUP)
@@ -37,9 +37,9 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 
 
 def auth_opts(conf: cfg.ConfigOpts) -> list[Any] | None:
-    """The options of the authentication plugin that ``conf`` names.
+    """The options of the authentication plugin that ``conf`` selects.
 
-    None if the plugin is not set or not installed, or another section has its options.
+    None if no plugin is selected, if it is not installed, or if another section has its options.
     """
     options = conf[GROUP]
     if options.auth_section or options.auth_type not in plugin_names():
@@ -49,12 +49,15 @@ def auth_opts(conf: cfg.ConfigOpts) -> list[Any] | None:
 
 @cache
 def plugin_names() -> frozenset[str]:
-    """Installed authentication plugins, read once, as the search takes most of a command's time."""
+    """The names of the installed authentication plugins.
+
+    The names are read once, because the search takes most of the time of a command.
+    """
     return frozenset(entry.name for entry in entry_points(group="keystoneauth1.plugin"))
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file."""
+    """The options by section, for the sample file and for checks of names."""
     options = (
         loading.get_auth_common_conf_options()
         + loading.get_auth_plugin_conf_options("password")

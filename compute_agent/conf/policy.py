@@ -1,11 +1,11 @@
-"""Section ``[policy]``: the choice of CPUs for guests."""
+"""Section ``[policy]``: the policy that chooses CPUs for guests."""
 
 from typing import Any, Final
 
 from oslo_config import cfg
 
 FOLLOW: Final = "follow"
-"""The policy of hosts where another program, such as Nova, pins guests."""
+"""The policy of hosts on which another program, such as Nova, pins guests."""
 DEFAULT_POLICY: Final = "topology-aware"
 """The default policy of all other hosts."""
 
@@ -49,18 +49,19 @@ POLICY_OPTS: Final = [
         "rebalance_gain",
         default=2.0,
         min=0.5,
-        help="Minimum gain of a move. Each L3 domain that the guest does not cross any more counts 1, each"
-        " NUMA node 3 more, each package 6 more. Each core that it shared with another guest counts 1. Each"
-        " CPU that is not in cpu_dedicated_set any more counts 4. Memory that moves to other NUMA nodes"
-        " counts"
-        " -2.",
+        help="Minimum gain of a move, in points. A guest gains 1 point for each L3 domain that it no"
+        " longer uses, 3 more for each NUMA node, and 6 more for each package. It gains 1 point for"
+        " each core that it no longer shares with another guest. It gains 4 points for each CPU that"
+        " it leaves because the CPU is no longer in cpu_dedicated_set. A move of memory to other"
+        " NUMA nodes costs 2 points.",
     ),
     cfg.BoolOpt(
         "load_aware",
         default=False,
-        help="Whether the agent considers how busy dedicated CPUs are, measured over load_minutes. If other"
-        " criteria are equal, new guests then share cores with the least busy guests. With rebalance, a core"
-        " that two guests share counts 4 times the use of the less busy one (from 0 to 1), instead of 1.",
+        help="Whether the agent considers how busy dedicated CPUs are, measured over load_minutes. If"
+        " other criteria are equal, new guests then share cores with the least busy guests. For"
+        " rebalance_gain, a core that two guests share then counts 4 times the use of the less busy"
+        " guest (from 0 to 1), instead of 1 point.",
     ),
     cfg.FloatOpt(
         "load_minutes",
@@ -73,10 +74,10 @@ POLICY_OPTS: Final = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make the section known to ``conf``."""
+    """Register the options of section ``[policy]`` with ``conf``."""
     conf.register_opts(POLICY_OPTS, group="policy")
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options of the section, for the sample file."""
+    """The options by section, for the sample file and for checks of names."""
     return [("policy", POLICY_OPTS)]

@@ -1,20 +1,21 @@
-"""Reactions to an overloaded host: [qos], and sections for each watermark and each class of guests.
+"""Reactions to an overloaded host: section ``[qos]``, and one for each watermark and class of guests.
 
-Sections of families, such as ``[watermark:NAME]`` or ``[guest_rule:NAME]``, become known after the files have
-been read (``register_sections``). In these and in [qos] an unknown option is refused: a limit that is not
-applied could cost guests.
+The sections of families, such as ``[watermark:NAME]`` or ``[guest_rule:NAME]``, are registered after the
+files have been read (``register_sections``). An unknown option in ``[qos]`` or in these sections is refused,
+because a limit that is silently not applied could cost guests.
 """
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from oslo_config import cfg
+from oslo_config import cfg, types
 
-from compute_agent.conf import blockio, cpu_class, cpu_pool, guest_rule, interference
+from compute_agent.conf import blockio, cpu_class, cpu_pool, guest_rule, interference, metric_source
 from compute_agent.conf.blockio import BLOCKIO_CLASS
 from compute_agent.conf.cpu_class import CPU_CLASS
 from compute_agent.conf.guest_rule import GUEST_RULE
 from compute_agent.conf.interference import INTERFERENCE
+from compute_agent.conf.metric_source import METRIC_SOURCE
 from compute_agent.conf.written import files_of, read, value_error
 from compute_agent.model.cpuset import CPU_POOL
 from compute_agent.model.guest_settings import BEST_EFFORT
@@ -87,15 +88,18 @@ OPTS: Final = [
 WATERMARK_OPTS: Final = [
     cfg.StrOpt(
         "metric",
-        help="Metric that the watermark watches, such as cpu_usage. `compute-agent watermark list --metrics`"
-        " lists all metrics.",
+        help="Metric that the watermark watches, such as cpu_usage, or an expression over metrics, such as"
+        " memory_pressure > 10 and swap_in > 50M. `compute-agent watermark list --metrics` lists all metrics."
+        " Expressions have + - * /, comparisons, and, or, not, and parentheses. Guests are throttled and"
+        " evicted as for the first metric of the expression. The thresholds of a condition are true, and"
+        " false of throttle_up.",
     ),
     cfg.StrOpt(
         "throttle_down",
         help="Usage above which the agent throttles guests: a percentage of the host's capacity, such as"
-        " 80%, or a number in the unit of the metric. K, M, G and T are powers of 1024. Periods of the week"
-        " may follow with amounts of their own: 85%, 22:00-06:00 95%, sat-sun 95%. Times are local ones of"
-        " the host. The last period with the present time counts.",
+        " 80%, or a number in the unit of the metric. K, M, G and T are powers of 1024. Other"
+        " amounts for periods of the week may follow: 85%, 22:00-06:00 95%, sat-sun 95%. Times are"
+        " in the time zone of the host. If periods overlap, the last one counts.",
     ),
     cfg.StrOpt(
         "throttle_up", help="Usage below which throttled guests are restored, in the format of throttle_down."
@@ -139,6 +143,45 @@ WATERMARK_OPTS: Final = [
         "max_priority",
         help="Highest priority of the guests that this watermark throttles or evicts. Default: no limit.",
     ),
+    cfg.ListOpt(
+        "order",
+        default=[],
+        item_type=types.String(
+            choices=[
+                ("class", "lowest class"),
+                ("priority", "lowest priority"),
+                ("usage", "largest use of the metric"),
+                ("cpu_usage", "largest use of CPU"),
+                ("youngest", "latest start"),
+                ("oldest", "earliest start"),
+            ]
+        ),
+        help="Criteria for the guest that comes first, the most important one first. If empty: class,"
+        " priority, use of the metric where that is known, youngest.",
+    ),
+    cfg.FloatOpt(
+        "step",
+        min=1.0,
+        max=90.0,
+        help="Like [qos] step, for guests that this watermark throttles. If sections of one kind of limit"
+        " differ, limits are given back by the smallest step.",
+    ),
+    cfg.FloatOpt(
+        "min_share",
+        min=1.0,
+        max=100.0,
+        help="Like [qos] min_share, for guests that this watermark throttles.",
+    ),
+    cfg.FloatOpt(
+        "evict_grace", min=0.0, help="Like [qos] evict_grace, for guests that this watermark evicts."
+    ),
+    cfg.IntOpt(
+        "evict_at_once",
+        min=1,
+        help="Maximum number of guests that leave at the same time where the freed amount is not known. The"
+        " next ones leave after for_samples further rounds above the threshold. Default: 1 for expressions"
+        " and for sections [metric:NAME], else all guests.",
+    ),
 ]
 
 QOS_CLASS_OPTS: Final = [
@@ -150,8 +193,8 @@ QOS_CLASS_OPTS: Final = [
     ),
     cfg.StrOpt(
         "llc_range",
-        help="Part of the last-level cache that guests of the class may fill: a range of"
-        " percent, such as 0-30.",
+        help="Part of the last-level cache that only guests of the class may fill: a range of percent,"
+        " such as 0-30.",
     ),
     cfg.StrOpt(
         "llc_code_range",
@@ -161,8 +204,8 @@ QOS_CLASS_OPTS: Final = [
     cfg.StrOpt("llc_data_range", help="Range for data only. The conditions of llc_code_range apply."),
     cfg.StrOpt(
         "l2_range",
-        help="Part of each level-2 cache that guests of the class may fill: a range of percent. The option"
-        " needs a processor that can divide level-2 caches.",
+        help="Part of each level-2 cache that only guests of the class may fill: a range of percent. The"
+        " option needs a processor that can divide level-2 caches.",
     ),
     cfg.StrOpt("mb_percent", help="Maximum memory bandwidth of the class, in percent."),
     cfg.StrOpt(
@@ -202,14 +245,15 @@ QOS_CLASS_OPTS: Final = [
         "cpu_weight",
         min=1,
         max=10_000,
-        help="CPU weight of each VCPU and PCPU that a guest holds, beside other guests on the same CPUs"
-        " (cpu.weight). Default: 100, and 1 for BE and classes that rank no higher. These classes must not"
-        " weigh more than BE.",
+        help="CPU weight of each VCPU and PCPU that a guest holds (cpu.weight). Guests on the same CPU"
+        " share its time by their weights. Default: 1 for BE and classes that rank no higher, else"
+        " 100. Classes that rank no higher than BE must not weigh more than BE.",
     ),
     cfg.BoolOpt(
         "cpu_idle",
-        help="Whether guests run only while no other group of the host wants their CPUs (cpu.idle, Linux"
-        " 5.15). Such guests get even less CPU time than with the lowest weight. Default: false.",
+        help="Whether guests run only while no other control group of the host wants their CPUs"
+        " (cpu.idle, Linux 5.15). Such guests get even less CPU time than with the lowest weight."
+        " Default: false.",
     ),
     cfg.IntOpt(
         "cpu_burst",
@@ -223,46 +267,48 @@ QOS_CLASS_OPTS: Final = [
         min=1,
         max=1000,
         help="Maximum CPU time of a guest, in percent of the reclaimed CPUs that it holds"
-        " (CUSTOM_RECLAIMED_VCPU), also while other CPUs are idle. Default: no limit.",
+        " (CUSTOM_RECLAIMED_VCPU). The limit applies even while CPUs are idle. Default: no limit.",
     ),
     cfg.IntOpt(
         "realtime_priority",
         min=1,
         max=49,
-        help="Realtime priority of the guest CPUs that have dedicated CPUs (SCHED_FIFO; SCHED_RR for process"
-        " guests). Guests with realtime threads of another program, as by Nova's hw:cpu_realtime, keep these."
-        " Threads of interrupts have 50. Default: the usual schedule.",
+        help="Realtime priority of guest CPUs on dedicated CPUs (SCHED_FIFO; SCHED_RR for process"
+        " guests). The agent does not change guests with realtime threads of another program,"
+        " as Nova makes them for hw:cpu_realtime. The kernel's interrupt threads have priority 50."
+        " Default: no realtime priority.",
     ),
     cfg.StrOpt(
         "core_scheduling",
         choices=[
             (CoreScope.NONE.value, "all guests and processes"),
-            (CoreScope.GUEST.value, "none but the guest itself"),
-            (CoreScope.CLASS.value, "guests of the class"),
+            (CoreScope.GUEST.value, "only the guest itself"),
+            (CoreScope.CLASS.value, "only guests of the class"),
         ],
         help="Guests that may run on the other hardware thread of a core while a guest of the class runs"
-        " there (PR_SCHED_CORE, Linux 5.14). Other guests than none take CAP_SYS_PTRACE. Default: none, which"
-        " is no limit.",
+        " there (PR_SCHED_CORE, Linux 5.14). The values guest and class need CAP_SYS_PTRACE."
+        " Default: none, which is no limit.",
     ),
     cfg.StrOpt(
         "cpu_class",
-        help="Name of a section [cpu_class:NAME], which applies to the dedicated CPUs of guests of the"
-        " class. Default: the CPUs stay unchanged.",
+        help="Name of a section [cpu_class:NAME], which applies to the dedicated CPUs of only guests of"
+        " the class. Default: the CPUs stay unchanged.",
     ),
     cfg.StrOpt(
         "isolation",
         choices=list(guest_rule.ISOLATION_CHOICES.items()),
-        help="Whether work of the host may run on the dedicated CPUs of guests of the class. Default:"
-        " shared.",
+        help="Whether work of the host may run on the dedicated CPUs of only guests of the class."
+        " Default: shared.",
     ),
 ]
 
 _SAMPLE_NAME: Final = "name"
-"""The lower-case NAME of the sections ``[KIND:NAME]`` that ``oslo-config-generator`` writes."""
+"""The NAME, in lower case, of sections ``[KIND:NAME]`` in the file that ``oslo-config-generator`` writes."""
 
 _TEMPLATES: Final = {
     WATERMARK: WATERMARK_OPTS,
     QOS_CLASS: QOS_CLASS_OPTS,
+    METRIC_SOURCE: metric_source.OPTS,
     INTERFERENCE: interference.OPTS,
     BLOCKIO_CLASS: blockio.OPTS,
     CPU_CLASS: cpu_class.OPTS,
@@ -272,22 +318,22 @@ _TEMPLATES: Final = {
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make section [qos] known to ``conf``."""
+    """Register the options of section ``[qos]`` with ``conf``."""
     conf.register_opts(OPTS, group=GROUP)
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file."""
+    """The options by section, for the sample file and for checks of names."""
     return [(GROUP, OPTS), (f"{WATERMARK}NAME", WATERMARK_OPTS), (f"{QOS_CLASS}NAME", QOS_CLASS_OPTS)]
 
 
 def register_sections(conf: cfg.ConfigOpts) -> None:
-    """Make the sections of families known that the files of ``conf`` have.
+    """Register the sections of families that the files of ``conf`` have, and check their options.
 
     :raises cfg.Error: a section or an option is misspelt, or a value has another type. The text names section
         and option.
     """
-    # oslo.config compares names of sections without case, so two such sections would be merged.
+    # oslo.config ignores case in names of sections, so it would merge two sections that differ only in case.
     written = read(files_of(conf))
     folded: dict[str, str] = {}
     for section, names in written.items():
@@ -314,42 +360,47 @@ def register_sections(conf: cfg.ConfigOpts) -> None:
 
 
 def watermark_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
-    """Name and options of each watermark, in the order of their names."""
+    """The name and the options of each watermark, sorted by name."""
     return _family_sections(conf, WATERMARK)
 
 
 def qos_class_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
-    """Name and options of each configured class, in the order of their names."""
+    """The name and the options of each configured class of guests, sorted by name."""
     return _family_sections(conf, QOS_CLASS)
 
 
+def metric_source_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
+    """Name and options of each metric from outside the kernel, in the order of their names."""
+    return _family_sections(conf, METRIC_SOURCE)
+
+
 def interference_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
-    """Name and options of each watch for interference, in the order of their names."""
+    """The name and the options of each section ``[interference:NAME]``, sorted by name."""
     return _family_sections(conf, INTERFERENCE)
 
 
 def blockio_class_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
-    """Name and options of each class of block I/O, in the order of their names."""
+    """The name and the options of each class of block I/O, sorted by name."""
     return _family_sections(conf, BLOCKIO_CLASS)
 
 
 def cpu_class_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
-    """Name and options of each class of CPUs, in the order of their names."""
+    """The name and the options of each class of CPUs, sorted by name."""
     return _family_sections(conf, CPU_CLASS)
 
 
 def cpu_pool_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
-    """Name and options of each pool of CPUs, in the order of their names."""
+    """The name and the options of each pool of CPUs, sorted by name."""
     return _family_sections(conf, CPU_POOL)
 
 
 def guest_rule_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
-    """Name and options of each rule for guests, in the order of their names."""
+    """The name and the options of each rule for guests, sorted by name."""
     return _family_sections(conf, GUEST_RULE)
 
 
 def _family_sections(conf: cfg.ConfigOpts, prefix: str) -> Iterator[tuple[str, Any]]:
-    """The sections of a family, without an empty one that was copied from the sample file."""
+    """The sections of a family. An empty section that was copied from the sample file is left out."""
     for section in conf.list_all_sections():
         if section.startswith(prefix):
             name = section.removeprefix(prefix)
@@ -363,7 +414,10 @@ def _has_options(conf: cfg.ConfigOpts, section: str, options: Iterable[Any]) -> 
 
 
 def _options_of(section: str) -> list[Any] | None:
-    """The options that a section may have; None for sections outside [qos] and the families."""
+    """The options that a section may have; None for sections other than [qos] and those of families.
+
+    :raises cfg.Error: the name of the section is incomplete or misspelt.
+    """
     if section == GROUP:
         return OPTS
     for prefix, options in _TEMPLATES.items():
@@ -371,14 +425,14 @@ def _options_of(section: str) -> list[Any] | None:
             if section.removeprefix(prefix).strip() != section.removeprefix(prefix) or section == prefix:
                 raise cfg.ConfigFileValueError(f"[{section}]: a name is missing after {prefix!r}")
             return options
-    # A misspelt family, such as [watermarks:NAME], would silently have no effect.
+    # oslo.config would silently ignore a misspelt family, such as [watermarks:NAME].
     word = section.lower()
     if word.startswith(
-        ("watermark", "qos", "interference", "blockio", "cpu_class", "cpu_pool", "guest_rule")
+        ("watermark", "qos", "metric:", "interference", "blockio", "cpu_class", "cpu_pool", "guest_rule")
     ):
         raise cfg.ConfigFileValueError(
             f"[{section}]: there is no such section; there are [{GROUP}], [{WATERMARK}NAME],"
-            f" [{QOS_CLASS}NAME], [{INTERFERENCE}NAME], [{BLOCKIO_CLASS}NAME], [{CPU_CLASS}NAME],"
-            f" [{CPU_POOL}NAME] and [{GUEST_RULE}NAME]"
+            f" [{QOS_CLASS}NAME], [{METRIC_SOURCE}NAME], [{INTERFERENCE}NAME], [{BLOCKIO_CLASS}NAME],"
+            f" [{CPU_CLASS}NAME], [{CPU_POOL}NAME] and [{GUEST_RULE}NAME]"
         )
     return None

@@ -1,4 +1,4 @@
-"""Section ``[resctrl]``: cache ways and memory bandwidth through the kernel's resctrl filesystem."""
+"""Section ``[resctrl]``: limits of cache ways and memory bandwidth with the kernel's file system resctrl."""
 
 from typing import Any, Final
 
@@ -45,10 +45,10 @@ OPTS: Final = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make section [resctrl] known to ``conf``."""
+    """Register the options of section ``[resctrl]`` with ``conf``."""
     conf.register_opts(OPTS, group=GROUP)
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file."""
+    """The options by section, for the sample file and for checks of names."""
     return [(GROUP, OPTS)]

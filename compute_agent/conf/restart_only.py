@@ -1,7 +1,7 @@
-"""Options that apply at the start of the agent only.
+"""Options that take effect only when the agent starts.
 
 These options name things that stay open while the agent runs: the state folder with the uuid of its provider,
-sockets, locks, the driver of guests. A reload that changed them would report another host.
+sockets, locks, and the driver of guests. If a reload changed them, the agent would report another host.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from oslo_config import cfg
 
 from compute_agent.conf import log_options
 
+# The agent's own options; those of the log are added below.
 _DEFAULT: Final = "DEFAULT"
 
 _OWN: Final = (
@@ -31,7 +32,7 @@ _LEVEL: Final = "debug"
 
 
 def restart_only_options() -> Iterator[tuple[str, str]]:
-    """Section and name of each option that applies at the start only, those of the log included."""
+    """The section and name of each option that takes effect only at a start, with those of the log."""
     yield from _OWN
     for _, options in log_options():
         for option in options:
@@ -40,15 +41,16 @@ def restart_only_options() -> Iterator[tuple[str, str]]:
 
 
 def keep_started(started: cfg.ConfigOpts, reloaded: cfg.ConfigOpts) -> list[str]:
-    """Restore the options that apply at the start only, in a reloaded configuration.
+    """Restore, in a reloaded configuration, the options that take effect only at a start.
 
     :param started: the configuration in force.
-    :returns: a warning for each option that was changed.
+    :param reloaded: the new configuration, which is changed.
+    :returns: a warning for each option that the files have changed.
     """
     warnings = []
     for section, name in restart_only_options():
         if section == _DEFAULT and name not in reloaded:
-            continue  # listed by oslo.log, and registered by other programs only
+            continue  # oslo.log lists the option, but only other programs register it
         before, now = _option_value(started, section, name), _option_value(reloaded, section, name)
         if before != now:
             reloaded.set_override(name, before, group=None if section == _DEFAULT else section)

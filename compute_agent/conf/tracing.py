@@ -1,4 +1,4 @@
-"""Section ``[tracing]``: traces of reports for a collector of OpenTelemetry."""
+"""Section ``[tracing]``: traces of reports to Placement, for a collector of OpenTelemetry."""
 
 from typing import Any, Final
 
@@ -35,10 +35,10 @@ OPTS: Final = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make section [tracing] known to ``conf``."""
+    """Register the options of section ``[tracing]`` with ``conf``."""
     conf.register_opts(OPTS, group=GROUP)
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file."""
+    """The options by section, for the sample file and for checks of names."""
     return [(GROUP, OPTS)]

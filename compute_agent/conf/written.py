@@ -1,6 +1,7 @@
-"""The text of ini files, for errors about lines without effect.
+"""The text of ini files, for errors about lines that have no effect.
 
-oslo.config ignores unknown sections and options, and takes everything behind an equals sign for the value.
+oslo.config ignores unknown sections and options. All text after an equals sign is the value, so a comment
+there becomes a part of the value.
 """
 
 import difflib
@@ -12,8 +13,8 @@ from typing import Any, Final
 from oslo_config import cfg
 
 NO_COMMENTS: Final = (
-    "ini files know no comments behind values, and everything behind the equals sign is the value: put what"
-    " begins with # or ; on a line of its own"
+    "in an ini file all text after the equals sign is the value: put a comment, which begins with # or ;,"
+    " on a line of its own"
 )
 
 _DEFAULT: Final = "DEFAULT"
@@ -21,18 +22,18 @@ _FILE: Final = re.compile(r"detail='(.*)'\)")
 _COMMENT: Final = re.compile(r"\s[#;]")
 
 Written = Mapping[str, Mapping[str, str]]
-"""Values by section and option, those of later files in place of earlier ones."""
+"""Values by section and option. Later files override earlier ones."""
 
 
 def files_of(conf: cfg.ConfigOpts) -> Iterator[Path]:
-    """The files that a configuration was read from, in their order."""
+    """The files that a configuration was read from. Later files override earlier ones."""
     yield from map(Path, conf.config_file or ())
     for folder in conf.config_dir or ():
         yield from sorted(Path(folder).glob("*.conf"))
 
 
 def read(files: Iterable[Path]) -> Written:
-    """The content of files.
+    """Read the values of ini files as text.
 
     :raises cfg.ConfigFileParseError: a file is not an ini file.
     :raises OSError: a file cannot be read.
@@ -54,10 +55,12 @@ def read(files: Iterable[Path]) -> Written:
 def unknown_options(
     written: Written, known: Mapping[str, Collection[str]], free: Collection[str] = ()
 ) -> list[str]:
-    """A sentence for each line of the files without effect, or with another effect than it seems.
+    """A sentence for each line of the files that has no effect, or another effect than it seems to have.
 
-    :param known: names of options by section.
-    :param free: sections in which any option may be. A name that ends in a colon is a prefix.
+    :param written: the values in the files.
+    :param known: the names of the known options by section.
+    :param free: the sections in which any option may be. A name that ends in a colon is the prefix of such
+        sections.
     """
     found = []
     for section, options in written.items():
@@ -78,12 +81,15 @@ def unknown_options(
 
 
 def has_comment(value: str) -> bool:
-    """Whether a part of a value may be meant as a comment."""
+    """Whether a part of a value is probably meant as a comment."""
     return _COMMENT.search(value) is not None
 
 
 def value_error(section: str, option: str, error: Exception) -> cfg.ConfigFileValueError:
-    """The error of oslo.config about a value, with section and file, and a hint if it may have a comment."""
+    """The error for a wrong value, with its section and file, and a hint if the value may contain a comment.
+
+    :param error: the error of oslo.config.
+    """
     where, _, reason = str(error).rpartition(" is not valid: ")
     file = _FILE.search(where)
     source = f" (in {file[1]})" if file else ""
@@ -92,7 +98,7 @@ def value_error(section: str, option: str, error: Exception) -> cfg.ConfigFileVa
 
 
 def names_of(options: Iterable[Any]) -> Iterator[str]:
-    """The names by which options can be in a file."""
+    """The names, present and former, that options may have in a file."""
     for option in options:
         yield option.dest
         for old in option.deprecated_opts:
@@ -109,12 +115,12 @@ def _place_hint(section: str, name: str, known: Mapping[str, Collection[str]]) -
     by_name = {option: other for other, names in sorted(known.items()) for option in names}
     if close := _closest_name(name, by_name):
         return f"; did you mean {close} in [{by_name[close]}]?"
-    return ", and nothing comes of it"
+    return ", so it has no effect"
 
 
 def _name_hint(name: str, known: Collection[str], form: str) -> str:
     close = _closest_name(name, known)
-    return f"; did you mean {form.format(close)}?" if close else ", and nothing comes of it"
+    return f"; did you mean {form.format(close)}?" if close else ", so it has no effect"
 
 
 def _closest_name(name: str, known: Collection[str]) -> str:

@@ -1,4 +1,4 @@
-"""Controllers: each keeps one part of the kernel's settings as the worker's targets say.
+"""Controllers: each one keeps one kind of kernel settings as the worker's targets demand.
 
 Parts:
 
@@ -10,11 +10,12 @@ Parts:
 - :mod:`~compute_agent.controllers.cpu_class`: sets frequencies and idle states of CPUs.
   :mod:`~compute_agent.controllers.cpu_class_plan` and :mod:`~compute_agent.controllers.idle_cores` decide.
 
-Order of calls: after each event the worker's enforcer calls ``sync`` of every controller with all targets,
-and then ``apply`` for each guest with something pending. Reconcile adds ``describe_drift`` before ``apply``.
-Dry run calls ``plan_changes`` alone, release calls ``release`` alone. The order of controllers is that of
-``make_controllers`` in :mod:`compute_agent.agent.configured_host`.
+Order of calls: after each event the worker's enforcer calls ``sync`` of each controller with the targets of
+all guests. Then the enforcer calls ``apply`` for each guest with pending changes. The periodic reconcile
+calls ``describe_drift`` before ``apply``. A dry run calls ``plan_changes`` alone, a release of the host calls
+``release`` alone. The order of controllers is that of ``make_controllers`` in
+:mod:`compute_agent.agent.configured_host`.
 
-A controller asks a driver for everything that belongs to a guest, and writes host-wide files itself. A
-controller does not import another one, and nothing below ``pipeline`` imports this package.
+A controller changes the settings of a guest through the driver, and writes files of the whole host itself. No
+controller imports another one, and nothing below ``pipeline`` imports this package.
 """

@@ -1,8 +1,10 @@
-"""The interface of controllers: each sets a part of the kernel, describes its changes, and undoes them.
+"""The interface of controllers.
+
+Each one sets one kind of kernel settings, describes its changes, and undoes them.
 
 A new controller implements :class:`KernelController`. A controller that handles one guest at a time inherits
-the rest from :class:`GuestController`. Dry run, reconcile and release ask all controllers in the order in
-which :mod:`compute_agent.agent.configured_host` makes them.
+from :class:`GuestController`. Dry run, reconcile and release call all controllers in the order in which
+:mod:`compute_agent.agent.configured_host` makes them.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ from compute_agent.model.resource import ThrottleControl
 
 @dataclass(frozen=True, slots=True)
 class GuestTarget:
-    """A guest as it should be.
+    """The wanted state of a guest: where it runs, what it holds, and its limits.
 
-    :ivar assignment: where the guest runs. None: the agent does not place the guest.
-    :ivar online: the CPUs that are online now.
-    :ivar allocation: amounts by provider of this host and resource class. None: not known yet.
-    :ivar limits: the temporary limits of throttling, in the units of their levers.
-    :ivar spare: the online CPUs that the guest may run on while all its own CPUs are offline.
+    :ivar assignment: the CPUs and NUMA nodes of the guest; None: the agent does not place the guest.
+    :ivar online: the online CPUs of the host.
+    :ivar allocation: the amounts by provider of this host and resource class; None: not known yet.
+    :ivar limits: the temporary limits of throttling, by control, in the units of their levers.
+    :ivar spare: the online CPUs on which the guest may run while all its own CPUs are offline.
     """
 
     guest: Guest
@@ -38,15 +40,17 @@ class GuestTarget:
 
 
 def without_preserved(targets: Iterable[GuestTarget]) -> list[GuestTarget]:
-    """The guests on which a controller may act: all without the setting ``preserve``."""
+    """The targets on which a controller may act: all guests without the setting ``preserve``."""
     return [target for target in targets if not target.guest.settings.preserve]
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedChange:
-    """One change that would be made.
+    """One change that a controller would make, for a dry run.
 
-    :ivar where: ``placement``, or the name of a controller.
+    :ivar where: ``placement``, or the name of the controller.
+    :ivar subject: the guest, the CPUs or the host that would change.
+    :ivar change: the change in words.
     """
 
     where: str
@@ -55,17 +59,24 @@ class PlannedChange:
 
 
 FAILED: Final = "failed"
-"""Prefix of the reason of an item that cannot be given back."""
+"""Prefix of the reason of a :class:`ReleaseItem` that cannot be given back."""
 
 PINS: Final = "pins"
-"""The kind of items that bind a guest for good. A release removes pins only on demand, but limits always."""
+"""The kind of release items that bind a guest to CPUs or NUMA nodes without a time limit.
+
+A release of the host removes pins only on demand; it removes limits always.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseItem:
-    """One setting of the agent, with its current value in words.
+    """One setting that the agent made and that a release can undo.
 
-    :ivar give_back: undoes the setting. None: the setting stays, for ``reason``.
+    :ivar kind: the kind of the setting, such as :data:`PINS`.
+    :ivar name: the guest or the part of the host that has the setting.
+    :ivar detail: the current value in words.
+    :ivar give_back: undoes the setting; None: the setting stays, for ``reason``.
+    :ivar reason: the reason why the setting stays.
     """
 
     kind: str
@@ -76,19 +87,22 @@ class ReleaseItem:
 
     @property
     def cannot_be_released(self) -> bool:
-        """Whether the agent was told to remove the item, and cannot."""
+        """Whether the setting was to be removed, and the attempt failed."""
         return self.give_back is None and self.reason.startswith(FAILED)
 
 
 def failed_item(kind: str, name: str, error: Exception) -> ReleaseItem:
-    """The item of a setting that cannot even be read."""
+    """The release item of a setting that cannot be read, with the error as its reason."""
     return ReleaseItem(kind, name, "", None, f"{FAILED}: {error}")
 
 
 def items_by_guest(
     guests: Iterable[Guest], kind: str, items: Callable[[Guest], Iterator[ReleaseItem]]
 ) -> Iterator[ReleaseItem]:
-    """The items of each guest; one that cannot be read costs its own items alone."""
+    """The release items of each guest, from ``items``.
+
+    A guest that cannot be read has one item with the error.
+    """
     for guest in guests:
         try:
             yield from items(guest)
@@ -100,47 +114,53 @@ def items_by_guest(
 
 
 class KernelController(Protocol):
-    """Keeps one part of the kernel's settings as the targets say. Called by the worker only.
+    """The interface of a controller. Only the worker calls a controller.
 
-    A controller remembers nothing that it cannot read back: a reload replaces it by a new one of its class.
+    A controller keeps no state that it cannot read back from the kernel, because a reload of the
+    configuration replaces it by a new one.
     """
 
     name: str
     acts_early: bool
-    """Whether the controller may act on the process of a guest before the guest's start is over."""
+    """Whether the controller may act on a guest's process while the guest is still starting."""
 
     awaits: bool = False
-    """Whether sync() also gets the guests that are about to start, which have no process and no place yet."""
+    """Whether sync() also gets guests that are about to start. Such guests have no process and no assignment
+    of CPUs yet.
+    """
 
     refused: Mapping[str, Sequence[str]]
-    """Reasons, by uuid, why guests did not get everything at the last sync()."""
+    """Sentences about what guests did not get at the last sync(), by uuid."""
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Set everything that concerns all guests together, such as the division of a cache.
+        """Set what concerns several guests together, such as the partition of a cache.
 
-        The worker calls it before describe_drift() and apply(), and after a guest came, left or changed.
+        The worker calls sync() before describe_drift() and apply(), and after a guest came, left or changed.
         Preserved guests are among the targets, so that other guests do not get their resources.
 
-        :param zones: the providers that allocations name.
+        :param targets: the targets of all guests.
+        :param zones: the providers of this host that allocations name.
         :raises DriverError: the work is not possible now; the worker calls again.
         :raises OSError: the work is not possible now; the worker calls again.
         """
         ...
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """Describe how the kernel differs from the target, in words for the log; None if it does not.
+        """Describe how the kernel's settings of a guest differ from its target, in words for the log.
 
-        :raises GuestGoneError:
-        :raises DriverError:
-        :raises OSError:
+        None if they agree.
+
+        :raises GuestGoneError: the guest has ended.
+        :raises DriverError: the settings cannot be read.
+        :raises OSError: the settings cannot be read.
         """
         ...
 
     def apply(self, target: GuestTarget) -> bool:
-        """Make the kernel agree with the target: compare, write the differences, read back.
+        """Compare the kernel's settings of a guest with its target, write the differences, and read back.
 
-        :return: whether anything had to be written.
-        :raises GuestGoneError:
+        :return: whether a setting was written.
+        :raises GuestGoneError: the guest has ended.
         :raises DriverError: the change is not possible now.
         :raises OSError: the change is not possible now.
         """
@@ -151,17 +171,18 @@ class KernelController(Protocol):
     ) -> Iterator[PlannedChange]:
         """The changes that sync() and apply() would make for these targets. Nothing is written.
 
-        :raises DriverError: settings of all guests together cannot be read.
-        :raises OSError: as above.
+        :raises DriverError: settings that concern several guests together cannot be read.
+        :raises OSError: settings that concern several guests together cannot be read.
         """
         ...
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """Every setting of the controller's kind that the kernel still has from the agent.
+        """All settings of the controller's kind that an agent made and that the kernel still has.
 
-        The configuration does not matter, because an earlier agent may have had another one.
+        The present configuration does not matter, because an earlier agent may have had another one.
 
-        :param online: the CPUs that a guest may use afterwards.
+        :param guests: the running guests.
+        :param online: the online CPUs, all of which an unpinned guest may use.
         """
         ...
 
@@ -170,35 +191,38 @@ ControllerT = TypeVar("ControllerT", bound=KernelController)
 
 
 def find_controller(controllers: Iterable[KernelController], kind: type[ControllerT]) -> ControllerT | None:
-    """The controller of a class among these; None without one."""
+    """The controller of class ``kind`` among these; None if there is none."""
     return next((one for one in controllers if isinstance(one, kind)), None)
 
 
 class ControllersInForce(Protocol):
-    """Knows the controllers that the worker has at the moment; a reload replaces them."""
+    """Has the controllers that the worker uses at the moment; a reload of the configuration replaces them."""
 
     @property
     def controllers(self) -> tuple[KernelController, ...]:
-        """The controllers in force."""
+        """The controllers that the worker uses at the moment."""
         ...
 
 
 class GuestController(KernelController):
-    """A controller that looks at one guest at a time."""
+    """A controller of settings that each guest has for itself."""
 
     acts_early = False
-    # Read-only, because all controllers without refusals share it.
+    # The mapping is read-only, because all controllers that never refuse anything share it.
     refused: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Return at once: guests share nothing here."""
+        """Return at once: this controller has nothing that guests share."""
         return
 
     def plan_changes(
         self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
     ) -> Iterator[PlannedChange]:
-        """The difference of each guest from its target. An unreadable guest has a row with the error."""
-        # A fixed order makes two previews comparable.
+        """The difference of each guest from its target.
+
+        A guest that cannot be read has a change with the error.
+        """
+        # Guests are sorted, so that two dry runs can be compared.
         for target in sorted(without_preserved(targets), key=lambda target: target.guest.uuid):
             try:
                 difference = self.describe_drift(target)
@@ -212,11 +236,10 @@ class GuestController(KernelController):
                 yield PlannedChange(self.name, str(target.guest), f"cannot be done: {error}")
 
     def describe_change(self, target: GuestTarget, difference: str) -> str:
-        """A planned change in words.
+        """The words for a planned change in a dry run.
 
-        :param difference: the words of describe_drift().
-
-        :raises GuestGoneError:
-        :raises DriverError:
+        :param difference: the result of describe_drift().
+        :raises GuestGoneError: the guest has ended.
+        :raises DriverError: the settings cannot be read.
         """
         return difference

@@ -1,8 +1,8 @@
-"""Controller ``blockio``: the share of block devices that each guest gets, by its class of block I/O.
+"""Controller ``blockio``: the weight and limits of each guest on block devices, by its block I/O class.
 
 A class is a section ``[blockio_class:NAME]``. A guest names its class (``guest run --blockio-class``,
 metadata of a domain). A guest without a class keeps the kernel's default, and values that another program set
-stay. While a watermark throttles a guest, it gets a percentage of the weight and rates of its class.
+stay. While a watermark throttles a guest, the guest gets a percentage of the weight and rates of its class.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from compute_agent.model.resource import BLOCKIO, GUEST_DISKS, BlockIo, BlockIoC
 
 
 class BlockIoController(GuestController):
-    """Sets weights, rates and latencies through the driver."""
+    """Sets weights, rates and latency targets of guests through the driver."""
 
     name = "blockio"
 
@@ -30,49 +30,55 @@ class BlockIoController(GuestController):
         classes: Mapping[str, BlockIoClass],
         read_devices: Callable[[], BlockDevices],
     ) -> None:
-        """:param read_devices: reads the block devices that the host has at the moment."""
+        """Read the devices that the classes match now.
+
+        :param read_devices: reads the block devices that the host has at the moment.
+        """
         self._driver = driver
         self._classes = classes
         self._read_devices = read_devices
         self._devices = BlockDevices()
         self._resolved: Mapping[str, BlockIo] = {}
         self.refused: Mapping[str, Sequence[str]] = {}
-        # Dry run and release compare guests without a sync() before.
+        # A dry run and a release compare guests without calling sync() before.
         self._read_classes()
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Read the devices again, and note which guests do not get all of their class."""
+        """Read the block devices again, and note the parts of their classes that guests cannot have."""
         self._read_classes()
         found = {target.guest.uuid: self._missing_parts(target) for target in targets}
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
 
     def _read_classes(self) -> None:
-        # Devices are only read for classes: a host without classes saves the walk over /sys/block.
+        # A host without classes saves the walk over /sys/block.
         if self._classes:
             self._devices = self._read_devices()
         self._resolved = {name: resolve_class(one, self._devices) for name, one in self._classes.items()}
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """The current settings where they differ from the wanted ones; None if they agree."""
+        """The block I/O settings that differ from those of the guest's class, in words.
+
+        None if they agree.
+        """
         return self._driver.blockio_drift(target.guest, self._wanted_blockio(target)) or None
 
     def apply(self, target: GuestTarget) -> bool:
-        """Set the differing limits; return whether any differed.
+        """Set the block I/O settings that differ; return whether any differed.
 
-        :raises DriverError: the guest should be throttled, and the kernel has no means for it.
+        :raises DriverError: the guest is to be throttled, and the kernel has no means for it.
         """
         wanted = self._wanted_blockio(target)
         limited = wanted if ThrottleControl(BLOCKIO) in target.limits else None
         if limited is not None and not (limited.rates and limited.devices):
-            # Without rates the weight alone throttles the guest. A limit without effect is an error, so that
-            # the worker takes it back and throttling does not count it as in force.
+            # Without rates only the weight can throttle the guest. A limit that has no effect must be an
+            # error: the worker then takes the limit back, and throttling does not count on it.
             reasons = self._driver.blockio_missing(target.guest, BlockIo(limited.weight))
             if reasons:
                 raise DriverError(f"guest {target.guest} cannot be limited: {'; '.join(reasons)}")
         return self._driver.apply_blockio(target.guest, wanted)
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """Weights, rates and latencies that the agent has written."""
+        """The guests with weights, rates or latency targets that the agent has written."""
 
         def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
             if has := self._driver.blockio_drift(guest, None):
@@ -84,11 +90,11 @@ class BlockIoController(GuestController):
     def _wanted_blockio(self, target: GuestTarget) -> BlockIo | None:
         wanted = self._resolved.get(target.guest.settings.blockio_class)
         percent = target.limits.get(ThrottleControl(BLOCKIO))
-        # A guest without a class is throttled from the kernel's default weight.
+        # The kernel's default weight is the base for the percentage of a guest without a class.
         return wanted if percent is None else (wanted or BlockIo()).scaled_limits(percent)
 
     def _missing_parts(self, target: GuestTarget) -> list[str]:
-        """Reasons why a guest does not get all of its class."""
+        """Sentences about the parts of its class that a guest cannot have."""
         name = target.guest.settings.blockio_class
         if not name:
             return []
@@ -100,12 +106,12 @@ class BlockIoController(GuestController):
         try:
             return [*reasons, *self._driver.blockio_missing(target.guest, self._resolved[name])]
         except GuestGoneError:
-            # A guest that has ended lacks nothing.
+            # A guest that has ended misses nothing.
             return []
 
 
 def resolve_class(one: BlockIoClass, devices: BlockDevices) -> BlockIo:
-    """The limits of a class with the numbers of the devices that its patterns match on this host."""
+    """The limits of a class, for the devices that its patterns match on this host."""
     named = {device.number for pattern in one.devices for device in devices.match_devices(pattern)}
     own = GUEST_DISKS in one.devices
     return BlockIo(one.weight, one.rates, one.latency_us, frozenset(named), own)

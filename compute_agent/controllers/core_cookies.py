@@ -1,7 +1,9 @@
 """Controller ``core_scheduling``: guests of different groups never run on one core at the same time.
 
-:mod:`compute_agent.schedules` decides and gives cookies; here guests become its groups, and its answers
-sentences. All guests are looked at together in sync(), since some share a cookie.
+The kernel lets threads run on the two hyperthreads of a core only if they have the same core scheduling
+cookie. :mod:`compute_agent.schedules` decides and sets cookies. The controller passes the guests to it in
+groups, and turns its answers into sentences. All guests are handled together in sync(), because guests of a
+group share a cookie.
 """
 
 from __future__ import annotations
@@ -36,11 +38,13 @@ LOG = logging.getLogger(__name__)
 OPTION: Final = "core_scheduling"
 FOREIGN: Final = "it keeps a cookie of another program"
 _ROUNDS: Final = 4
-"""A new cookie, its grant to other guests of the group and to threads made meanwhile, and a last look."""
+"""Maximum number of passes in one sync(): one creates cookies, one grants them to the group, one to new
+threads, one checks.
+"""
 
 
 class CoreCookieController(KernelController):
-    """Gives each group of guests a cookie."""
+    """Gives each group of guests a core scheduling cookie."""
 
     name = OPTION
     acts_early = False
@@ -53,8 +57,12 @@ class CoreCookieController(KernelController):
         cookies: KernelCookies,
         count_drift: Callable[[], object] = lambda: None,
     ) -> None:
-        """Give cookies by the scopes of classes.
+        """Give cookies by the scopes of guest classes.
 
+        :param scopes: for each class, whether each of its guests has a cookie of its own, or all of them
+            share one.
+        :param store: keeps notes of the guests that have a cookie of the agent, durably.
+        :param cookies: the kernel's interface for cookies.
         :param count_drift: called for each guest with threads that lost their cookie.
         """
         self._driver = driver
@@ -63,14 +71,16 @@ class CoreCookieController(KernelController):
         self._cookies = cookies
         self._count_drift = count_drift
         self._has_siblings = True
-        #: Notes of guests in which all threads had their cookie at the last look.
+        #: The notes of the guests in which all threads had their cookie at the last sync().
         self._settled: RunNotes = {}
         self.refused: Mapping[str, Sequence[str]] = {}
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Give, share and take cookies. A guest that the kernel refuses them to costs no other guest its own.
+        """Create, share and remove cookies.
 
-        :raises OSError: notes cannot be kept; nothing is given then.
+        A guest that the kernel refuses a cookie does not affect other guests.
+
+        :raises OSError: the notes cannot be written; no cookie is changed then.
         """
         self.refused = {}
         groups = self._group_guests(targets)
@@ -80,16 +90,16 @@ class CoreCookieController(KernelController):
             self._bring_about([target.guest for target in targets], groups)
         except NoSiblingsError:
             if self._has_siblings:
-                LOG.info("No core has two threads online, so that no guests can share one: no cookies")
+                LOG.info("No core has two online threads, so guests share no core and need no core cookies")
             self._has_siblings = False
         else:
             self._has_siblings = True
 
     def _bring_about(self, guests: Sequence[Guest], groups: Mapping[str, str]) -> None:
-        """Give cookies until nothing is left to do.
+        """Plan and change cookies until the plan is empty, or the passes are used up.
 
-        :raises OSError: as in sync().
-        :raises NoSiblingsError:
+        :raises OSError: the notes cannot be written.
+        :raises NoSiblingsError: no core has two threads online, so there is nothing to separate.
         """
         failed: dict[str, str] = {}
         for number in range(_ROUNDS):
@@ -117,13 +127,15 @@ class CoreCookieController(KernelController):
         }
 
     def _carry_out(self, plan: CookiePlan, failed: dict[str, str]) -> None:
-        """Give and take the cookies of a plan. Refusals go to ``failed``, by the uuid of the guest.
+        """Create and remove the cookies of a plan.
 
-        :raises NoSiblingsError:
+        Refusals are noted in ``failed``, by the uuid of the guest.
+
+        :raises NoSiblingsError: no core has two threads online.
         """
         for guest in plan.created:
             with _noted_refusal(guest.uuid, failed):
-                # The kernel may have given the ids of an ended guest to another process.
+                # The kernel may have given the pid of an ended guest to another process.
                 if procfs.is_alive(guest.main):
                     self._cookies.create_cookie(guest.main.pid)
         for grant in plan.grants:
@@ -134,9 +146,11 @@ class CoreCookieController(KernelController):
                     self._cookies.grant_cookie(pid, grant.threads)
 
     def _keep_notes(self, notes: RunNotes, guests: Sequence[Guest], failed: Collection[str]) -> None:
-        """Keep notes, also of guests that are not reported now, or cannot be read, and still run.
+        """Write the notes of the plan, and keep those of other guests that are still alive.
 
-        :raises OSError:
+        The notes of guests that could not be read are kept, too.
+
+        :raises OSError: the notes cannot be written.
         """
         seen = {guest.uuid for guest in guests if guest.uuid not in failed}
         others = {
@@ -148,17 +162,17 @@ class CoreCookieController(KernelController):
 
     def _count_lost(self, plan: CookiePlan) -> None:
         for grant in plan.grants:
-            # A guest that comes from another group has another note.
+            # The note of a guest changes with its group, so a guest that moved to another group is no drift.
             uuid = grant.guest.uuid
             if grant.source and self._settled.get(uuid) == plan.notes[uuid]:
                 self._count_drift()
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """Return None: sync() has compared all threads, and repaired them."""
+        """Always None: sync() has compared the threads of all guests, and corrected them."""
         return None
 
     def apply(self, target: GuestTarget) -> bool:
-        """Change nothing: sync() gives cookies to all guests."""
+        """Always False: sync() gives cookies to all guests."""
         return False
 
     def plan_changes(
@@ -182,7 +196,7 @@ class CoreCookieController(KernelController):
                 yield PlannedChange(self.name, grant.guest.uuid, threads)
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """The cookies of the agent, by guest."""
+        """The cookies that the agent gave, by guest."""
         failed: dict[str, str] = {}
         try:
             plan = self._decide_cookies(guests, {}, failed)
@@ -199,10 +213,11 @@ class CoreCookieController(KernelController):
             yield ReleaseItem(OPTION, grant.guest.uuid, detail, give_back)
 
     def _give_back(self, uuid: str, guests: Sequence[Guest]) -> None:
-        """Take the cookie of a guest. Its note stays until none is left.
+        """Remove the cookie of a guest. The guest's note is removed after its last cookie.
 
-        :raises DriverError: the kernel refuses it, or the guest makes threads faster.
-        :raises OSError: notes cannot be kept.
+        :raises DriverError: the kernel refuses, or the guest makes threads faster than the agent changes
+            them.
+        :raises OSError: the notes cannot be written.
         """
         failed: dict[str, str] = {}
         try:
@@ -220,7 +235,10 @@ class CoreCookieController(KernelController):
         )
 
     def _group_guests(self, targets: Sequence[GuestTarget]) -> dict[str, str]:
-        """The group of each guest that the agent may change; empty for none."""
+        """The group of each guest that the agent may change, by uuid.
+
+        An empty text for guests without a group.
+        """
         return {target.guest.uuid: self._group_of(target.guest) for target in without_preserved(targets)}
 
     def _group_of(self, guest: Guest) -> str:
@@ -231,14 +249,17 @@ class CoreCookieController(KernelController):
     def _decide_cookies(
         self, guests: Sequence[Guest], groups: Mapping[str, str], failed: dict[str, str]
     ) -> CookiePlan:
-        """The plan for these guests without failed ones, which may become more.
+        """Decide on the cookies of these guests.
 
-        :raises NoSiblingsError:
-        :raises OSError: notes cannot be read.
+        Guests in ``failed`` are left out; guests that cannot be read are added to it.
+
+        :raises NoSiblingsError: no core has two threads online.
+        :raises OSError: the notes cannot be read.
         """
         found, has_groups = [], any(groups.values())
         for guest in guests:
-            # Another guest of whatever class may have the same cookie.
+            # If any guest has a group, all guests are read, because a guest of any class may have the same
+            # cookie.
             concerned = bool(groups.get(guest.uuid)) or guest.uuid in self._store.kept_notes
             if guest.uuid in failed or not (concerned or has_groups):
                 continue
@@ -247,10 +268,10 @@ class CoreCookieController(KernelController):
         return decide_cookies([one for one in found if one is not None], self._store.kept_notes)
 
     def _read_guest(self, guest: Guest, group: str) -> CookieGuest | None:
-        """A guest with its cookies; None when it has ended.
+        """A guest with the cookies of its threads; None when it has ended.
 
-        :raises NoSiblingsError:
-        :raises CookieError:
+        :raises NoSiblingsError: no core has two threads online.
+        :raises CookieError: the kernel does not show a cookie.
         """
         main = procfs.identify_process(guest.pid) if guest.pid else None
         if main is None:
@@ -266,7 +287,7 @@ class CoreCookieController(KernelController):
 
 @contextlib.contextmanager
 def _noted_refusal(uuid: str, failed: dict[str, str]) -> Iterator[None]:
-    """Note a refusal of the kernel as that of one guest."""
+    """Note in ``failed``, for one guest, that the kernel refused a call in the context's block."""
     try:
         yield
     except CookieError as error:
@@ -274,7 +295,7 @@ def _noted_refusal(uuid: str, failed: dict[str, str]) -> Iterator[None]:
 
 
 def _log_changes(former: RunNotes, plan: CookiePlan) -> None:
-    """Log the guests that come to a group, or lose their cookie."""
+    """Log the guests that get a cookie for a new group, and the guests that lose their cookie."""
     for uuid, note in plan.notes.items():
         if note.group and former.get(uuid) != note:
             LOG.info("Guest %s gets a core cookie for %s", uuid, note.group)

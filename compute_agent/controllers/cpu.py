@@ -1,16 +1,17 @@
-"""Controllers ``cpuset`` and ``cpu``: the CPUs of a guest's threads, and its share of them.
+"""Controllers ``cpuset`` and ``cpu``: the CPUs of a guest's threads, and the guest's CPU time on them.
 
-Controller ``cpuset`` pins. Controller ``cpu`` sets the weight of a guest on CPUs that it shares, and a quota.
+Controller ``cpuset`` pins threads. Controller ``cpu`` sets a guest's weight on CPUs that it shares with
+others, and its quota.
 
-The weight follows the allocation, so that two guests that compete for the same CPUs divide them in proportion
-to what they hold. Each VCPU and each PCPU counts as much as the kernel's default for a group. The default is
-100 as ``cpu.weight`` of cgroup v2, and 1024 as ``cpu.shares`` of cgroup v1, which equals Nova's 1024 shares a
-VCPU. Guests with dedicated CPUs have a weight as well, because their emulator threads compete on the shared
-CPUs. A guest of a class that ranks no higher than best effort gets a hundredth of that weight. A guest that
-holds nothing counts as one CPU.
+The weight follows the allocation, so that two guests that compete for the same CPUs get CPU time in
+proportion to the CPUs that they hold. Each VCPU and each PCPU counts as much as the kernel's default for a
+group. The default is 100 as ``cpu.weight`` of cgroup v2, and 1024 as ``cpu.shares`` of cgroup v1, which
+equals Nova's 1024 shares a VCPU. Guests with dedicated CPUs have a weight, too, because their emulator
+threads compete on the shared CPUs. A guest of a class that ranks no higher than best effort gets a hundredth
+of that weight. A guest that holds nothing counts as one CPU.
 
-A class may set its own weight per CPU that a guest holds, or be idle (``cpu.idle``), which ranks below all
-weights.
+A class may set its own weight for each CPU that a guest holds. A class may also make its guests idle
+(``cpu.idle``), which ranks below all weights.
 
 The quota is the temporary limit that throttling sets, or the cap of a guest on reclaimed CPUs, whichever is
 lower. A guest with a quota may have a burst.
@@ -48,7 +49,7 @@ from compute_agent.model.resource import (
 
 
 class CpusetController(GuestController):
-    """Pins guests through their driver. A guest without an assignment keeps its CPUs."""
+    """Pins guests through the driver. A guest without an assignment keeps its CPUs."""
 
     name = "cpuset"
 
@@ -57,7 +58,7 @@ class CpusetController(GuestController):
         self.refused: Mapping[str, Sequence[str]] = {}
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Note which guests have helpers that could not be moved when they were pinned last."""
+        """Note the helper tasks of guests that could not be moved when the guests were last pinned."""
         found = {}
         for target in without_preserved(targets):
             # A guest that has ended has no helpers.
@@ -66,41 +67,46 @@ class CpusetController(GuestController):
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """The threads that run elsewhere, or would after the next start; None if all are in place."""
+        """The threads on other CPUs, or a differing definition for the next start, in words.
+
+        None if all agree.
+        """
         if target.assignment is None:
             return None
         settings = _target_settings(target, target.assignment)
         misplaced = self._driver.misplaced_threads(target.guest, settings)
-        # The definition counts at the next start only, so threads that run elsewhere are reported first.
+        # Threads on other CPUs are reported first, because the definition takes effect only at the next
+        # start.
         if not misplaced:
             return self._driver.definition_drift(target.guest, settings) or None
-        # One thread is enough for the log, as a guest may have hundreds.
+        # The log names one thread only, because a guest may have hundreds.
         tid, cpus = min(misplaced.items())
         return f"{len(misplaced)} threads elsewhere, such as {tid} on CPUs {cpuset.format(cpus)}"
 
     def apply(self, target: GuestTarget) -> bool:
-        """Pin the threads that run elsewhere; return whether there were any."""
-        # Looks first: pinning a domain costs calls of libvirtd, and mostly nothing has changed.
+        """Pin the threads that are on other CPUs; return whether there were any."""
+        # Pinning a domain costs calls of libvirtd, and in most rounds nothing has changed. So the pins are
+        # compared first.
         if self.describe_drift(target) is None or target.assignment is None:
             return False
         self._driver.apply_cpu_settings(target.guest, _target_settings(target, target.assignment))
         return True
 
     def describe_change(self, target: GuestTarget, difference: str) -> str:
-        """The CPUs before and after: ids of threads alone tell an operator little."""
+        """The CPUs before and after, because thread ids alone tell an operator little."""
         goes = target.assignment
         if goes is None:
             return difference
         kind = "dedicated" if goes.dedicated else "shared"
         has = cpuset.format(self._driver.observed_cpus(target.guest))
         text = f"CPUs {has} -> {kind} CPUs {cpuset.format(goes.cpus)}"
-        # Emulator threads are worth a word only where they leave the CPUs of the guest.
+        # Emulator threads are mentioned only where they leave the CPUs of the guest.
         if goes.emulator_cpus <= goes.cpus:
             return text
         return f"{text}, emulator CPUs {cpuset.format(goes.emulator_cpus)}"
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """The pins of each guest, without those that another program wrote into its definition."""
+        """The pins of each guest, except pins that another program wrote into its definition."""
 
         def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
             free = _unpinned_settings(guest, online)
@@ -114,21 +120,24 @@ class CpusetController(GuestController):
 
 
 def _unpinned_settings(guest: Guest, online: frozenset[int]) -> CpuSettings:
-    """The CPUs of a guest that the agent does not pin: all online ones, within its definition's demands."""
+    """The CPU settings of a guest that the agent no longer pins.
+
+    The settings allow all online CPUs, or have the pins that the guest's definition demands.
+    """
     demanded = dict(guest.constraints.pins)
     vcpus = (demanded.get(number, online) for number in range(guest.settings.vcpus))
     return CpuSettings(tuple(vcpus), guest.constraints.emulator or online)
 
 
 def _target_settings(target: GuestTarget, assignment: CpuAssignment) -> CpuSettings:
-    """The CPU settings of a target's assignment on the CPUs that are online.
+    """The CPU settings for a target's assignment, restricted to online CPUs.
 
-    A guest CPU without an online CPU of its own runs on the other CPUs of the guest. If these CPUs are
-    offline as well, the guest runs on CPUs that no guest holds, or else on any online CPU.
+    A guest CPU that has no online CPU of its own gets the other CPUs of the guest. If these are offline, too,
+    the guest gets the spare CPUs, which no guest holds, or else all online CPUs.
     """
     online = target.online
-    # sched_setaffinity(2) refuses a set without an online CPU (EINVAL), and the kernel itself moves a thread
-    # to any CPU when its own go offline, so the last resort is no worse than doing nothing.
+    # sched_setaffinity(2) refuses a set without an online CPU (EINVAL). The kernel itself moves a thread to
+    # any CPU when its own CPUs go offline, so the last choice is no worse than doing nothing.
     rest = (assignment.cpus & online) or (assignment.emulator_cpus & online) or target.spare or online
     return CpuSettings(
         vcpu_cpus=tuple((cpus & online) or rest for cpus in assignment.vcpu_cpus),
@@ -138,17 +147,18 @@ def _target_settings(target: GuestTarget, assignment: CpuAssignment) -> CpuSetti
 
 QUOTA: Final = ThrottleControl("cpu_quota")
 
-# A guest with one CPU weighs as much as a new group of the kernel.
+# The weight of a guest with one CPU equals that of a new group in the kernel.
 _PER_CPU: Final = 100
 # The kernel's default ``cpu.weight`` of a new group.
 _DEFAULT_WEIGHT: Final = 100
 
-# The highest ``cpu.weight``: a guest with more than a hundred CPUs counts as one with a hundred.
+# The highest ``cpu.weight`` that the kernel accepts: a guest with more than a hundred CPUs counts as one with
+# a hundred.
 _MAX_WEIGHT: Final = 10_000
 
 
 class CpuController(GuestController):
-    """Sets weights and quotas through the driver."""
+    """Sets the weights, quotas and bursts of guests through the driver."""
 
     name = "cpu"
 
@@ -158,37 +168,37 @@ class CpuController(GuestController):
         best_effort: Collection[str],
         shares: Mapping[str, CpuShare] = MappingProxyType({}),
     ) -> None:
-        """Share CPU time by the classes of guests.
+        """Divide CPU time by the classes of guests.
 
-        :param best_effort: the classes of guests that give way to all others on shared CPUs.
-        :param shares: the settings of classes by name.
+        :param best_effort: the names of the classes with guests that give way to all others on shared CPUs.
+        :param shares: the settings of each class, by its name.
         """
         self._driver = driver
         self._best_effort = best_effort
         self._shares = shares
         self.refused: Mapping[str, Sequence[str]] = {}
-        #: Guests that can have no quota, so that the cap of their class is not in effect.
+        #: The uuids of guests that cannot have a quota, so that the cap of their class has no effect.
         self._uncapped: set[str] = set()
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Note which guests cannot have all settings of their class."""
+        """Note for each guest the settings of its class that it cannot have."""
         self._uncapped.clear()
         found = {target.guest.uuid: self._list_missing(target) for target in without_preserved(targets)}
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
 
     def _list_missing(self, target: GuestTarget) -> Sequence[str]:
         wanted = self._class_limits(target)
-        # Each guest can have a weight, so only the other limits may be missing.
+        # A weight is possible for each guest, so only other limits may be missing.
         if wanted == CpuLimits(wanted.weight):
             return ()
         found: list[str] = []
         try:
             found += self._driver.missing_limits(target.guest, wanted)
-            # Asked for its error alone: a quota that this guest cannot have raises QuotaError.
+            # The call is made for its error: it raises QuotaError if this guest cannot have a quota.
             if wanted.quota is not None:
                 self._driver.cpu_limits(target.guest, wanted)
         except GuestGoneError:
-            # A guest that has ended lacks nothing.
+            # A guest that has ended misses nothing.
             return ()
         except QuotaError as error:
             self._uncapped.add(target.guest.uuid)
@@ -196,24 +206,24 @@ class CpuController(GuestController):
         return tuple(found)
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """The current limits where they differ from the wanted ones; None if they agree."""
+        """The present CPU limits if they differ from the wanted ones, in words; None if they agree."""
         wanted = self._wanted_limits(target)
         has = self._driver.cpu_limits(target.guest, wanted)
         return None if has is None else f"CPU {_limits_text(has)} in place of {_limits_text(wanted)}"
 
     def apply(self, target: GuestTarget) -> bool:
-        """Set the differing limits; return whether any differed."""
+        """Set the CPU limits that differ; return whether any differed."""
         return self._driver.apply_cpu_limits(target.guest, self._wanted_limits(target))
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """Quotas, which are temporary limits, and weights, which are given back with the pins."""
+        """The quotas of guests, which are temporary limits, and their weights, which count as pins."""
 
         def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
-            # Two steps, so that a release without pins gives back the quota and leaves the weight.
+            # Two items, so that a release that keeps pins removes the quota and leaves the weight.
             usual = CpuLimits(_DEFAULT_WEIGHT)
             give_back = self._driver.apply_cpu_limits
             has = self._driver.cpu_limits(guest, CpuLimits())
-            # The setting ``idle`` belongs to the weight, so the second step lifts it.
+            # Whether a group is idle belongs to its weight, so only the item of the weight changes that.
             free = CpuLimits(idle=has is not None and has.idle)
             if has is not None and has.quota is not None:
                 yield ReleaseItem(
@@ -227,18 +237,20 @@ class CpuController(GuestController):
         return items_by_guest(guests, "quota", of_guest)
 
     def _wanted_limits(self, target: GuestTarget) -> CpuLimits:
-        """The limits that a guest should have.
+        """The CPU limits that a guest should have now.
 
-        The weight stays unchanged for a guest that the agent does not place, or without a known allocation.
+        The weight has no value if the agent does not place the guest, or its allocation is not known. The
+        weight in the kernel then stays unchanged.
         """
         found, throttled = self._class_limits(target), target.limits.get(QUOTA)
-        # A cap that cannot be set would make each apply() fail, and the guest would miss its weight as well.
+        # With a cap that cannot be set each apply() would fail, and the guest would not get its weight
+        # either.
         cap = None if target.guest.uuid in self._uncapped else found.quota
         quota = min((one for one in (cap, throttled) if one is not None), default=None)
         return replace(found, quota=quota, burst=self._saved_cores(target, quota))
 
     def _class_limits(self, target: GuestTarget) -> CpuLimits:
-        """The limits by the class of a guest, without those of throttling."""
+        """The CPU limits from the class of a guest, without the limits of throttling."""
         share = self._shares.get(target.guest.settings.qos_class, CpuShare())
         if target.assignment is None or target.allocation is None:
             return CpuLimits(idle=share.cpu_idle)
@@ -249,7 +261,10 @@ class CpuController(GuestController):
         return CpuLimits(weight, quota, share.cpu_idle, self._saved_cores(target, quota))
 
     def _saved_cores(self, target: GuestTarget, quota: float | None) -> float:
-        """The burst of a guest with a quota."""
+        """The burst of a guest in cores: the percentage of its quota that its class allows.
+
+        0 without a quota.
+        """
         share = self._shares.get(target.guest.settings.qos_class, CpuShare())
         return (quota or 0.0) * (share.cpu_burst or 0) / 100
 
@@ -257,17 +272,20 @@ class CpuController(GuestController):
 def cpu_weight(allocation: Allocation, per_cpu: int = _PER_CPU) -> int:
     """The ``cpu.weight`` of a guest that holds ``allocation``, 1 to 10000.
 
-    :param per_cpu: the weight of each CPU of the guest.
+    :param per_cpu: the weight for each CPU that the guest holds.
     """
     cpus = sum(held.get(name, 0) for held in allocation.values() for name in CPU_CLASSES)
     return min(max(cpus, 1) * per_cpu, _MAX_WEIGHT)
 
 
 def reclaimed_cores(allocation: Allocation, percent: int | None) -> float | None:
-    """The cap in cores of a guest on reclaimed CPUs; None for others, and without a percent."""
+    """The cap in cores of a guest that holds only reclaimed CPUs.
+
+    None if the guest holds other CPUs, too, or no reclaimed ones, or if ``percent`` is None.
+    """
     held = {name: sum(one.get(name, 0) for one in allocation.values()) for name in CPU_CLASSES}
     reclaimed = held.pop(RECLAIMED_VCPU, 0)
-    # A guest with other CPUs as well has a right to use these whenever they are free.
+    # A guest that holds other CPUs, too, may use these whenever they are free, so it gets no cap.
     if percent is None or not reclaimed or any(held.values()):
         return None
     return reclaimed * percent / 100

@@ -1,11 +1,12 @@
-"""Controller ``cpu_class``: frequencies and idle states of CPUs, by the guests that hold them.
+"""Controller ``cpu_class``: frequencies and idle states of CPUs, by the class of the guests that hold them.
 
-A class is a section ``[cpu_class:NAME]``. A class of guests names one for the dedicated CPUs of its guests.
-Class ``idle`` is for dedicated CPUs that no guest holds, class ``shared`` for shared CPUs. The former content
-of a file is saved durably before the first write, and written back when no class sets the file any more.
+A CPU class is a section ``[cpu_class:NAME]``. A class of guests may name one for the dedicated CPUs of its
+guests. CPU class ``idle`` applies to dedicated CPUs that no guest holds, CPU class ``shared`` to shared CPUs.
+Before the first write to a kernel file its content is saved durably. The saved content is written back when
+no CPU class sets the file any more.
 
-:mod:`compute_agent.controllers.cpu_class_plan` decides the content of files. CPUs that were parked offline
-come online before anything else is written.
+:mod:`compute_agent.controllers.cpu_class_plan` decides the content of files. CPUs that are parked offline are
+brought online before any other file is written.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ from compute_agent.model.messages import DriverError
 
 LOG = logging.getLogger(__name__)
 
-# Order of writes. Governors come first, because ``performance`` also changes the energy preference.
+# The order of writes to the files of a CPU. Governors come first, because the governor ``performance`` also
+# changes the energy preference.
 _ORDER: Final = (
     cpu_power.GOVERNOR,
     cpu_power.MAX_FREQUENCY,
@@ -70,7 +72,9 @@ _ORDER: Final = (
     cpu_power.MIN_UNCORE,
 )
 
-# Passes of writes. The kernel keeps the minimum below the maximum, so either may have to come first.
+# The number of passes of writes. The kernel refuses a minimum frequency above the maximum, so for some
+# changes the minimum must be written first, for others the maximum; the second pass writes what the first
+# could not.
 _ROUNDS: Final = 2
 
 _ONLINE: Final = "sys/devices/system/cpu/online"
@@ -78,26 +82,29 @@ _DRIVER: Final = "sys/devices/system/cpu/cpufreq/policy0/scaling_driver"
 
 
 class FormerStore(Protocol):
-    """Keeps the former content of kernel files; the agent's state file is one."""
+    """Keeps the former content of kernel files, durably; the agent's state file does this."""
 
     @property
     def former_values(self) -> FormerValues:
-        """The values that are kept."""
+        """The saved content by file."""
         ...
 
     def keep_former_values(self, former: FormerValues) -> None:
-        """Replace the values that are kept; durable when this returns.
+        """Replace all saved content; it is durable when this returns.
 
-        :raises OSError:
+        :raises OSError: the content cannot be saved.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CpuClasses:
-    """The configured classes by name, the binding of each class of guests, and the CPU sets.
+    """The configuration of controller ``cpu_class``.
 
-    :ivar parking: None: idle cores are not parked.
+    :ivar classes: the CPU classes by name.
+    :ivar bindings: the rank and the CPU class of each class of guests, by its name.
+    :ivar cpu_sets: the dedicated, shared and emulator CPUs of the host.
+    :ivar parking: how idle cores are parked; None: idle cores are not parked.
     """
 
     classes: Mapping[str, CpuClass]
@@ -111,7 +118,12 @@ NO_CPU_CLASSES: Final = CpuClasses({}, {}, CpuSets(frozenset(), frozenset(), fro
 
 @dataclass(frozen=True, slots=True)
 class CpuClassStatus:
-    """The CPUs of each class, sentences about settings that are not in force, and the parked CPUs."""
+    """The state of CPU classes after the last sync().
+
+    :ivar classes: the CPUs of each CPU class.
+    :ivar refusals: sentences about settings that are not in effect.
+    :ivar parked: the parked CPUs.
+    """
 
     classes: Mapping[str, frozenset[int]]
     refusals: tuple[str, ...] = ()
@@ -119,18 +131,18 @@ class CpuClassStatus:
 
 
 class KernelFiles:
-    """Files of the kernel below a root; paths are relative to it."""
+    """Reads and writes kernel files; paths are relative to ``root``."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def read(self, path: str) -> str | None:
-        """The content of a file, stripped; None where there is no file."""
+        """The content of a file without surrounding white space; None if the file does not exist."""
         text = kernel_files.read_optional(f"{self.root}/{path}")
         return None if text is None else text.strip()
 
     def write(self, path: str, text: str) -> None:
-        """Write a text in one piece, as the kernel parses each call of write by itself.
+        """Write a text in one piece, because the kernel parses each piece as a value of its own.
 
         :raises OSError: the kernel refuses the value.
         """
@@ -138,7 +150,7 @@ class KernelFiles:
 
 
 class CpuClassController(KernelController):
-    """Sets governors, frequencies, energy preferences and idle states, all of the host together."""
+    """Sets governors, frequencies, energy preferences and idle states of all CPUs of the host together."""
 
     name = "cpu_class"
     acts_early = False
@@ -153,7 +165,13 @@ class CpuClassController(KernelController):
         count_drift: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """:param count_drift: called for each file that another program has changed."""
+        """Set the files of CPUs by their classes.
+
+        :param configured: the configured CPU classes.
+        :param store: saves the former content of files.
+        :param count_drift: called for each file that another program has changed.
+        :param clock: returns monotonic seconds, for the idle times of CPUs.
+        """
         self._clock = clock
         self._idle = IdleTimes()
         self._driver = driver
@@ -168,18 +186,18 @@ class CpuClassController(KernelController):
         self.refused: Mapping[str, Sequence[str]] = {}
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Bring every file into line. A failure in one folder does not stop the others.
+        """Write each file with another content than wanted. A failure in one folder does not stop the others.
 
         :raises OSError: the former content cannot be saved; nothing is written then.
         """
-        # The kernel shows files of frequencies and idle states for online CPUs only, so CPUs that come online
-        # in the first pass have theirs written in the second.
+        # The kernel has the files of frequencies and idle states for online CPUs only. So the files of CPUs
+        # that come online in the first pass are written in the second.
         for _ in range(_ROUNDS):
             if not self._align_files(targets):
                 break
 
     def _align_files(self, targets: Sequence[GuestTarget]) -> bool:
-        """Do one pass of sync(); return whether CPUs had to go offline or come online."""
+        """Do one pass of sync(); return whether a CPU had to go offline or come online."""
         plan, wanted = self._decide_files(targets)
         former = self._former_values()
         if not wanted:
@@ -187,31 +205,34 @@ class CpuClassController(KernelController):
             return False
         has = {path: text for path in wanted if (text := self._files.read(path)) is not None}
         fresh = {path: has[path] for path in plan.settings if path in has and path not in former.values}
-        # CPUs found offline without a saved value: they are the agent's to bring online (see _former_values).
+        # Offline CPUs without a saved value are brought online by the agent, too (see _former_values).
         fresh |= dict.fromkeys(former.values.keys() - self._store.former_values.values.keys(), ON)
         switches = any(
             text != wanted[path].text and ONLINE_FILE.fullmatch(path) for path, text in has.items()
         )
-        # Saved before any write: after a crash in between, the next agent still knows the former content.
+        # The former content is saved before any write. If the agent crashes in between, the next agent still
+        # knows it.
         if fresh or any(text != wanted[path].text for path, text in has.items()):
             former = replace(former, values={**former.values, **fresh})
             self._store.keep_former_values(former)
-        # Before the writes, which would hide the changes of other programs.
+        # Done before the writes, after which the changes of other programs would no longer show.
         self._tell_drift(wanted, has)
         failures: dict[str, str] = {}
         back: set[str] = set()
-        # Files of one folder depend on each other, files of two folders do not.
+        # The kernel may change one file of a folder when another one is written, but no file of another
+        # folder.
         for names in _by_folder(path for path in wanted if path in has):
             failed = self._write_folder({path: wanted[path].text for path in names}, has)
             errors = {path for path, (_, is_error) in failed.items() if is_error}
-            # Former content that reads back differently is not a failure, because no class asks for it.
+            # Former content that reads back differently is not reported, because no class asks for it.
             failures |= {
                 path: reason
                 for path, (reason, _) in failed.items()
                 if path in plan.settings or path in errors
             }
             back |= {path for path in names if path not in plan.settings and path not in errors}
-        # A value is forgotten only after it was written back; one that failed is tried again next time.
+        # A saved value is forgotten only after it was written back; if that failed, the next sync() tries
+        # again.
         if back:
             left = {path: text for path, text in former.values.items() if path not in back}
             self._store.keep_former_values(replace(former, values=left))
@@ -223,15 +244,15 @@ class CpuClassController(KernelController):
         return switches
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """Always None: sync() has compared and repaired the files of all CPUs."""
+        """Always None: sync() has compared and corrected the files of all CPUs."""
         return None
 
     def apply(self, target: GuestTarget) -> bool:
-        """Always False: CPUs belong to the host, and sync() has set them."""
+        """Always False: these files belong to the host and not to a guest, and sync() has written them."""
         return False
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """All written files as one item, because their former values belong together."""
+        """All files that the agent wrote, as one item, because their former values belong together."""
         if values := self._store.former_values.values:
             detail = f"{len(values)} files of frequencies and idle states"
             if parked := parked_offline(self._store.former_values):
@@ -239,12 +260,12 @@ class CpuClassController(KernelController):
             yield ReleaseItem("CPU classes", "host", detail, self._give_back)
 
     def _give_back(self) -> None:
-        """Write back the content that files had before the first class of CPUs.
+        """Write the former content of all files back.
 
-        :raises DriverError: the kernel refuses some of it.
-        :raises OSError:
+        :raises DriverError: the kernel refuses a value.
+        :raises OSError: the saved content cannot be read or written.
         """
-        # A controller without classes has no plan, so its sync() writes back every saved value.
+        # A controller without CPU classes wants no file, so its sync() writes back all saved content.
         unconfigured = CpuClassController(self._driver, NO_CPU_CLASSES, self._store, self._files)
         unconfigured.sync((), ())
         if unconfigured.status.refusals:
@@ -253,9 +274,9 @@ class CpuClassController(KernelController):
     def plan_changes(
         self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
     ) -> Iterator[PlannedChange]:
-        """The changes that sync() would make, with the CPUs of each."""
+        """The changes that sync() would make, one for all CPUs with the same change."""
         _, wanted = self._decide_files(targets)
-        # Most CPUs of a host have the same change, which is one row.
+        # On most hosts many CPUs have the same change, which is shown as one row.
         found: dict[str, set[int]] = defaultdict(set)
         for path, setting in wanted.items():
             has = self._files.read(path)
@@ -265,12 +286,12 @@ class CpuClassController(KernelController):
             yield PlannedChange(self.name, named_cpus(frozenset(cpus)) if cpus else "host", change)
 
     def _decide_files(self, targets: Sequence[GuestTarget]) -> tuple[CpuClassPlan, dict[str, FileSetting]]:
-        """The plan, and the wanted content of files: those of the plan, and those to be written back."""
+        """The plan, and the wanted content of its files and of the files that get their former content."""
         former = self._former_values()
         configured = self._configured
         if not configured.classes and not former.values:
             return CpuClassPlan(), {}
-        # The CPUs of a lost guest are unknown, so unheld CPUs must not change while there is one.
+        # The CPUs of a lost guest are unknown. So while there is one, CPUs that seem free must not change.
         lost = bool(self._driver.lost_guests())
         claims = make_claims(
             targets,
@@ -289,18 +310,19 @@ class CpuClassController(KernelController):
         return plan, {**back, **plan.settings}
 
     def _choose_parked(self, targets: Sequence[GuestTarget], lost: bool) -> frozenset[int]:
-        """The CPUs to be parked. While a guest is lost, no further CPU is."""
+        """The CPUs to park. While a guest is lost, no more CPUs are parked than already are."""
         rules = self._configured.parking
         if rules is None:
             return frozenset()
         used, now = frozenset[int]().union(*map(self._used_cpus, targets)), self._clock()
         since = self._idle.note_used(rules.cpus, used, now)
-        # The status is empty after a start; offline CPUs then show what the former agent has parked.
+        # After a start of the agent the status is empty. Offline CPUs then show which CPUs the former agent
+        # parked.
         parked = self.status.parked | (self._offline_cpus() & rules.cpus)
         return choose_parked(rules, used, parked, {} if lost else since, now)
 
     def _used_cpus(self, target: GuestTarget) -> frozenset[int]:
-        """The CPUs that a guest uses, or to which its definition pins it."""
+        """The CPUs that a guest holds, may run on, or is pinned to by its definition."""
         place, guest = target.assignment, target.guest
         if place is not None:
             return place.held_cpus | place.cpus | place.emulator_cpus
@@ -311,12 +333,12 @@ class CpuClassController(KernelController):
         try:
             seen = self._driver.observed_cpus(guest)
         except (DriverError, OSError):
-            return pins  # The guest ended, or the next sync() asks again.
-        # A guest that may run anywhere does not need any particular CPU, so it keeps none awake.
+            return pins  # The guest has ended, or the next sync() asks again.
+        # A guest that may run on all CPUs needs no particular one, so it keeps none from being parked.
         return pins if rules.cpus - self._offline_cpus() <= seen else pins | seen
 
     def _offline_cpus(self) -> frozenset[int]:
-        """The offline CPUs among those that may be parked; none where cores are parked in another way."""
+        """The offline CPUs among those that may be parked; empty unless parking takes CPUs offline."""
         rules = self._configured.parking
         if rules is None or rules.mode is not ParkMode.OFFLINE:
             return frozenset()
@@ -324,7 +346,7 @@ class CpuClassController(KernelController):
         return (rules.cpus | rules.unknown) - cpuset.parse(text) if text else frozenset()
 
     def _former_values(self) -> FormerValues:
-        """The saved values of this boot; a reboot reset every file.
+        """The saved content of files, if it was saved since the last boot. A reboot resets all these files.
 
         CPUs that may be parked and are offline count as parked by the agent. So parked CPUs come online again
         even if the state file was lost.
@@ -336,17 +358,20 @@ class CpuClassController(KernelController):
         return replace(former, values={**adopted, **former.values}) if adopted else former
 
     def _power_layout(self) -> CpuPower:
-        """Domains and idle states, read again when CPUs or drivers have changed."""
-        # Two small files tell whether to walk over some thousand files of a large host again.
+        """The frequency domains and idle states of the host, read again when CPUs or drivers changed."""
+        # Two small files show whether anything changed. That saves reading some thousand files of a large
+        # host.
         seen = tuple(map(self._files.read, (_ONLINE, _DRIVER)))
         if seen != self._seen:
             self._seen, self._power = seen, read_cpu_power(self._files.root)
         return self._power
 
     def _write_folder(self, texts: Mapping[str, str], has: Mapping[str, str]) -> dict[str, tuple[str, bool]]:
-        """Write the differing files of one folder.
+        """Write the files of one folder with a content other than wanted.
 
-        :return: for each file that still differs, the reason and whether the kernel refused the write.
+        :param texts: the wanted content by path.
+        :param has: the present content by path.
+        :return: for each file that still differs, the reason, and whether the kernel refused the write.
         """
         now: dict[str, str | None] = {path: has[path] for path in texts}
         errors: dict[str, str] = {}
@@ -360,7 +385,8 @@ class CpuClassController(KernelController):
                     self._files.write(path, texts[path])
                 except OSError as error:
                     errors[path] = f"the kernel does not accept it: {os.strerror(error.errno or 0)}"
-            # All files are read back, as a write of one file may change another (governor and preference).
+            # All files are read back, because a write of one file may change another (governor and energy
+            # preference).
             now = {path: self._files.read(path) for path in texts}
         return {
             path: (errors.get(path) or f"the kernel has {now[path] or 'nothing'} instead", path in errors)
@@ -369,22 +395,23 @@ class CpuClassController(KernelController):
         }
 
     def _tell_drift(self, wanted: Mapping[str, FileSetting], has: Mapping[str, str]) -> None:
-        # Only a file that was in force and is still wanted has drifted; others changed by the plan.
+        # Drift is a change of a file that had the wanted content and is still wanted with it. All other
+        # differences come from the plan.
         for path, text in self._in_force.items():
             if path in has and path in wanted and wanted[path].text == text != has[path]:
-                LOG.warning("%s was %s in place of %s: repaired", path, has[path], text)
+                LOG.warning("%s was %s instead of %s, and the agent repaired it", path, has[path], text)
                 self._count_drift()
 
     def _show_status(
         self, plan: CpuClassPlan, failures: Iterable[tuple[str, str]], targets: Sequence[GuestTarget]
     ) -> None:
-        """Note the CPUs of each class and the refusals: all in status and log, a guest's own at the guest."""
+        """Set the status, log new refusals, and note the refusals that concern each guest."""
         by_class: dict[str, list[str]] = {name: list(reasons) for name, reasons in plan.missing.items()}
         for name, sentence in failures:
             by_class.setdefault(name, []).append(sentence)
         refusals = tuple(sorted({each for reasons in by_class.values() for each in reasons}))
         for sentence in refusals:
-            # Logged once while it lasts; the status has it all the time.
+            # A refusal is logged once as long as it lasts; the status shows it all the time.
             if sentence not in self.status.refusals:
                 LOG.warning("CPU classes: %s", sentence)
         if plan.classes != self.status.classes:
@@ -403,17 +430,17 @@ class CpuClassController(KernelController):
 
 
 class ObservedGuests(RunningGuests, CpuTuning, Protocol):
-    """The part of a driver that this controller needs: lost guests, and the CPUs that guests may use."""
+    """The parts of a driver that this controller needs: lost guests, and the CPUs that guests may use."""
 
 
 def cpu_class_status(controllers: Iterable[KernelController]) -> CpuClassStatus:
-    """The status of the controller of CPU classes among these; an empty one without it."""
+    """The status of controller ``cpu_class`` among these; an empty one if there is none."""
     found = find_controller(controllers, CpuClassController)
     return CpuClassStatus({}) if found is None else found.status
 
 
 def count_refusals(registry: CollectorRegistry, controllers: ControllersInForce) -> None:
-    """Register the gauges of parked CPUs, and of settings that are not in force."""
+    """Register the gauges of parked CPUs, and of settings that are not in effect."""
     Gauge(
         "compute_agent_cpu_class_refusals",
         "Settings of classes of CPUs that are not in force; `compute-agent status` says why.",
@@ -429,7 +456,10 @@ def count_refusals(registry: CollectorRegistry, controllers: ControllersInForce)
 def _refusal_sentences(
     wanted: Mapping[str, FileSetting], failures: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """The settings that are not in force: name of the class, and a sentence for all CPUs that share it."""
+    """The settings that are not in effect: pairs of a class name and a sentence.
+
+    A sentence names all CPUs with the same failure.
+    """
     together: dict[tuple[str, str], set[int]] = defaultdict(set)
     for path, reason in failures.items():
         setting = wanted[path]
@@ -440,7 +470,7 @@ def _refusal_sentences(
 
 
 def _file_name(path: str) -> str:
-    """The name of a file, with that of its idle state."""
+    """The name of a file; with the name of the idle state before it, if it belongs to one."""
     name = path.rpartition("/")[2]
     return f"{path.split('/')[-2]}/{name}" if name == cpu_power.DISABLE else name
 
@@ -454,5 +484,5 @@ def _by_folder(paths: Iterable[str]) -> Iterator[list[str]]:
 
 def _write_rank(path: str) -> int:
     name = path.rpartition("/")[2]
-    # All others come last: a governor would change an energy preference that was written before it.
+    # All other files come last: a governor would change an energy preference that was written before it.
     return _ORDER.index(name) if name in _ORDER else len(_ORDER)

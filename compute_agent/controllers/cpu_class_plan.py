@@ -1,15 +1,18 @@
 """The class of each CPU, and the kernel files that follow from it: :func:`decide_files`. Pure functions.
 
-Nouns: a *claim* is a set of CPUs with the class that they ask for. Claims are in order, the strongest first.
-A *domain* is a set of CPUs with one frequency. CPUs of a domain cannot differ, so the first claim with a CPU
-in it decides for the whole domain. If that claim has no class, the domain stays as it was found. A CPU has
-its idle states for itself.
+Nouns:
 
-With claims ``2-3 fast``, ``4-7 idle`` and domains ``2-3``, ``4-5``, ``6-7`` each class has its own. With one
-domain ``2-7`` all of it is ``fast``, and CPUs 4-7 have the idle states of ``idle``.
+- A *claim* is a set of CPUs with the class that they ask for. Claims are in order, the strongest first.
+- A *domain* is a set of CPUs with one frequency. Its CPUs cannot differ, so the first claim that has a CPU in
+  it decides for the whole domain. If that claim has no class, the domain stays as it was found.
+- Idle states belong to each single CPU.
 
-Always: a file that no claim with a class reaches has its former content; the same claims lead to the same
-files.
+A worked example: the claims are ``2-3 fast`` and ``4-7 idle``. With the domains ``2-3``, ``4-5``, ``6-7``
+each claim gets its own class. With the one domain ``2-7`` the frequencies of all its CPUs are those of
+``fast``, and CPUs 4-7 have the idle states of ``idle``.
+
+Invariants: a file that no claim with a class reaches has its former content. Equal claims always lead to
+equal contents of files.
 
 Parked idle cores (see :mod:`compute_agent.controllers.idle_cores`) are one more claim, the weakest.
 """
@@ -46,16 +49,17 @@ OFF: Final = "0"
 ONLINE_FILE: Final = re.compile(rf"{CPU_FOLDER}/cpu([0-9]+)/online", re.ASCII)
 
 _PARKED_GOVERNOR: Final = "powersave"
-# Idle states that a CPU must have, so that the deepest one differs from the others.
+# The fewest idle states with which parking makes a difference: the deepest and at least one other.
 _MIN_STATES: Final = 2
 
-# Drivers that refuse each energy preference but ``performance`` (EBUSY) while that is the governor.
+# Drivers that refuse all energy preferences but ``performance`` (EBUSY) while the governor is
+# ``performance``.
 _ONE_PREFERENCE: Final = {"intel_pstate", "amd-pstate-epp"}
 
 
 @dataclass(frozen=True, slots=True)
 class ClassBinding:
-    """The rank of a class of guests, and the CPU class of their dedicated CPUs."""
+    """The rank of a class of guests, and the CPU class for the dedicated CPUs of its guests."""
 
     rank: int
     cpu_class: CpuClass | None = None
@@ -66,11 +70,11 @@ NO_BINDING: Final = ClassBinding(0)
 
 @dataclass(frozen=True, slots=True)
 class CpuClassClaim:
-    """CPUs and the class that they ask for.
+    """A set of CPUs and the class that they ask for.
 
-    :ivar cpu_class: None: the CPUs get the former content of their files.
+    :ivar cpu_class: the class that the CPUs ask for; None: the files of the CPUs get their former content.
     :ivar frozen: whether the files of these CPUs stay unchanged.
-    :ivar parked: whether these CPUs are parked in the way of the class.
+    :ivar parked: whether these CPUs are parked in the way that the class names.
     """
 
     cpus: frozenset[int]
@@ -80,7 +84,7 @@ class CpuClassClaim:
 
     @property
     def wanted_governor(self) -> str | None:
-        """The wanted governor of the CPUs; None: their former one."""
+        """The governor that the CPUs should have; None: the governor that they had before."""
         if self.cpu_class is None or self.cpu_class.park is not ParkMode.GOVERNOR:
             return None if self.cpu_class is None else self.cpu_class.governor
         return (self.cpu_class.governor or _PARKED_GOVERNOR) if self.parked else None
@@ -88,9 +92,10 @@ class CpuClassClaim:
 
 @dataclass(frozen=True, slots=True)
 class FileSetting:
-    """The wanted content of a file, the CPUs that it concerns, and their class.
+    """The wanted content of a kernel file.
 
-    :ivar cpu_class: empty for former content that is written back.
+    :ivar cpus: the CPUs that the file concerns.
+    :ivar cpu_class: the class of these CPUs; empty: the content is the former one.
     """
 
     text: str
@@ -100,13 +105,13 @@ class FileSetting:
 
 @dataclass(frozen=True, slots=True)
 class CpuClassPlan:
-    """The wanted files of a host.
+    """The wanted kernel files of a host.
 
-    :ivar settings: by path below the root.
-    :ivar frozen: folders with files that stay unchanged.
+    :ivar settings: the wanted content by path below the root.
+    :ivar frozen: folders in which all files stay unchanged.
     :ivar classes: the CPUs of each class.
-    :ivar missing: sentences, by class, about settings that this host does not have.
-    :ivar parked: the CPUs to be parked.
+    :ivar missing: by class, sentences about settings that this host does not have.
+    :ivar parked: the CPUs to park.
     """
 
     settings: Mapping[str, FileSetting] = field(default_factory=dict)
@@ -124,21 +129,22 @@ def make_claims(
     lost: bool,
     parked: frozenset[int] = frozenset(),
 ) -> list[CpuClassClaim]:
-    """The claims of a host: of guests by rank, of shared CPUs, and of dedicated CPUs that no guest holds.
+    """The claims of a host: guests by rank, then shared CPUs, then dedicated CPUs that no guest holds.
 
-    :param lost: whether guests may run that the driver cannot manage. The CPUs of lost guests are unknown.
-    :param parked: the CPUs to be parked, a subset of those that no guest holds.
+    :param lost: whether there are guests that may run and that the driver cannot manage. Their CPUs are
+        unknown.
+    :param parked: the CPUs to park, all of which no guest holds.
     """
-    # The strongest rank: CPUs of preserved guests, and of classes without a section, stay as they were found.
+    # Above all ranks: CPUs of preserved guests, and of classes without a section, stay as they were found.
     highest = ClassBinding(max((one.rank for one in bindings.values()), default=0) + 1)
     held: list[tuple[tuple[int, bool, str, str], CpuClassClaim]] = []
     for target in targets:
         if target.assignment is not None and target.assignment.held_cpus:
             settings = target.guest.settings
-            # The CPUs of a preserved guest stay as they were found: without a claim they would count as idle.
+            # Without a claim, the CPUs of a preserved guest would count as idle.
             bound = highest if settings.preserve else bind_guest(settings, bindings, classes, highest)
             name = "" if bound.cpu_class is None else bound.cpu_class.name
-            # The name and the uuid make the order of equal ranks the same at each call.
+            # Name and uuid make the order of equal ranks the same in each call.
             strength = (-bound.rank, not name, name, target.guest.uuid)
             held.append((strength, CpuClassClaim(target.assignment.held_cpus, bound.cpu_class)))
     shared = cpu_sets.shared | cpu_sets.emulator
@@ -147,7 +153,7 @@ def make_claims(
     of_guests = [claim for _, claim in sorted(held, key=lambda each: each[0])]
     rest = [CpuClassClaim(shared, classes.get(SHARED)), unheld]
     asleep = [CpuClassClaim(parked, None if lost else idle_class, lost, parked=True)] if parked else []
-    # While a guest is lost, unheld CPUs win over shared ones: one of them may be that guest's.
+    # While a guest is lost, unheld CPUs win over shared ones, because a lost guest may hold one of them.
     return [*of_guests, *(reversed(rest) if lost else rest), *asleep]
 
 
@@ -157,9 +163,11 @@ def bind_guest(
     classes: Mapping[str, CpuClass],
     otherwise: ClassBinding,
 ) -> ClassBinding:
-    """The rank of a guest, and the class of its dedicated CPUs (its own, or that of its QoS class).
+    """The rank of a guest, and the CPU class of its dedicated CPUs.
 
-    :param otherwise: for guests of a class that is not configured.
+    The CPU class is the guest's own setting, or that of its QoS class.
+
+    :param otherwise: the result for guests of a QoS class that is not configured.
     """
     bound = bindings.get(settings.qos_class, otherwise)
     own = classes.get(settings.cpu_class)
@@ -167,7 +175,11 @@ def bind_guest(
 
 
 def decide_files(power: CpuPower, claims: Sequence[CpuClassClaim]) -> CpuClassPlan:
-    """The wanted content of a host's files for these claims."""
+    """The wanted content of a host's files for these claims.
+
+    :param power: the frequency domains and idle states of the host.
+    :param claims: the strongest first.
+    """
     maker = _PlanBuilder()
     for domain in power.frequency_domains:
         if (claim := _winning_claim(claims, domain.cpus)) is not None:
@@ -196,7 +208,7 @@ def _winning_claim(claims: Sequence[CpuClassClaim], cpus: frozenset[int]) -> Cpu
 
 
 class _PlanBuilder:
-    """Collects the parts of a plan."""
+    """Collects the parts of a :class:`CpuClassPlan`."""
 
     def __init__(self) -> None:
         self._settings: dict[str, FileSetting] = {}
@@ -206,7 +218,7 @@ class _PlanBuilder:
         self._parked: set[int] = set()
 
     def build_plan(self) -> CpuClassPlan:
-        """The plan of all that was noted."""
+        """The plan of all parts that were noted."""
         return CpuClassPlan(
             self._settings,
             frozenset(self._frozen),
@@ -221,24 +233,30 @@ class _PlanBuilder:
         )
 
     def note_missing(self, cpu_class: CpuClass, reason: str, cpus: Iterable[int]) -> None:
-        """Note a setting of a class that some CPUs cannot have."""
+        """Note that some CPUs cannot have a setting of their class."""
         self._missing[cpu_class.name][f"[{CPU_CLASS}{cpu_class.name}] {reason}"].update(cpus)
 
     def decide_files(
         self, folder: str, cpus: frozenset[int], claim: CpuClassClaim, texts: Iterable[tuple[str, str]]
     ) -> None:
-        """Note the wanted content of the files of a folder."""
+        """Note the wanted content of the files in a folder.
+
+        :param cpus: the CPUs that the files concern.
+        :param claim: the claim that decides.
+        :param texts: pairs of a file name and its content.
+        """
         if claim.frozen:
             self._frozen.add(folder)
         elif claim.cpu_class is not None:
             for name, text in texts:
                 self._settings[f"{folder}/{name}"] = FileSetting(text, cpus, claim.cpu_class.name)
-            # Folders of uncore frequencies hold many cores' CPUs, and do not say which class these work by.
+            # A folder of uncore frequencies concerns the CPUs of many cores, and does not decide the class of
+            # these CPUs.
             if folder.rpartition("/")[2].startswith("policy"):
                 self._classes[claim.cpu_class.name] |= cpus
 
     def frequency_texts(self, domain: FrequencyDomain, claim: CpuClassClaim) -> Iterator[tuple[str, str]]:
-        """Names and texts of the files of a frequency domain."""
+        """The names of the files of a frequency domain, with the content that the claim asks for."""
         wanted = claim.cpu_class
         if wanted is None:
             return
@@ -257,19 +275,19 @@ class _PlanBuilder:
             elif governor == "performance" != preference and domain.driver in _ONE_PREFERENCE:
                 self.note_missing(
                     wanted,
-                    f"{text}: {domain.driver} takes none but performance with that governor",
+                    f"{text}: {domain.driver} accepts only performance with that governor",
                     domain.cpus,
                 )
             else:
                 yield cpu_power.PREFERENCE, preference
-        # fmt: skip keeps the pairs of names and bounds on one line each.
+        # fmt: skip keeps the pairs of file names and of bounds on one line each.
         yield from self._bound_texts(
             wanted, domain, domain.base_khz, ("", wanted.min_frequency, wanted.max_frequency),
             (cpu_power.MIN_FREQUENCY, cpu_power.MAX_FREQUENCY),
         )  # fmt: skip
 
     def uncore_texts(self, domain: UncoreDomain, wanted: CpuClass | None) -> Iterator[tuple[str, str]]:
-        """Names and texts of the files of an uncore domain: frequencies of caches and interconnect."""
+        """File names and contents for an uncore domain: the frequencies of caches and interconnect."""
         if wanted is not None:
             yield from self._bound_texts(
                 wanted, domain, None, ("uncore_", wanted.min_uncore, wanted.max_uncore),
@@ -277,7 +295,10 @@ class _PlanBuilder:
             )  # fmt: skip
 
     def disable_states(self, cpu: int, claim: CpuClassClaim, states: Mapping[str, str]) -> None:
-        """Note the files that disable idle states of a CPU."""
+        """Note the files that disable idle states of a CPU.
+
+        :param states: the folder of each idle state of the CPU, by its name, the shallowest first.
+        """
         if claim.frozen:
             self._frozen.update(states.values())
         elif claim.cpu_class is not None:
@@ -290,20 +311,21 @@ class _PlanBuilder:
                     there = ", ".join(states) or "none"
                     self.note_missing(wanted, f"disabled_c_states = {state}: this kernel has {there}", [cpu])
             if claim.parked and wanted.park is ParkMode.C_STATE:
-                # A CPU with one state left enters it whatever the kernel expects of the length of the sleep.
+                # With only one idle state left, a CPU enters it whenever it is idle, however short a sleep
+                # the kernel expects.
                 deep = [state for state in states if state not in wanted.disabled_c_states]
                 if len(deep) < _MIN_STATES:
                     self.note_missing(
                         wanted, f"park = c-state: the kernel has {', '.join(states) or 'none'} here", [cpu]
                     )
                 # A higher number is a deeper state (kernel: admin-guide/pm/cpuidle.rst), so the last one is
-                # the deepest.
+                # kept.
                 for state in deep[:-1]:
                     path = f"{states[state]}/{cpu_power.DISABLE}"
                     self._settings[path] = FileSetting("1", frozenset({cpu}), wanted.name)
 
     def park_cpu(self, cpu: int, claim: CpuClassClaim) -> None:
-        """Note a CPU to park; if parking takes CPUs offline, also note the file that does this."""
+        """Note a CPU to park. If parking takes CPUs offline, also note the file for that."""
         if claim.parked:
             self._parked.add(cpu)
             if claim.frozen:
@@ -313,7 +335,7 @@ class _PlanBuilder:
                 self._settings[online_file(cpu)] = FileSetting(OFF, frozenset({cpu}), wanted.name)
 
     def without_frequency(self, cpu: int, wanted: CpuClass) -> None:
-        """Note a CPU without cpufreq, as in most virtual machines."""
+        """Note a CPU without cpufreq, as in most virtual machines, and the settings that it cannot have."""
         self._classes[wanted.name].add(cpu)
         if wanted.governor or wanted.energy_preference or wanted.min_frequency or wanted.max_frequency:
             self.note_missing(wanted, "governor, frequencies: this kernel has no cpufreq", [cpu])
@@ -326,7 +348,12 @@ class _PlanBuilder:
         bounds: tuple[str, Bound, Bound],
         files: tuple[str, str],
     ) -> Iterator[tuple[str, str]]:
-        """Texts of the lowest and the highest frequency, within the range of the domain."""
+        """File names and contents for the lowest and the highest frequency, within the domain's range.
+
+        :param base_khz: the base frequency in kHz; None: not known.
+        :param bounds: the prefix of the option names, and the wanted lowest and highest frequency.
+        :param files: the names of the files for the lowest and the highest frequency.
+        """
         prefix, *pair = bounds
         known = {
             NamedFrequency.MIN: domain.min_khz,
@@ -340,11 +367,14 @@ class _PlanBuilder:
             if bound is not None and khz is None:
                 self.note_missing(wanted, f"{text}: this kernel does not report that frequency", domain.cpus)
             elif khz is not None and domain.min_khz is not None and domain.max_khz is not None:
-                # The kernel clamps silently; the note tells the operator which value is in force.
+                # The kernel would restrict the value without an error; the note shows the operator the value
+                # in effect.
                 within = min(max(khz, domain.min_khz), domain.max_khz)
                 if within != khz:
                     self.note_missing(
-                        wanted, f"{text}: it is {within} kHz, as the CPUs cannot do that", domain.cpus
+                        wanted,
+                        f"{text}: it is {within} kHz, because the CPUs have no such frequency",
+                        domain.cpus,
                     )
                 khz = within
             found.append(khz)
@@ -357,12 +387,12 @@ class _PlanBuilder:
 
 
 def online_file(cpu: int) -> str:
-    """The path, below the root, of the file that takes a CPU offline."""
+    """The path, below the root, of the file that takes a CPU offline and brings it online."""
     return f"{CPU_FOLDER}/cpu{cpu}/online"
 
 
 def parked_offline(former: FormerValues) -> frozenset[int]:
-    """The CPUs that the agent took offline, known by the saved values of their files."""
+    """The CPUs that the agent took offline: those with a saved value of their file ``online``."""
     found = (ONLINE_FILE.fullmatch(path) for path in former.values)
     return frozenset(int(match[1]) for match in found if match is not None)
 

@@ -1,8 +1,8 @@
-"""Controller ``emulator``: threads that run no guest CPU leave dedicated CPUs.
+"""Controller ``emulator``: moves threads that run no guest CPU away from dedicated CPUs.
 
 The controller is for hosts where another program pins guests. The controller acts only with ``[isolation]
-emulator = move``, and only on threads for which the definition of their domain has pins. The threads get
-these pins back.
+emulator = move``, and only on threads for which the definition of their domain has pins. A release gives
+these threads the pins of the definition back.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ NO_PIN: Final = (
 
 @dataclass(frozen=True, slots=True)
 class EmulatorSettings:
-    """The configuration.
+    """The configuration of controller ``emulator``.
 
-    :ivar moves: whether threads are moved.
+    :ivar moves: whether threads are moved (``[isolation] emulator``).
+    :ivar cpus: the CPUs that moved threads may get.
     """
 
     moves: bool = False
@@ -49,7 +50,7 @@ STAYING_EMULATORS: Final = EmulatorSettings()
 
 
 class EmulatorController(GuestController):
-    """Moves emulator threads, workers of vhost and helpers from dedicated CPUs to shared ones."""
+    """Moves emulator threads, vhost workers and helpers from dedicated CPUs to shared ones."""
 
     name = "emulator"
 
@@ -57,12 +58,13 @@ class EmulatorController(GuestController):
         self._driver = driver
         self._settings = settings
         self._held: CpuSet = frozenset()
-        #: Threads that stayed, with their dedicated CPUs, by guest: they are not tried again.
+        #: By guest, the threads that the kernel did not move, with the dedicated CPUs on which they stay.
+        #: They are not tried again.
         self._left: dict[str, Mapping[int, CpuSet]] = {}
         self.refused: Mapping[str, Sequence[str]] = {}
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Note the CPUs that guests hold, and the threads that stay on them."""
+        """Note the CPUs that guests hold, and the threads that cannot be moved away from them."""
         self._held = frozenset[int]().union(
             *(target.assignment.held_cpus for target in targets if target.assignment is not None)
         )
@@ -84,7 +86,7 @@ class EmulatorController(GuestController):
                 yield target.guest.uuid, (f"{tell_misplaced(misplaced)}; {NO_PIN}",)
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """The threads on dedicated CPUs; None if there are none, or if they cannot move."""
+        """The threads on dedicated CPUs, in words; None if there are none, or if they cannot be moved."""
         return tell_misplaced(self._find_movable(target)) or None
 
     def apply(self, target: GuestTarget) -> bool:
@@ -101,11 +103,11 @@ class EmulatorController(GuestController):
         return bool(moved)
 
     def describe_change(self, target: GuestTarget, difference: str) -> str:
-        """The threads, and the CPUs that they would get."""
+        """The threads on dedicated CPUs, and the CPUs that they would get."""
         return f"{difference} -> {cpuset.format(self._choose_cpus(target))}"
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """The pins of threads that differ from those in the definition of their domain."""
+        """The guests with threads that have other pins than the definition of their domain."""
 
         def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
             moved = self._driver.moved_emulator(guest, online)
@@ -123,7 +125,10 @@ class EmulatorController(GuestController):
         return find_misplaced(threads, target.assignment, self._held)
 
     def _find_movable(self, target: GuestTarget) -> dict[int, CpuSet]:
-        """The misplaced threads, except those that did not move before or for which no CPU is free."""
+        """The dedicated CPUs on which a movable thread may run, by thread id.
+
+        Empty if no shared CPU is free for them, or if the same threads did not move before.
+        """
         if not self._settings.moves or not self._choose_cpus(target):
             return {}
         misplaced = self._find_misplaced(target)

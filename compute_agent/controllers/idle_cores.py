@@ -1,14 +1,18 @@
-"""Which idle cores are parked: decided for whole cores, by how long no guest has used them. Pure functions.
+"""The idle cores to park: whole cores that no guest has used for a while. Pure functions.
 
-Nouns: a CPU is *used* while a guest holds it, floats on it or is about to start on it. A core is *parked*
-when none of its CPUs has been used for a while; the core stays parked until one of its CPUs is used.
+Nouns:
 
-With cores ``2-3``, ``4-5`` and ``6-7``, CPU 4 used, and 60 seconds to wait, the cores ``2-3`` and ``6-7`` are
-parked after 60 seconds. A guest on CPU 6 wakes the core ``6-7``.
+- A CPU is *used* while a guest holds it, floats on it or is about to start on it.
+- A core is *parked* when none of its CPUs has been used for a while. The core stays parked until one of its
+  CPUs is used.
 
-Always: no CPU of a used core is parked; no core with a CPU outside :attr:`ParkingRules.cpus` is. Where CPUs
-go offline, CPU 0 stays online, and so does one core of each L3 cache and NUMA node. The kernel drops the
-resctrl masks of a cache, and the CPUs near a node's memory, with the last online CPU of that domain.
+A worked example: the cores are ``2-3``, ``4-5`` and ``6-7``, CPU 4 is used, and the wait is 60 seconds. After
+60 seconds the cores ``2-3`` and ``6-7`` are parked. A guest on CPU 6 wakes the core ``6-7``.
+
+Invariants: no CPU of a used core is parked, and no core with a CPU outside :attr:`ParkingRules.cpus`. Where
+parking takes CPUs offline, CPU 0 stays online, and so does one core of each L3 cache and NUMA node. With the
+last online CPU of such a domain the kernel would drop the resctrl masks of the cache, and the CPUs near the
+node's memory.
 """
 
 from __future__ import annotations
@@ -26,10 +30,12 @@ NO_CPUS: CpuSet = frozenset()
 class ParkingRules:
     """How idle cores are parked.
 
-    :ivar after: seconds without use until a core is parked.
+    :ivar mode: the way of parking: offline, deep idle state or slow governor.
+    :ivar after: the seconds without use after which a core is parked.
+    :ivar topology: the cores, caches and NUMA nodes of the host.
     :ivar cpus: the CPUs that may be parked.
     :ivar unknown: offline dedicated CPUs of unknown cores. The controller brings them online, because the
-        kernel shows the siblings of an online CPU only.
+        kernel shows the siblings of online CPUs only.
     """
 
     mode: ParkMode
@@ -41,16 +47,22 @@ class ParkingRules:
 
 @dataclass(slots=True)
 class IdleTimes:
-    """The start of each CPU's idle time, in monotonic seconds."""
+    """The time since which each CPU is idle.
+
+    :ivar since: the start of each CPU's idle time in monotonic seconds; used CPUs have no entry.
+    """
 
     since: dict[int, float] = field(default_factory=dict)
 
     def note_used(self, cpus: CpuSet, used: CpuSet, now: float) -> Mapping[int, float]:
         """Note which CPUs are used now.
 
-        :return: the start of the idle time of each other CPU, in monotonic seconds.
+        :param cpus: all CPUs that may be parked.
+        :param used: the CPUs that guests use.
+        :param now: the present time in monotonic seconds.
+        :return: the start of the idle time of each unused CPU, in monotonic seconds.
         """
-        # A used CPU loses its entry, so that it waits from zero after its last use.
+        # A used CPU loses its entry, so that its idle time starts from zero after its last use.
         self.since = {cpu: self.since.get(cpu, now) for cpu in cpus - used}
         return self.since
 
@@ -58,9 +70,12 @@ class IdleTimes:
 def choose_parked(
     rules: ParkingRules, used: CpuSet, parked: CpuSet, since: Mapping[int, float], now: float
 ) -> CpuSet:
-    """The CPUs to be parked.
+    """The CPUs to park.
 
-    :param parked: the CPUs that are parked already, which do not wait again.
+    :param used: the CPUs that guests use.
+    :param parked: the CPUs that are parked already, which need not wait again.
+    :param since: the start of the idle time by CPU, in monotonic seconds.
+    :param now: the present time in monotonic seconds.
     """
     cores = [
         core.cpus
@@ -73,19 +88,20 @@ def choose_parked(
         )
     ]
     if rules.mode is ParkMode.OFFLINE:
-        # Most kernels refuse to take CPU 0 offline, or have no file for it.
+        # CPU 0 stays online: most kernels refuse to take it offline, or have no file for it.
         cores = _spare_domains(rules.topology, [cpus for cpus in cores if 0 not in cpus])
     return NO_CPUS.union(*cores)
 
 
 def _spare_domains(topology: HostTopology, cores: Iterable[CpuSet]) -> list[CpuSet]:
-    """The cores, without the first one of each cache or node that would go offline as a whole."""
+    """The cores, except those that keep an L3 cache or a NUMA node from going offline as a whole."""
     domains = [cache.cpus for cache in topology.l3_domains]
-    # A node of memory alone has no CPU that could stay online.
+    # A NUMA node that has only memory has no CPU to keep online.
     domains += [node.cpus for node in topology.numa_nodes if node.cpus]
     found: list[CpuSet] = []
     gone: CpuSet = NO_CPUS
-    # From the last core on, so that the first ones stay: the same ones whatever was parked before.
+    # From the last core to the first, so that the first core of a domain stays online, whatever was parked
+    # before.
     for cpus in sorted(cores, key=min, reverse=True):
         if all(cpus.isdisjoint(domain) or domain - gone - cpus for domain in domains):
             found.append(cpus)

@@ -1,7 +1,7 @@
-"""Controller ``isolation``: interrupts and the kernel's own work keep off the CPUs of guests that ask for it.
+"""Controller ``isolation``: keeps interrupts and kernel work off the CPUs of guests that ask for it.
 
-:mod:`compute_agent.isolation` decides and writes; this controller turns guests into its demand, and its
-answers into sentences.
+:mod:`compute_agent.isolation` decides and writes. The controller passes the CPUs that guests hold to that
+package, and turns its answers into sentences.
 """
 
 from __future__ import annotations
@@ -42,9 +42,12 @@ _NONE_HELD = "isolation = {} is for dedicated CPUs, and the guest holds none"
 
 @dataclass(frozen=True, slots=True)
 class IsolationSettings:
-    """The configuration: levels by class of guests, the dedicated CPUs, and the CPUs of NUMA nodes.
+    """The configuration of controller ``isolation``.
 
-    :ivar realtime: classes of guests with a realtime priority.
+    :ivar levels: the isolation level of each class of guests that sets one.
+    :ivar dedicated: the dedicated CPUs of the host.
+    :ivar nodes: the CPUs of each NUMA node.
+    :ivar realtime: the names of the classes of guests with a realtime priority.
     """
 
     levels: Mapping[str, IsolationLevel] = field(default_factory=dict)
@@ -53,7 +56,7 @@ class IsolationSettings:
     realtime: frozenset[str] = frozenset()
 
     def level_of(self, settings: GuestSettings) -> IsolationLevel:
-        """The level of a guest: its own, or that of its class."""
+        """The isolation level of a guest: its own setting, or the level of its class."""
         found = settings.isolation or self.levels.get(settings.qos_class, IsolationLevel.UNSET)
         return found or IsolationLevel.SHARED
 
@@ -62,7 +65,10 @@ NO_ISOLATION = IsolationSettings()
 
 
 class IsolationController(KernelController):
-    """Keeps masks of interrupts and of the kernel's work off quiet CPUs, all of the host together."""
+    """Keeps the CPU masks of interrupts and of the kernel's work off quiet CPUs, for the whole host.
+
+    A CPU is quiet if it is dedicated to a guest with a level that asks for it.
+    """
 
     name = "isolation"
     acts_early = False
@@ -77,7 +83,13 @@ class IsolationController(KernelController):
         ownership: MaskOwnership | None = None,
         own_threads: OwnThreads | None = None,
     ) -> None:
-        """``count_drift`` is called for each mask that another program has changed."""
+        """Isolate the CPUs of guests.
+
+        :param reader: reads the masks of the host.
+        :param store: keeps the original masks, durably.
+        :param count_drift: called for each mask that another program has changed.
+        :param own_threads: the agent's own threads, which also keep off quiet CPUs.
+        """
         self._driver = driver
         self._settings = settings
         self._isolator = HostIsolator(reader, store, count_drift, ownership)
@@ -87,18 +99,18 @@ class IsolationController(KernelController):
         self.refused: Mapping[str, Sequence[str]] = {}
 
     def level_of(self, settings: GuestSettings) -> IsolationLevel:
-        """The level of a guest by its settings and its class."""
+        """The isolation level of a guest with these settings."""
         return self._settings.level_of(settings)
 
     @property
     def status(self) -> IsolationStatus:
-        """The quiet CPUs, and the work that stays on them, at the last sync()."""
+        """The quiet CPUs, and the work that could not be moved off them, at the last sync()."""
         return self._isolator.status
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Correct all masks that differ.
+        """Correct all masks that differ from what guests ask for.
 
-        :raises OSError: originals cannot be kept; nothing is written then.
+        :raises OSError: the original masks cannot be saved; nothing is written then.
         """
         self._demand = self._make_demand(targets)
         self._realtime = self._realtime_cpus(targets)
@@ -113,7 +125,7 @@ class IsolationController(KernelController):
 
     def _bring_about(self, demand: IsolationDemand) -> None:
         status = self._isolator.bring_about(demand)
-        # After control groups, which mostly do it.
+        # Control groups usually keep the agent's threads off quiet CPUs already, so this comes after them.
         self._move_own_threads()
         self.refused = {
             guest.uuid: sentences
@@ -128,7 +140,7 @@ class IsolationController(KernelController):
         }
 
     def _move_own_threads(self) -> None:
-        # Behind a busy realtime guest on its CPU the agent would never run.
+        # On the CPU of a busy realtime guest, a thread of the agent would never run.
         if self._isolator.acts_here:
             self._own_threads.keep_off(self.status.quiet | self._realtime)
 
@@ -141,11 +153,14 @@ class IsolationController(KernelController):
         return frozenset().union(*held)
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """Return None: sync() has compared all masks, and repaired them."""
+        """Always None: sync() has compared all masks, and corrected them."""
         return None
 
     def apply(self, target: GuestTarget) -> bool:
-        """Make the CPUs of a guest partitions, once its pins are set. Masks belong to no guest alone."""
+        """Make the CPUs of a guest a cpuset partition, after the guest is pinned.
+
+        Masks are left to sync().
+        """
         if not (realtime := self._realtime_cpus([target])) <= self._realtime:
             self._realtime |= realtime
             self._move_own_threads()
@@ -161,7 +176,7 @@ class IsolationController(KernelController):
     def plan_changes(
         self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
     ) -> Iterator[PlannedChange]:
-        """Changes that sync() would make, masks with the same change together."""
+        """The changes that sync() would make. Masks with the same change are one row."""
         together: dict[str, list[str]] = defaultdict(list)
         demand = self._make_demand(targets)
         for write in self._isolator.plan_changes(demand):
@@ -175,7 +190,7 @@ class IsolationController(KernelController):
             yield PlannedChange(self.name, named_few(subjects, 1), change)
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """All written masks, as one item."""
+        """All masks that the agent wrote, as one item."""
         try:
             changed = self._count_changes()
         except OSError as error:
@@ -188,10 +203,10 @@ class IsolationController(KernelController):
             yield ReleaseItem("isolation", "host", detail, self._give_back)
 
     def _give_back(self) -> None:
-        """Write all originals back.
+        """Write all original masks back.
 
-        :raises DriverError: the kernel does not take all of them.
-        :raises OSError:
+        :raises DriverError: the kernel refuses a mask.
+        :raises OSError: the saved masks cannot be read or written.
         """
         status = self._isolator.bring_about(IsolationDemand())
         if left := self._count_changes():
@@ -207,7 +222,8 @@ class IsolationController(KernelController):
     def _make_demand(self, targets: Sequence[GuestTarget]) -> IsolationDemand:
         preserved = {target.guest.uuid for target in targets if target.guest.settings.preserve}
         guests = tuple(self._demand_of(target, preserved) for target in targets)
-        # A lost guest may run on: its CPUs stay quiet until it is known what became of it.
+        # A lost guest may still run, so CPUs that were quiet stay quiet until the guest is known to have
+        # ended.
         kept = self._isolator.kept_originals.quiet if self._driver.lost_guests() else frozenset()
         return IsolationDemand(guests, self._settings.dedicated, self._settings.nodes, kept)
 
@@ -215,7 +231,8 @@ class IsolationController(KernelController):
         guest, assignment = target.guest, target.assignment
         group = guest.cgroup.rpartition(f"/{CONTROL_GROUPS}/")[2].strip("/")
         if assignment is None:
-            # The groups of the host's processes are those without any guest.
+            # The group of an unplaced guest must be known, so that it is not taken for a group of the host's
+            # processes.
             return HeldCpus(guest.uuid, frozenset(), pid=guest.pid, group=group)
         held = assignment.held_cpus if guest.uuid not in preserved else frozenset()
         level = self._settings.level_of(guest.settings)
@@ -231,32 +248,32 @@ class IsolationController(KernelController):
 
 
 def isolation_status(controllers: Iterable[KernelController]) -> IsolationStatus:
-    """The status of the controller among these; an empty one without it."""
+    """The status of controller ``isolation`` among these; an empty one if there is none."""
     found = find_controller(controllers, IsolationController)
     return IsolationStatus() if found is None else found.status
 
 
 def isolation_level(controllers: Iterable[KernelController], settings: GuestSettings) -> IsolationLevel:
-    """The level of a guest by the controller among these; ``shared`` without it."""
+    """The isolation level of a guest by controller ``isolation`` among these; ``shared`` if there is none."""
     found = find_controller(controllers, IsolationController)
     return IsolationLevel.SHARED if found is None else found.level_of(settings)
 
 
 def count_isolation(registry: CollectorRegistry, controllers: ControllersInForce) -> None:
-    """Register the gauges of quiet CPUs, and of masks that touch them and cannot move."""
+    """Register the gauges of quiet CPUs, partitions, refusing irqbalance instances, and stuck masks."""
     Gauge(
         "compute_agent_quiet_cpus",
-        "Dedicated CPUs that interrupts and the kernel's own work keep off, as their guests ask for.",
+        "Dedicated CPUs without interrupts and other work of the kernel, as their guests request.",
         registry=registry,
     ).set_function(lambda: len(isolation_status(controllers.controllers).quiet))
     Gauge(
         "compute_agent_alone_cpus",
-        "Dedicated CPUs in cpuset partitions, as their guests ask for with the level `alone`.",
+        "Dedicated CPUs in cpuset partitions, as their guests request with the level `alone`.",
         registry=registry,
     ).set_function(lambda: len(isolation_status(controllers.controllers).alone))
     Gauge(
         "compute_agent_refusing_balancers",
-        "Instances of irqbalance that do not keep off quiet CPUs; `compute-agent status` says why.",
+        "Instances of irqbalance that may move interrupts to quiet CPUs; `compute-agent status` says why.",
         registry=registry,
     ).set_function(lambda: len(isolation_status(controllers.controllers).balancers))
     Gauge(

@@ -1,24 +1,24 @@
-"""Controllers ``memory`` and ``memory_limit``: where the memory of a guest comes from, and how much it gets.
+"""Controllers ``memory`` and ``memory_limit``: the NUMA nodes of a guest's memory, and its limits.
 
 Controller ``memory`` binds the memory of a guest to the NUMA nodes of the providers of its ``MEMORY_MB``. The
-rule also holds for guests that float over CPUs of other nodes, and for nodes without CPUs. An allocation of a
-flat tree names no node. Guests with dedicated CPUs then get memory of the nodes of these CPUs, and others get
-memory of any node. Huge pages that a guest has taken stay where they are: their node is chosen when the guest
-starts.
+CPUs of the guest do not matter: it may float over CPUs of other nodes, and a node may have no CPUs. In a flat
+tree the allocation names no node. There guests with dedicated CPUs get memory of the nodes of these CPUs, and
+other guests get memory of any node. Huge pages that a guest has already taken stay where they are: the kernel
+chooses their node when the guest starts.
 
-Controller ``memory_limit`` sets how much memory a guest gets, and which guests give way when it runs out.
-
-``memory.max`` of a process guest is its ``MEMORY_MB`` plus ``[compute] memory_overhead``. The class of the
-guest gives the other limits, in percent of what the guest holds:
+Controller ``memory_limit`` limits how much memory a guest gets, and decides which guests give way when memory
+runs out. ``memory.max`` of a process guest is its ``MEMORY_MB`` plus ``[compute] memory_overhead``. The class
+of the guest gives the other limits, in percent of the memory that the guest holds:
 
 - ``memory.high``: above it the kernel slows the guest down and reclaims its memory.
-- ``memory.low``: up to it the kernel reclaims from other groups first.
+- ``memory.low``: below it the kernel reclaims memory of other groups first.
 - ``oom_score_adj``: how early the kernel kills the guest when no memory can be reclaimed.
 
-Where huge pages are offered, a process guest gets as many of each size as it holds (``hugetlb.*.max``).
+Where huge pages are offered, a process guest may use as many of each size as it holds (``hugetlb.*.max``).
 
-The kernel would kill a guest for a limit below its current use, so such a limit waits until the guest uses
-less, and the status shows that. Limits that another program has set stay; the drivers know the agent's own.
+The kernel would kill a guest for a limit below its current use. So such a limit waits until the guest uses
+less, and the status shows it meanwhile. Limits that another program has set stay; the drivers know which
+limits are the agent's.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from compute_agent.model.resource import HUGE_PAGES, MEMORY, RECLAIMED_MEMORY, M
 
 
 class MemoryController(GuestController):
-    """Binds memory through the driver. The memory of a guest without an assignment stays as it is."""
+    """Binds the memory of guests through the driver. A guest without an assignment keeps its binding."""
 
     name = "memory"
 
@@ -60,8 +60,8 @@ class MemoryController(GuestController):
         """Bind the memory of guests.
 
         :param memory_types: the type of memory of each NUMA node of the host.
-        :param binds_all: False: another program pins guests, and only memory of guests with a memory type is
-            bound.
+        :param binds_all: whether the agent binds the memory of all guests. If another program pins guests,
+            the agent binds only the memory of guests that ask for a memory type.
         """
         self._driver = driver
         self._binds_all = binds_all
@@ -69,7 +69,7 @@ class MemoryController(GuestController):
         self.refused: Mapping[str, Sequence[str]] = {}
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Note the guests that do not get the requested type of memory."""
+        """Note the guests that do not get the type of memory that they ask for."""
         found = {target.guest.uuid: self._type_refusal(target) for target in targets}
         self.refused = {uuid: (reason,) for uuid, reason in found.items() if reason}
 
@@ -80,15 +80,18 @@ class MemoryController(GuestController):
         others = {node for node in place.mems if self._memory_types.get(node) is not wanted}
         if place.mems and not others:
             return ""
-        gets = f"it asks for memory of type {wanted}, and gets that of NUMA nodes {_nodes_text(place.mems)}"
+        gets = f"it asks for memory of type {wanted}, but gets memory of NUMA nodes {_nodes_text(place.mems)}"
         if wanted not in self._memory_types.values():
             return f"{gets}: this host has none of that type"
         if not self._binds_all:
-            return f"{gets}, to which its definition binds it: remove hw:numa_nodes from its flavor"
-        return f"{gets}: let it hold MEMORY_MB of a provider with the trait {memory_trait(wanted)}"
+            return f"{gets}, because its definition binds it to them: remove hw:numa_nodes from its flavor"
+        return f"{gets}: allocate its MEMORY_MB from a provider with the trait {memory_trait(wanted)}"
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """The nodes of the guest's memory if they differ from the wanted ones; None if they agree."""
+        """The NUMA nodes of the guest's memory if they differ from the wanted ones, in words.
+
+        None if they agree.
+        """
         if target.assignment is None or not self._is_bound(target):
             return None
         has = self._driver.memory_nodes(target.guest, target.assignment.mems)
@@ -97,7 +100,7 @@ class MemoryController(GuestController):
         return f"memory from NUMA nodes {_nodes_text(has)} in place of {_nodes_text(target.assignment.mems)}"
 
     def apply(self, target: GuestTarget) -> bool:
-        """Bind memory, or lift its binding; return whether anything had to be changed."""
+        """Bind the guest's memory, or lift its binding; return whether a setting was written."""
         if target.assignment is None or not self._is_bound(target):
             return False
         return self._driver.bind_memory(target.guest, target.assignment.mems)
@@ -107,12 +110,15 @@ class MemoryController(GuestController):
         if self._binds_all:
             return True
         place, wanted = target.assignment, target.guest.settings.memory_type
-        # A host without the kind leaves the guest where the other program has it.
+        # If the host has no memory of the type, the guest stays where the other program bound it.
         nodes = frozenset[int]() if place is None else place.mems
         return bool(nodes) and all(self._memory_types.get(node) is wanted for node in nodes)
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """The binding of each guest's memory to NUMA nodes; none where another program binds it."""
+        """The guests with memory that the agent bound to NUMA nodes.
+
+        The result is empty where another program binds memory.
+        """
         if not self._binds_all:
             return iter(())
 
@@ -133,15 +139,15 @@ def _nodes_text(nodes: frozenset[int]) -> str:
 
 _MIB: Final = 1 << 20
 
-# Memory limits of a new group. Without huge pages the agent's own limits of them are lifted.
+# The values of a new group. An empty tuple for huge pages lifts the agent's own limits on them.
 _NO_LIMITS: Final = MemoryLimits(UNLIMITED, UNLIMITED, 0, 0, ())
 
 PageLimits = tuple[tuple[int, int], ...]
-"""Sizes of huge pages in KiB, each with the bytes that a guest may have in such pages."""
+"""Pairs of a huge page size in KiB and the bytes that a guest may use in pages of that size."""
 
 
 class MemoryLimitController(GuestController):
-    """Sets limits and protection of memory through the driver."""
+    """Sets limits and protection of guests' memory through the driver."""
 
     name = "memory_limit"
 
@@ -152,11 +158,12 @@ class MemoryLimitController(GuestController):
         overhead_mb: int,
         limits_pages: bool = False,
     ) -> None:
-        """Limit memory by the classes of guests.
+        """Limit the memory of guests by their classes.
 
-        :param classes: the shares of memory by name of the class.
-        :param overhead_mb: MiB that a guest may use beyond its allocation.
-        :param limits_pages: whether huge pages are offered, and so limited to what each guest holds.
+        :param classes: the percentages of memory of each class, by its name.
+        :param overhead_mb: the MiB that a guest may use beyond its allocation.
+        :param limits_pages: whether huge pages are offered. A guest is then limited to the huge pages that it
+            holds.
         """
         self._limits_pages = limits_pages
         self._driver = driver
@@ -165,9 +172,9 @@ class MemoryLimitController(GuestController):
         self.refused: Mapping[str, Sequence[str]] = {}
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Note which guests use more than they may have.
+        """Note the guests that use more memory than they may.
 
-        Guests above their limit are reported and not killed.
+        Such guests are reported and not killed.
         """
         found = {target.guest.uuid: tuple(self._limit_refusals(target)) for target in targets}
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
@@ -178,32 +185,33 @@ class MemoryLimitController(GuestController):
             if used := self._used_beyond(target, limits):
                 maximum = limits.maximum or 0
                 yield (
-                    f"it uses {used // _MIB} MiB, and may have {maximum // _MIB}: its memory.max is not set"
-                    " until it uses less, as it would be killed; let it hold more MEMORY_MB, or stop it"
+                    f"it uses {used // _MIB} MiB, but may use only {maximum // _MIB}: the agent sets"
+                    " memory.max once it uses less, because the kernel would kill it now; allocate more"
+                    " MEMORY_MB, or stop it"
                 )
             pages = self._driver.huge_page_use(target.guest) if limits.huge_pages else {}
         except GuestGoneError:
-            # A guest that has ended lacks nothing.
+            # A guest that has ended misses nothing.
             return
         for size, amount in limits.huge_pages or ():
             if pages.get(size, 0) > amount:
                 kib = size * 1024
                 yield (
-                    f"it uses {pages[size] // kib} huge pages of {size} KiB, and may have {amount // kib}: it"
-                    f" gets no more, and is held to that once it uses less; let it hold more"
-                    f" {HUGE_PAGES[size]}, or stop it"
+                    f"it uses {pages[size] // kib} huge pages of {size} KiB, but may use only"
+                    f" {amount // kib}: it gets no more pages, and the limit applies once it uses fewer;"
+                    f" allocate more {HUGE_PAGES[size]}, or stop it"
                 )
 
     def _used_beyond(self, target: GuestTarget, limits: MemoryLimits) -> int:
-        """The bytes that a guest uses, if they are more than its limit would be; else 0."""
+        """The bytes that a guest uses, if these are more than its limit; else 0."""
         if limits.maximum is None or limits.maximum == UNLIMITED:
             return 0
         used = self._driver.memory_use(target.guest) or 0
         return used if used > limits.maximum else 0
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """The current limits where they differ from the wanted ones; None if they agree."""
-        # The usual case first: it saves reading how much memory the guest uses.
+        """The present limits if they differ from the wanted ones, in words; None if they agree."""
+        # The full limits are compared first: they usually agree, and then the memory in use need not be read.
         if self._driver.memory_limits(target.guest, self._target_limits(target)) is None:
             return None
         wanted = self._wanted_limits(target)
@@ -211,11 +219,11 @@ class MemoryLimitController(GuestController):
         return None if has is None else f"memory {_limit_text(has)} in place of {_limit_text(wanted)}"
 
     def apply(self, target: GuestTarget) -> bool:
-        """Set the differing limits; return whether any differed."""
+        """Set the memory limits that differ; return whether any differed."""
         return self._driver.limit_memory(target.guest, self._wanted_limits(target))
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """Limits and protection of memory that the agent has written."""
+        """The guests with limits or protection of memory that the agent has written."""
 
         def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
             has = self._driver.memory_limits(guest, _NO_LIMITS)
@@ -228,10 +236,12 @@ class MemoryLimitController(GuestController):
     def _wanted_limits(self, target: GuestTarget) -> MemoryLimits:
         limits = self._target_limits(target)
         if self._used_beyond(target, limits):
-            # A write of memory.max below the current use makes the kernel reclaim, and then kill, at once.
+            # When memory.max is written below the current use, the kernel reclaims memory and then kills at
+            # once.
             limits = replace(limits, maximum=None)
         if limits.huge_pages:
-            # hugetlb.*.max below the current use is refused (EBUSY), so the limit follows the use down.
+            # The kernel refuses hugetlb.*.max below the current use (EBUSY), so the limit follows the use
+            # down.
             used = self._driver.huge_page_use(target.guest)
             pages = ((size, max(amount, used.get(size, 0))) for size, amount in limits.huge_pages)
             limits = replace(limits, huge_pages=tuple(pages))
@@ -241,13 +251,13 @@ class MemoryLimitController(GuestController):
         if target.allocation is None:
             return MemoryLimits()
         share = self._classes.get(target.guest.settings.qos_class, MemoryShare())
-        # An empty tuple lifts the limits that an earlier configuration has set; None would leave them.
+        # An empty tuple lifts limits that an earlier configuration has set; None would leave them.
         pages = page_limits(target.allocation) if self._limits_pages else ()
         return memory_limits(target.allocation, share, self._overhead_mb, pages)
 
 
 def page_limits(allocation: Allocation) -> PageLimits:
-    """The bytes that a guest may have in pages of each size in KiB, from its allocation."""
+    """The bytes that a guest may use in huge pages of each size, from its allocation."""
     return tuple(
         (size, sum(amounts.get(name, 0) for amounts in allocation.values()) * size * 1024)
         for size, name in HUGE_PAGES.items()
@@ -257,10 +267,13 @@ def page_limits(allocation: Allocation) -> PageLimits:
 def memory_limits(
     allocation: Allocation, share: MemoryShare, overhead_mb: int, pages: PageLimits | None = None
 ) -> MemoryLimits:
-    """The limits of a guest that holds ``allocation``. An allocation without memory has none.
+    """The memory limits of a guest that holds ``allocation``.
+
+    Without memory in the allocation there are no limits.
 
     :param share: the percentages of the guest's class.
-    :param pages: the limits of huge pages; None: these limits stay as they are.
+    :param overhead_mb: the MiB that the guest may use beyond its allocation.
+    :param pages: the limits of huge pages; None: these limits stay unchanged.
     """
     held = sum(amounts.get(name, 0) for amounts in allocation.values() for name in (MEMORY, RECLAIMED_MEMORY))
     if not held:

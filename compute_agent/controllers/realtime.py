@@ -1,7 +1,8 @@
-"""Controller ``realtime``: guest CPUs on dedicated CPUs have a realtime schedule, where their class says so.
+"""Controller ``realtime``: gives threads of guest CPUs a realtime schedule, as the guest's class says.
 
-It acts in each sync(): a guest makes threads all the time, and new ones have the usual schedule. A thread
-that had its schedule from the agent and lost it is drift.
+Only guest CPUs on dedicated CPUs get it. The controller acts in each sync(), because a guest makes threads
+all the time, and new threads start with the usual schedule. A thread that had its schedule from the agent and
+lost it counts as drift.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ OPTION: Final = "realtime_priority"
 
 
 class RealtimeController(KernelController):
-    """Sets and lifts realtime schedules of the threads that run guest CPUs."""
+    """Sets and removes realtime schedules of the threads that run guest CPUs."""
 
     name = "realtime"
     acts_early = False
@@ -59,9 +60,11 @@ class RealtimeController(KernelController):
         schedules: KernelSchedules,
         count_drift: Callable[[], object] = lambda: None,
     ) -> None:
-        """Set the priorities of classes by name.
+        """Set the realtime priorities of guest classes.
 
-        :param store: the notes of guests with a priority, kept before their first one.
+        :param priorities: the priority of each class that has one, by its name.
+        :param store: keeps notes of the guests with a priority, written before a guest gets its first one.
+        :param schedules: the kernel's interface for schedules.
         :param count_drift: called for each thread that lost its schedule.
         """
         self._driver = driver
@@ -70,11 +73,11 @@ class RealtimeController(KernelController):
         self._schedules = schedules
         self._count_drift = count_drift
         self.refused: Mapping[str, Sequence[str]] = {}
-        #: Threads with a schedule of the agent, by guest.
+        #: The threads that got a schedule from the agent, by guest.
         self._threads: dict[str, frozenset[int]] = {}
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Set and lift the schedules of all guests."""
+        """Set and remove the realtime schedules of all guests."""
         found: dict[str, Sequence[str]] = {}
         for target in without_preserved(targets):
             try:
@@ -92,11 +95,11 @@ class RealtimeController(KernelController):
         self._store.keep_notes({uuid: note for uuid, note in notes.items() if procfs.is_alive(note.main)})
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """Return None: sync() has compared all threads, and repaired them."""
+        """Always None: sync() has compared the threads of all guests, and corrected them."""
         return None
 
     def apply(self, target: GuestTarget) -> bool:
-        """Set the schedules of a guest, once its pins are set; return whether any changed."""
+        """Set the schedules of a guest after it was pinned; return whether any changed."""
         if target.guest.settings.preserve:
             return False
         has_changed, reasons = self._bring_about(target)
@@ -120,7 +123,7 @@ class RealtimeController(KernelController):
                 yield PlannedChange(self.name, str(target.guest), change)
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """The schedules of the agent, by guest."""
+        """The guests with schedules that the agent set."""
 
         def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
             if lifted := self._plan_lifting(guest):
@@ -130,9 +133,9 @@ class RealtimeController(KernelController):
         return items_by_guest(guests, self.name, of_guest)
 
     def _give_back(self, guest: Guest) -> None:
-        """Lift the schedules of a guest.
+        """Give the threads of a guest the usual schedule again.
 
-        :raises OSError: the kernel refuses it, or the note cannot be dropped.
+        :raises OSError: the kernel refuses, or the note cannot be removed.
         """
         for tid, schedule in self._plan_lifting(guest).items():
             self._write(tid, schedule)
@@ -140,19 +143,21 @@ class RealtimeController(KernelController):
             self._drop_note(guest)
 
     def _plan_lifting(self, guest: Guest) -> dict[int, ThreadSchedule]:
-        """The threads of a guest with a schedule of the agent, each with the usual one.
+        """The usual schedule for each thread of a guest that has a schedule of the agent, by thread id.
 
-        :raises GuestGoneError:
+        :raises GuestGoneError: the guest has ended.
         """
         if not self._is_noted(guest):
             return {}
         return decide_schedules(self._read_schedules(guest), (), USUAL, noted=True)
 
     def _bring_about(self, target: GuestTarget) -> tuple[bool, Sequence[str]]:
-        """Set what differs; whether anything did, and what the guest does not get.
+        """Set the schedules of a guest that differ from the wanted ones.
 
-        :raises GuestGoneError:
-        :raises OSError: the note cannot be kept; nothing is set then.
+        :return: whether any differed, and sentences about what the guest does not get.
+
+        :raises GuestGoneError: the guest has ended.
+        :raises OSError: the note cannot be written; no schedule is changed then.
         """
         guest = target.guest
         priority, noted = self._priority_of(guest), self._is_noted(guest)
@@ -181,9 +186,9 @@ class RealtimeController(KernelController):
         return bool(done), reasons
 
     def _set_strangers_back(self, guest: Guest, done: Mapping[int, ThreadSchedule]) -> None:
-        """Lift schedules of threads of other processes, which got the id of a thread that has ended.
+        """Undo a schedule that another process got, because its thread has the id of an ended guest thread.
 
-        :raises OSError: the kernel refuses it.
+        :raises OSError: the kernel refuses.
         """
         present: frozenset[int] = frozenset()
         with contextlib.suppress(GuestGoneError):
@@ -194,17 +199,17 @@ class RealtimeController(KernelController):
                 self._write(tid, USUAL)
 
     def _is_noted(self, guest: Guest) -> bool:
-        """Whether this run of a guest may have priorities of the agent."""
+        """Whether this run of a guest may have priorities of the agent, by the agent's note."""
         notes = self._store.kept_notes
-        # Mostly no guest has a note, and each look at a process costs reads of /proc.
+        # Mostly no guest has a note, and an identification of a process costs reads of /proc.
         main = procfs.identify_process(guest.pid) if guest.uuid in notes else None
         return main is not None and note_of(notes, guest.uuid, main) is not None
 
     def _keep_note(self, guest: Guest, priority: int | None) -> None:
-        """Note a guest.
+        """Note that a guest has realtime priorities of the agent.
 
-        :raises GuestGoneError:
-        :raises OSError:
+        :raises GuestGoneError: the guest has ended.
+        :raises OSError: the note cannot be written.
         """
         main = procfs.identify_process(guest.pid)
         if main is None:
@@ -218,15 +223,15 @@ class RealtimeController(KernelController):
         LOG.info("Guest %s has no realtime priority of the agent any more", guest)
 
     def _write(self, tid: int, schedule: ThreadSchedule) -> ThreadSchedule:
-        # A thread that has ended needs none.
+        # A thread that has ended needs no schedule.
         with contextlib.suppress(ProcessLookupError):
             self._schedules.write(tid, schedule)
         return schedule
 
     def _plan_guest(self, target: GuestTarget) -> tuple[dict[int, ThreadSchedule], tuple[str, ...]]:
-        """The threads that need another schedule, and what the guest does not get.
+        """The threads that need another schedule, and sentences about what the guest does not get.
 
-        :raises GuestGoneError:
+        :raises GuestGoneError: the guest has ended.
         """
         guest, place = target.guest, target.assignment
         present, noted = self._read_schedules(guest), self._is_noted(guest)
@@ -238,18 +243,19 @@ class RealtimeController(KernelController):
         has_others = bool(self._driver.thread_ids(guest) - present.keys())
         chosen, reason = choose_threads(threads, place, has_others)
         has_names = bool(self._driver.vcpu_affinity(guest))
-        # A process may bind its threads to other CPUs.
+        # A process may itself bind its threads to CPUs that it does not hold. Only a cpuset prevents that.
         if chosen and not has_names and not _is_bound(guest, place.held_cpus):
             chosen, reason = frozenset(), NOT_BOUND
-        # Threads that cannot be told apart may be several on a CPU.
+        # Where threads have no names, several of them may run on one CPU, so they get a schedule with time
+        # slices.
         schedule = realtime_schedule(priority, in_turn=not has_names)
         changes = decide_schedules(present, chosen, schedule, noted)
         return changes, (f"{OPTION}: {reason}",) if reason else ()
 
     def _read_schedules(self, guest: Guest) -> dict[int, ThreadSchedule]:
-        """The schedules of the threads that run guest CPUs.
+        """The schedules of the threads that run guest CPUs, by thread id.
 
-        :raises GuestGoneError:
+        :raises GuestGoneError: the guest has ended.
         """
         found = {tid: self._schedules.read(tid) for tid in self._driver.vcpu_threads(guest)}
         return {tid: one for tid, one in found.items() if one is not None}
@@ -259,7 +265,7 @@ class RealtimeController(KernelController):
 
 
 def _is_bound(guest: Guest, cpus: CpuSet) -> bool:
-    """Whether the kernel keeps all threads of a guest on some of these CPUs, whatever they ask for."""
+    """Whether the guest's cpuset keeps all its threads on these CPUs, whatever affinity they ask for."""
     allowed = GuestCgroup(Path(guest.cgroup)).allowed_cpus() if guest.cgroup else None
     return bool(allowed and allowed <= cpus)
 

@@ -1,7 +1,8 @@
 """Controller ``resctrl``: the cache ways and the memory bandwidth of guests.
 
-cache_demands() translates allocations, annotations and limits to the terms of the resctrl library. The
-library decides, and the controller makes the kernel follow.
+cache_demands() translates allocations, annotations and temporary limits of guests into the terms of
+:mod:`compute_agent.resctrl`. That package decides on groups and their schemata, and the controller writes
+them.
 """
 
 from __future__ import annotations
@@ -50,13 +51,16 @@ from compute_agent.resctrl.share_spec import BadShareError, ShareSpec
 _WAYS: Final = ("LLC", STOCK_NAMES["LLC"])
 _BANDWIDTH: Final = ("MBA", STOCK_NAMES["MBA"])
 
-# Each sync() asks for every guest, and an annotation of a guest rarely changes.
+# Each sync() parses the annotation of each guest, which rarely changes.
 _parse_annotation = functools.lru_cache(maxsize=1024)(parse_annotation)
 
 
 @dataclass(frozen=True, slots=True)
 class CacheDemands:
-    """The demands of all guests, and sentences, by guest, about parts that cannot be understood."""
+    """The demands of all guests on cache and bandwidth.
+
+    :ivar faults: by guest uuid, sentences about parts of a demand that cannot be understood.
+    """
 
     cache_demands: tuple[GuestDemand, ...] = ()
     faults: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -65,14 +69,19 @@ class CacheDemands:
 def cache_demands(
     targets: Iterable[GuestTarget], zones: Sequence[ProviderNode], host: ResctrlLayout, present: ResctrlGroups
 ) -> CacheDemands:
-    """The demands of guests. A guest without a known allocation keeps the ways of its group."""
-    # A zone of several L3 caches does not tell which of them its amounts are of.
+    """The demands of guests. A guest without a known allocation demands what its group has now.
+
+    :param zones: the providers of this host that allocations name.
+    :param host: the layout of resctrl on this host.
+    :param present: the groups that the kernel has now.
+    """
+    # The amounts at a provider with several L3 caches belong to none of them in particular.
     caches = {zone.uuid: next(iter(zone.l3_ids)) for zone in zones if len(zone.l3_ids) == 1}
     domains = {caches[zone.uuid]: zone.cpus for zone in zones if zone.uuid in caches}
     found, faults = [], {}
     for target in targets:
         demand, reasons = _guest_demand(target, caches, host, present)
-        # Another program pinned this guest, maybe off the caches that its allocation names.
+        # Another program pinned this guest, maybe to CPUs of other caches than its allocation names.
         if target.assignment is not None and target.assignment.given:
             demand = _at_its_caches(demand, target.assignment.cpus, domains)
         found.append(demand)
@@ -97,7 +106,7 @@ def _guest_demand(
     try:
         wish = _parse_annotation(settings.resctrl)
     except BadShareError as error:
-        # A bad annotation costs the guest its wish alone: its allocation still counts.
+        # A bad annotation does not affect the guest's allocation, which still counts.
         reasons.append(str(error))
     demand = GuestDemand(
         guest=uuid,
@@ -114,18 +123,21 @@ def _guest_demand(
 
 
 def _at_its_caches(demand: GuestDemand, cpus: CpuSet, domains: Mapping[int, CpuSet]) -> GuestDemand:
-    """The demand on the caches of the CPUs that a guest runs on."""
+    """The demand of a guest, moved to the caches of the CPUs on which it runs."""
     shares = {cache: len(cpus & inside) for cache, inside in domains.items() if cpus & inside}
     ways, bandwidth = at_its_caches(demand.ways, shares), at_its_caches(demand.bandwidth, shares)
     return replace(demand, ways=ways, bandwidth=bandwidth)
 
 
 def at_its_caches(amounts: Mapping[int, int], shares: Mapping[int, int]) -> dict[int, int]:
-    """The amounts by L3 cache of a guest that runs on ``shares`` CPUs of each cache.
+    """The amounts of a guest by L3 cache, moved to the caches on which it runs.
 
-    Amounts of caches that it runs on stay there. The other amounts go to a cache where the guest has none
-    yet; if there are several, to the one with most of the guest's CPUs. A guest that runs on no known cache
-    keeps its amounts unchanged.
+    Amounts of caches on which the guest runs stay there. The other amounts move together to one cache: to a
+    cache where the guest has no amount yet, and among these to the one with most of its CPUs. If the guest
+    runs on no known cache, its amounts stay unchanged.
+
+    :param amounts: the amounts of the allocation by cache.
+    :param shares: the number of the guest's CPUs by cache, without caches where it has no CPU.
     """
     found = {cache: amount for cache, amount in amounts.items() if cache in shares or not shares}
     if elsewhere := sum(amounts.values()) - sum(found.values()):
@@ -137,21 +149,31 @@ def at_its_caches(amounts: Mapping[int, int], shares: Mapping[int, int]) -> dict
 def _cache_amounts(
     allocation: Allocation, names: Sequence[str], caches: Mapping[str, int], reasons: list[str]
 ) -> dict[int, int]:
-    """The amounts of a resource class by L3 cache id."""
+    """The amounts of a resource class in an allocation, by L3 cache id.
+
+    :param names: the names of the resource class, of which one is used.
+    :param caches: the L3 cache of each provider.
+    :param reasons: gets a sentence for each amount at a provider without an L3 cache.
+    """
     found: dict[int, int] = {}
     for provider, resources in allocation.items():
         amount = sum(resources.get(name, 0) for name in names)
         if amount and provider in caches:
             found[caches[provider]] = found.get(caches[provider], 0) + amount
         elif amount:
-            reasons.append(f"{amount} {names[0]} of provider {provider}, which stands for no L3 cache")
+            reasons.append(
+                f"{amount} {names[0]} of provider {provider}, which is not the provider of an L3 cache"
+            )
     return found
 
 
 def _kept_amounts(
     uuid: str, host: ResctrlLayout, present: ResctrlGroups
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """The ways and the bandwidth that the guest's own group has in the kernel, if there is one."""
+    """The ways and the bandwidth (percent) of the guest's own group in the kernel, by L3 cache id.
+
+    Both mappings are empty if the guest has no group of its own.
+    """
     group = present.groups.get(host.guest_group(uuid))
     if group is None:
         return {}, {}
@@ -159,21 +181,21 @@ def _kept_amounts(
     ways, bandwidth = {}, {}
     for cache in platform.cache_ids:
         mask = cache_mask(platform, group.schemata, cache)
-        # Ways that the default group may fill as well are not the guest's own.
+        # Ways that the default group may fill, too, are not the guest's own.
         if mask and not mask & cache_mask(platform, present.default_group.schemata, cache):
             ways[cache] = len(mask)
         domain = platform.mb_domain(cache)
         value = None if domain is None else group.schemata.get_value("MB", domain)
         if engine is not None and domain is not None and value is not None:
             percent = engine.decode_value(domain, value)
-            # 100 % is the kernel's value for a group without a limit.
+            # The kernel shows 100 % for a group without a limit.
             if percent < 100:
                 bandwidth[cache] = percent
     return ways, bandwidth
 
 
 def _control_limits(limits: Mapping[ThrottleControl, float], lever: str) -> dict[int, int]:
-    """The limits of one lever by L3 cache id, in whole percents or ways."""
+    """The temporary limits of one lever by L3 cache id, in percent or ways."""
     return {int(knob.domain): int(limit) for knob, limit in limits.items() if knob.lever == lever}
 
 
@@ -182,18 +204,22 @@ LOG = logging.getLogger(__name__)
 _GROUPS_KIND: Final = "cache and bandwidth"
 
 ATTEMPTS: Final = 4
-"""Attempts to plan groups when the kernel has no room for one. After the last the next sync() tries again."""
+"""Maximum number of attempts to plan groups in one sync() if the kernel refuses to make a group. The next
+sync() tries again.
+"""
 
-# Errors of mkdir(2) without room. EBUSY: all free RMIDs wait until their data has left the cache.
+# Errors of mkdir(2) when no more groups fit. EBUSY: all free RMIDs wait until their data has left the cache.
 _FULL: Final = (errno.ENOSPC, errno.EBUSY)
 
 
 @dataclass(frozen=True, slots=True)
 class _RoundOutcome:
-    """The outcome of one round of planning and writing.
+    """The outcome of planning and writing groups in one sync().
 
-    :ivar held_up: the error of each group that is not as resolved.
-    :ivar complete: whether the kernel has everything as first resolved.
+    :ivar resolution: the groups that the demands lead to, and the group of each guest.
+    :ivar plan_changes: the changes that were planned in the last attempt.
+    :ivar held_up: by group, the error that keeps it from its wanted state.
+    :ivar complete: whether the kernel has all groups as they were first resolved.
     """
 
     resolution: GroupResolution
@@ -203,7 +229,7 @@ class _RoundOutcome:
 
     @property
     def refused_by_name(self) -> dict[str, tuple[str, ...]]:
-        """The errors as reasons, by the names of groups and by the uuids of the guests in them."""
+        """The errors as reasons, by the name of the group and by the uuid of each guest in it."""
         found: dict[str, tuple[str, ...]] = {
             name: (str(error),) for name, error in self.held_up.items() if name != DEFAULT_GROUP
         }
@@ -214,7 +240,7 @@ class _RoundOutcome:
 
 
 class ResctrlController(KernelController):
-    """Keeps the groups of one mount, and the threads of guests in them.
+    """Keeps the groups of one resctrl mount, and the threads of guests in them.
 
     All state is in the kernel. The copy in memory saves work when nothing has changed, and shows whether
     another program changed a group.
@@ -231,35 +257,44 @@ class ResctrlController(KernelController):
         classes: Mapping[str, ShareSpec],
         recorder: EventRecorder | None = None,
     ) -> None:
-        """:param classes: the shares of the QoS classes."""
+        """Handle the groups of one mount.
+
+        :param control: the resctrl mount.
+        :param classes: the shares of the QoS classes, by name.
+        :param recorder: records changes of shares as events.
+        """
         self._recorder = recorder or EventRecorder()
         self._driver = driver
         self.control = control
         self.classes = classes
         self._wanted: CacheDemands | None = None
-        # What the last complete sync() was asked for and left behind; None: the next one has to run.
+        # The demands and the groups after the last complete sync(); None: the next sync() must not be
+        # skipped.
         self._synced: tuple[CacheDemands, ResctrlGroups] | None = None
         self._repaired: frozenset[str] = frozenset()
-        # The group that each guest's threads were moved to. None: the next sync() that succeeds moves them.
+        # The group that the threads of each guest were moved to; None: the next sync() that succeeds moves
+        # them.
         self._placed: dict[str, str | None] = {}
-        # Threads by group since the last sync(), because many guests ask for the same few groups.
+        # The threads of groups as read since the last sync(), because many guests are in the same few groups.
         self._tasks: dict[str, frozenset[int]] = {}
-        # Groups that guests may share, in which one of them cannot be limited alone.
+        # Groups that guests may share, so that one guest alone cannot be limited in them.
         self._common: frozenset[str] = frozenset()
         self._lacking: frozenset[str] = frozenset()
         self._warned: frozenset[str] = frozenset()
         self.membership: Mapping[str, str] = {}
-        """The group of each guest at the last sync()."""
+        """The group of each guest at the last sync(), by uuid."""
         self.class_groups: Mapping[str, str] | None = None
-        """The group of each class at the last sync(); None before the first."""
+        """The group of each class at the last sync(); None before the first one."""
         self.refused: Mapping[str, Sequence[str]] = {}
-        """Reasons why guests (by uuid) and classes (by the names of their groups) do not get all."""
+        """Reasons why guests (by uuid) and classes (by the name of their group) do not get all that they
+        should.
+        """
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Bring the groups of classes and guests into line, and remove those of guests that left.
+        """Make and change the groups of classes and guests, and remove the groups of guests that left.
 
-        :raises OSError: the kernel failed; everything else is in effect.
-        :raises DriverError: a group is held up; everything else is in effect.
+        :raises OSError: the kernel returned an error; all other changes are in effect.
+        :raises DriverError: a group could not be made or changed; all other changes are in effect.
         """
         targets = without_preserved(targets)
         self._tasks.clear()
@@ -271,13 +306,15 @@ class ResctrlController(KernelController):
         wanted = cache_demands(targets, zones, host, present)
         if self._synced == (wanted, present):
             return
-        # Cleared first: if this round fails half way, the next one must not take it for done.
+        # If this sync() fails half way, the next one must not be skipped. So the note of the last sync is
+        # cleared before the writes.
         self._synced = None
         outcome = self._carry_out(wanted.cache_demands, present)
         resolution, plan = outcome.resolution, outcome.plan_changes
-        # The same demands as last time, and still steps to take: another program changed these groups.
+        # The demands are the same as last time, yet there are steps to take: another program changed these
+        # groups.
         if wanted == self._wanted:
-            # A group to be removed is one of a guest that has left, which is not drift.
+            # A group that is removed belongs to a guest that left, which is no drift.
             self._repaired = frozenset(step.group for step in plan.steps if not isinstance(step, RemoveGroup))
         self._wanted = wanted
         self.membership = resolution.membership
@@ -287,10 +324,11 @@ class ResctrlController(KernelController):
         self._lacking = frozenset(resolution.refused)
         self._warn_once(plan)
         self._record_changes(plan, outcome.held_up)
-        # Before the state counts as synced: if a thread cannot be moved, the next sync() has to run.
+        # Done before the state counts as complete: if a thread cannot be moved, the next sync() must not be
+        # skipped.
         self._move_all(targets)
         if outcome.complete:
-            # Read again after writes, since the kernel rounds bandwidths to its steps.
+            # Read again after writes, because the kernel rounds bandwidths to its steps.
             self._synced = (wanted, self._read_present() if plan.steps else present)
         if outcome.held_up:
             raise DriverError("; ".join(map(str, outcome.held_up.values())))
@@ -300,8 +338,8 @@ class ResctrlController(KernelController):
     ) -> Iterator[PlannedChange]:
         """The changes that sync() would make to groups.
 
-        :raises OSError:
-        :raises DriverError:
+        :raises OSError: the groups cannot be read.
+        :raises DriverError: the content of a group cannot be understood.
         """
         present = self._read_present()
         host = self.control.build_layout(present)
@@ -312,7 +350,10 @@ class ResctrlController(KernelController):
             yield PlannedChange(self.name, _shown_group(step.group), change)
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """Monitoring groups, then all other groups as one item: the default group gets their ways."""
+        """The agent's monitoring groups, each as one item, and all its other groups as one item.
+
+        The default group gets the cache ways of removed groups.
+        """
         try:
             yield from self._release_groups()
         except (BadSchemataError, OSError) as error:
@@ -326,7 +367,7 @@ class ResctrlController(KernelController):
                 path = monitoring_group(DEFAULT_GROUP, name)
                 yield ReleaseItem("monitoring", name, "", partial(groups.remove_group, control.files, path))
         host = control.build_layout(present)
-        # A resolution without guests and classes gives the default group all but foreign groups' ways.
+        # Without guests and classes, the default group gets all ways except those of other programs' groups.
         steps = make_plan(host, present, resolve_groups(host, {}, (), present)).steps
         if steps:
             ours = ", ".join(sorted(name for name in present.groups if control.is_ours(name)))
@@ -335,12 +376,15 @@ class ResctrlController(KernelController):
             yield ReleaseItem(_GROUPS_KIND, ours or "default group", detail, give_back)
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """The change that another program made to the guest's group or to its threads; None without one."""
+        """A change that another program made to the guest's group or its threads, in words.
+
+        None if there is none.
+        """
         group = self.membership.get(target.guest.uuid)
         if group is None:
-            return None  # The sync() before failed, and the next one decides.
+            return None  # The last sync() failed before it chose a group, and the next one does.
         if group in self._repaired:
-            return f"its resctrl group {_shown_group(group)} had been changed"
+            return f"its resctrl group {_shown_group(group)} was changed by another program"
         outside = self._threads_outside(target.guest, group)
         if not outside:
             return None
@@ -351,15 +395,16 @@ class ResctrlController(KernelController):
     def apply(self, target: GuestTarget) -> bool:
         """Move the guest's threads into its group until no new thread appears; return whether any moved.
 
-        :raises DriverError: the guest should be throttled, and has no group of its own.
+        :raises DriverError: the guest is to be throttled, and has no group of its own.
         """
         guest = target.guest
         group = self.membership.get(guest.uuid)
         if group is None:
-            self._placed[guest.uuid] = None  # The next sync() that succeeds moves it.
+            self._placed[guest.uuid] = None  # The next sync() that succeeds moves the guest.
             return False
         moved = self._move_guest(guest, group)
-        # A limit on a group that others share would hold these down, too, so it is not in effect at all.
+        # A limit on a group that other guests share would also slow these down, so the limit does not take
+        # effect at all.
         limited = any(knob.lever in (CACHE_WAYS, MEMORY_BANDWIDTH) for knob in target.limits)
         if limited and guest.uuid in self._lacking and group in self._common:
             raise DriverError(f"guest {guest} cannot be limited: {'; '.join(self.refused[guest.uuid])}")
@@ -372,10 +417,15 @@ class ResctrlController(KernelController):
             raise DriverError(f"resctrl cannot be understood: {error}") from error
 
     def _carry_out(self, wanted: Iterable[GuestDemand], present: ResctrlGroups) -> _RoundOutcome:
-        """Resolve the demands and write the groups. A guest without a possible group gets the next rule."""
+        """Plan and write the groups for these demands.
+
+        If the kernel refuses to make a group, the plan is made and written again.
+
+        A guest without a group of its own gets the group that the next rule of the resolution gives.
+        """
         control, max_groups = self.control, None
         barred: dict[str, str] = {}
-        # Each attempt plans with what the last one learnt: how many groups fit, and which cannot be made.
+        # Each attempt uses what the last one showed: how many groups fit, and which groups cannot be made.
         for attempt in range(ATTEMPTS):
             host = control.build_layout(present)
             resolution = resolve_groups(host, self.classes, wanted, present, max_groups, barred)
@@ -393,7 +443,7 @@ class ResctrlController(KernelController):
                     LOG.warning(
                         "The kernel has no room for a resctrl group; its guests use a shared one: %s", error
                     )
-                    # The kernel has just shown that one more than these does not fit.
+                    # The kernel has just shown that not one more group than these fits.
                     max_groups = len(present.groups)
                 else:
                     LOG.warning("A resctrl group cannot be made; its guests use another one: %s", error)
@@ -401,7 +451,7 @@ class ResctrlController(KernelController):
         return _RoundOutcome(resolution, plan, held_up, not held_up and not barred and max_groups is None)
 
     def _record_changes(self, plan: GroupPlan, held_up: Mapping[str, ResctrlError]) -> None:
-        """Record changed caches and bandwidths of classes."""
+        """Record events for changed cache ways and bandwidths of classes."""
         for step in plan.steps:
             if isinstance(step, RemoveGroup) or step.group not in self._common:
                 continue
@@ -421,7 +471,10 @@ class ResctrlController(KernelController):
             )
 
     def _move_all(self, targets: Iterable[GuestTarget]) -> None:
-        """Move the guests with a new group. Raises the first error after trying all."""
+        """Move the threads of all guests that have a new group.
+
+        The first error is raised after all were tried.
+        """
         guests = {target.guest.uuid: target.guest for target in targets}
         self._placed = {uuid: group for uuid, group in self._placed.items() if uuid in guests}
         failure: Exception | None = None
@@ -439,31 +492,32 @@ class ResctrlController(KernelController):
             raise failure
 
     def _move_guest(self, guest: Guest, group: str) -> bool:
-        # A function, since threads are read until no new one appears.
+        # This is a function, because threads are listed again until no new one appears.
         moved = groups.move_tasks(self.control.files, group, lambda: self._driver.thread_ids(guest))
         self._placed[guest.uuid] = group
         if moved:
-            # Moved threads left the lists of their old groups as well.
+            # The moved threads left other groups, so the cached lists of these groups are outdated, too.
             self._tasks.clear()
         return moved > 0
 
     def _threads_outside(self, guest: Guest, group: str) -> frozenset[int]:
-        """The threads of a guest that are not in its group."""
+        """The ids of the guest's threads that are not in ``group``."""
         files = self.control.files
         if group not in self._tasks:
             self._tasks[group] = groups.read_tasks(files, group)
         outside = self._driver.thread_ids(guest) - self._tasks[group]
         if outside:
-            # These threads may be younger than the list, or have ended: both lists are read again.
+            # These threads may be younger than the cached list, or may have ended, so both lists are read
+            # again.
             self._tasks[group] = groups.read_tasks(files, group)
             outside = (outside & self._driver.thread_ids(guest)) - self._tasks[group]
         return outside
 
     def _warn_once(self, plan: GroupPlan) -> None:
-        """Log the conflicts and refusals of classes that were not logged at the last sync()."""
+        """Log conflicts with foreign groups and refusals of classes that are new since the last sync()."""
         texts = {
-            f"resctrl group {printable_text(one.foreign)}, which is not ours, can fill ways of L3 cache"
-            f" {one.cache} that belong to {one.group} alone"
+            f"resctrl group {printable_text(one.foreign)} of another program can fill ways of L3 cache"
+            f" {one.cache} that only {one.group} may fill"
             for one in plan.conflicts
         }
         texts |= {
@@ -478,9 +532,10 @@ class ResctrlController(KernelController):
 
 
 def _give_back_groups(control: ResctrlHandle, steps: Sequence[PlanStep]) -> None:
-    """Carry out the steps that give ways and bandwidth back.
+    """Carry out the steps that give cache ways and bandwidth back to the default group.
 
-    :raises ResctrlError: of the first group that the kernel does not release; the others are released.
+    :raises ResctrlError: the error of the first group that the kernel does not release. All other groups are
+        released.
     """
     for error in apply.apply_plan(control.files, steps, control.codec).values():
         raise error

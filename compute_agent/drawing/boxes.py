@@ -1,4 +1,4 @@
-"""The topology as nested boxes, without positions, and the roles of CPUs."""
+"""The topology of a host as nested boxes without positions, and the roles of CPUs."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from compute_agent.model.cpuset import CpuSets
 
 
 class CpuRole(StrEnum):
-    """The role of a CPU."""
+    """The use of a CPU: the agent's sets of CPUs that contain it."""
 
     DEDICATED = "dedicated"
     SHARED = "shared"
     BOTH = "dedicated or shared"
-    """The CPU is in both sets, as with the legacy ``vcpu_pin_set``."""
+    """The CPU is in both sets, as with Nova's legacy option ``vcpu_pin_set``."""
     HOST = "host"
-    """The CPU is in no set: no guest runs there."""
+    """The CPU is in neither set, so no guest runs on it."""
 
 
 def cpus_by_role(cpus: frozenset[int], sets: CpuSets) -> Mapping[CpuRole, frozenset[int]]:
-    """CPUs by their role, in the order of :class:`CpuRole`, without empty roles."""
+    """CPUs by their role, in the order of :class:`CpuRole`, without roles that no CPU has."""
     found = {
         CpuRole.DEDICATED: cpus & sets.dedicated - sets.shared,
         CpuRole.SHARED: cpus & sets.shared - sets.dedicated,
@@ -36,15 +36,20 @@ def cpus_by_role(cpus: frozenset[int], sets: CpuSets) -> Mapping[CpuRole, frozen
 
 
 HOST, PACKAGE, DIE, NUMA, L3, CORE = range(6)
-"""Kinds of boxes. Among boxes with the same CPUs, the earlier kind is the outer one."""
+"""Kinds of boxes, from the outermost to the innermost. Among boxes with the same CPUs, the lower number is
+outside.
+"""
 
 _KINDS: Final = {"performance": "P", "efficiency": "E", "low-power": "LP"}
 
 
 @dataclass(slots=True)
 class CpuBox:
-    """A box with a line of text for each thing that it stands for. Things with the same CPUs share a box.
+    """A rectangle for a part of the topology, such as a NUMA node. Parts with the same CPUs share one box.
 
+    :ivar kind: one of :data:`HOST` to :data:`CORE`.
+    :ivar lines: the texts in the box, one for each part that it stands for.
+    :ivar children: the boxes inside this box.
     :ivar devices: a line for each PCI device that is nearest to these CPUs.
     """
 
@@ -56,22 +61,26 @@ class CpuBox:
 
     @property
     def all_lines(self) -> list[str]:
-        """All lines of the box."""
+        """The lines of the parts and of the devices."""
         return [*self.lines, *self.devices]
 
 
 DeviceLines = Mapping[int | None, Sequence[str]]
-"""Lines on PCI devices by their NUMA node; None for those without one."""
+"""Lines of text about PCI devices, by NUMA node. The key None has devices without a node."""
 
 NO_DEVICES: Final[DeviceLines] = MappingProxyType({})
 
 
 def nest_boxes(topology: HostTopology, devices: DeviceLines = NO_DEVICES) -> tuple[CpuBox, list[str]]:
-    """The box of the host, and a line for each thing that crosses others and so has no box."""
+    """Nest the parts of a topology by their CPUs.
+
+    Returns the box of the host, and a line for each part that overlaps another part only partly, and so has
+    no box. The host's own box has the devices without a node, or with a node without CPUs.
+    """
     boxed = {node.id for node in topology.numa_nodes if node.cpus}
     others = [line for node, lines in devices.items() if node not in boxed for line in lines]
     host = CpuBox(HOST, [_host_line(topology)], topology.usable, devices=others)
-    # The largest first, so that each box finds the boxes around it.
+    # The largest boxes come first, so the boxes around a smaller one exist already.
     crossing = []
     for box in sorted(_list_boxes(topology, devices), key=lambda box: (-len(box.cpus), box.kind)):
         around = _innermost_box(host, box.cpus)
@@ -92,7 +101,7 @@ def nest_boxes(topology: HostTopology, devices: DeviceLines = NO_DEVICES) -> tup
 
 
 def format_size(kib: int) -> str:
-    """A size in the largest unit in which it is at least 1: ``46.8 GiB``, ``512 KiB``."""
+    """A size in the largest unit in which it is at least 1, such as ``46.8 GiB`` or ``512 KiB``."""
     amount, unit = float(kib), "KiB"
     for larger in ("MiB", "GiB", "TiB"):
         if amount < 1024:

@@ -1,4 +1,4 @@
-"""The topology with guests, as an SVG picture of nested boxes and as a tree of text."""
+"""The topology of a host with its guests, as an SVG picture of nested boxes and as a tree of text."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.messages import on_one_line
 
+# All lengths are in pixels.
 _CELL_WIDTH, _CELL_HEIGHT = 30, 22
 _GAP: Final = 6
 _LINE: Final = 17
 _CHARACTER: Final = 7.0
-"""An upper estimate of the mean width of a character of the 12 pixel font."""
+"""Upper estimate of the mean width of a character, in pixels, with a font of 12 pixels."""
 
-# The shape of a screen.
+# The picture gets the shape of a screen.
 _SHAPE: Final = 1.7
-"""The ratio of width to height that rows of boxes aim at."""
+"""The wanted ratio of the width to the height of a box."""
 
 _FILL: Final = {boxes.HOST: "#ffffff", boxes.PACKAGE: "#eceff1", boxes.DIE: "#e3e0ec", boxes.NUMA: "#dbe7f3",
          boxes.L3: "#f5ecd9", boxes.CORE: "#ffffff"}  # fmt: skip
@@ -42,15 +43,20 @@ _FRAME: Final = {
     CpuRole.BOTH: 'stroke="#22272b" stroke-width="1.6" stroke-dasharray="9 3"',
     CpuRole.HOST: 'stroke="#78868f"',
 }
-"""Frames by role. The frames differ by more than colour: solid, dashed, or only a grey filling."""
+"""Attributes of a CPU's frame by its role. The roles differ without colours, too: solid, dashed, or a grey
+filling.
+"""
 
 _STRIPES: Final = 4
-"""Maximum number of guests on one CPU with a stripe each; further guests have none."""
+"""Maximum number of guests on one CPU with a stripe each. Further guests have no stripe."""
 
 
 @dataclass(slots=True)
 class _PlacedBox:
-    """A box with its size, and the positions of its children relative to its own corner."""
+    """A box with its size in pixels.
+
+    :ivar children: the boxes inside, each with the x and y of its corner relative to the corner of this box.
+    """
 
     box: CpuBox
     width: float
@@ -60,7 +66,11 @@ class _PlacedBox:
 
 @dataclass(frozen=True, slots=True)
 class CpuConditions:
-    """Conditions of single CPUs: the level of isolation, and interruptions a second without the tick."""
+    """The conditions of single CPUs.
+
+    :ivar levels: the level of isolation by CPU, such as ``quiet``.
+    :ivar noise: the interruptions a second by CPU, without the scheduler tick.
+    """
 
     levels: Mapping[int, str] = field(default_factory=dict)
     noise: Mapping[int, float] = field(default_factory=dict)
@@ -71,7 +81,7 @@ class CpuConditions:
         return [*level, f"{self.noise[cpu]:.1f} interruptions a second"] if cpu in self.noise else level
 
     def by_level(self, cpus: frozenset[int]) -> dict[str, frozenset[int]]:
-        """These CPUs by level, without those that have none."""
+        """The given CPUs by their level of isolation. CPUs without a level are left out."""
         found: dict[str, set[int]] = {}
         for cpu in cpus & self.levels.keys():
             found.setdefault(self.levels[cpu], set()).add(cpu)
@@ -83,7 +93,12 @@ NO_CONDITIONS: Final = CpuConditions()
 
 @dataclass(frozen=True, slots=True)
 class _DrawingScene:
-    """The common input of all cells."""
+    """The common input of all cells (CPUs) of a picture.
+
+    :ivar role_of: the role by CPU.
+    :ivar guests: the CPUs by name of a guest.
+    :ivar colours: the colour by name of a guest.
+    """
 
     topology: HostTopology
     role_of: Mapping[int, CpuRole]
@@ -99,14 +114,16 @@ def draw_host(
     conditions: CpuConditions = NO_CONDITIONS,
     devices: DeviceLines = NO_DEVICES,
 ) -> str:
-    """An SVG document of the host.
+    """Draw a host with its guests as an SVG document.
 
-    The frame of a CPU shows its role, and its filling the guests; a CPU with several guests is striped. The
-    title of a CPU has its number, core, role, guests and conditions. A bar at its left edge grows with the
-    noise.
+    The frame of a CPU shows its role, and its filling the guests. A CPU with several guests is striped. The
+    title of a CPU has its number, core, role, guests and conditions. A bar at the left edge of a CPU grows
+    with its noise.
 
+    :param sets: the CPUs of the host for dedicated and for shared use.
     :param guests: the CPUs by name of a guest.
-    :param devices: lines on PCI devices by NUMA node.
+    :param conditions: the level of isolation and the noise of single CPUs.
+    :param devices: lines of text about PCI devices, by NUMA node.
     """
     guests = guests or {}
     colours = {name: _guest_colour(index) for index, name in enumerate(guests)}
@@ -134,7 +151,7 @@ def draw_host(
 
 
 def _place_box(box: CpuBox) -> _PlacedBox:
-    """The box with its children in rows, of a length that brings it nearest to the wanted shape."""
+    """Arrange the children of a box in rows, with the number of columns nearest to the wanted shape."""
     if box.kind == CORE:
         cells = len(box.cpus)
         columns = min(cells, 4)
@@ -207,14 +224,17 @@ def _draw_cell(cpu: int, x: float, y: float, scene: _DrawingScene) -> str:
 
 
 def _noise_height(noise: float) -> float:
-    """The height of the bar of a noisy CPU: a fifth of the cell for 1 a second, all for 10,000 and more."""
+    """The height of a CPU's noise bar: a fifth of the cell for 1 interruption a second, all of it for 10,000.
+
+    Less than 1 a second has no bar, and more than 10,000 the full height.
+    """
     if noise < 1:
         return 0.0
     return min((math.log10(noise) + 1) / 5, 1.0) * (_CELL_HEIGHT - 4)
 
 
 def _condition_lines(cpus: frozenset[int], conditions: CpuConditions) -> Iterator[str]:
-    """Lines on the levels of some CPUs, and on the noisy ones, the noisiest first."""
+    """A line for each level of isolation with its CPUs, and a line with the noisiest CPUs."""
     for level, some in conditions.by_level(cpus).items():
         yield f"{level}: {cpuset.format(some)}"
     noisy = sorted(cpus & conditions.noise.keys(), key=lambda cpu: (-conditions.noise[cpu], cpu))
@@ -227,7 +247,10 @@ def _condition_lines(cpus: frozenset[int], conditions: CpuConditions) -> Iterato
 def _draw_legend(
     entries: Sequence[tuple[str, CpuRole | None, str]], notes: Sequence[str], width: float, top: float
 ) -> tuple[list[str], float, float]:
-    """The legend in as many columns as fit, then the notes, with width and height."""
+    """Draw the legend in as many columns as fit, and the notes below.
+
+    Returns the parts, the width and the height.
+    """
     column = max((len(words) for *_, words in entries), default=0) * _CHARACTER + 3 * _GAP + _LINE
     columns = max(1, int(width // column))
     parts = []
@@ -251,8 +274,11 @@ def _draw_rectangle(
 
 
 def _guest_colour(index: int) -> str:
-    """A light colour, for dark text. Successive colours are far apart on the colour circle."""
-    # Steps of the golden ratio never come close to an earlier hue for long.
+    """A light colour for the guest with this index, readable below dark text.
+
+    Successive colours are far apart on the colour circle.
+    """
+    # Multiples of the golden ratio spread evenly over the circle of hues, for any number of guests.
     red, green, blue = colorsys.hls_to_rgb(index * 0.618034 % 1, 0.75 + 0.06 * (index // 3 % 3 - 1), 0.8)
     return f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"
 
@@ -260,13 +286,13 @@ def _guest_colour(index: int) -> str:
 _WIDTH: Final = len(CpuRole.DEDICATED)
 
 _MAX_SHARERS: Final = 12
-"""Maximum number of guests that the shared CPUs of a box name, since all guests may share them."""
+"""Maximum number of names of guests at the shared CPUs of a box, since all guests may share them."""
 
 _MAX_NOISY: Final = 8
-"""The most CPUs of a line with their noise."""
+"""Maximum number of CPUs in the line about interruptions."""
 
 _NAMES_WIDTH: Final = 70
-"""Maximum number of characters in a line of names, so that it fits a terminal."""
+"""Maximum number of characters in a line of names, which fits a terminal."""
 
 Guests = Mapping[str, frozenset[int]]
 
@@ -278,11 +304,12 @@ def tree_lines(
     conditions: CpuConditions = NO_CONDITIONS,
     devices: DeviceLines = NO_DEVICES,
 ) -> Iterator[str]:
-    """The lines of the tree.
+    """The lines of the host's tree for a terminal.
 
-    :param guests: the CPUs of each guest by its name; None where they are unknown. Then no CPU counts as
-        free.
-    :param devices: lines on PCI devices by NUMA node.
+    :param sets: the CPUs of the host for dedicated and for shared use.
+    :param guests: the CPUs by name of a guest; None if they are unknown, and no CPU counts as free.
+    :param conditions: the level of isolation and the noise of single CPUs.
+    :param devices: lines of text about PCI devices, by NUMA node.
     """
     host, crossing = boxes.nest_boxes(topology, devices)
     host.lines += _thread_rule(topology)
@@ -293,7 +320,7 @@ def tree_lines(
 
 
 def _offline_notes(topology: HostTopology) -> Iterator[str]:
-    """Lines on the CPUs that are offline: those that do not count, and those that do."""
+    """A line with the CPUs that are offline, and a line with those of them that count as present (parked)."""
     if gone := topology.offline - topology.parked:
         yield f"Offline CPUs: {cpuset.format(gone)}"
     if topology.parked:
@@ -301,7 +328,10 @@ def _offline_notes(topology: HostTopology) -> Iterator[str]:
 
 
 def _thread_rule(topology: HostTopology) -> Iterator[str]:
-    """The numbers of the threads of a core, if one rule holds for all cores with all threads online."""
+    """A line about the CPU numbers of a core's threads, such as ``threads of a core: n, n+8``.
+
+    The line is left out unless one rule holds for all cores with all threads online.
+    """
     offsets = [tuple(cpu - min(core.cpus) for cpu in sorted(core.cpus)) for core in topology.cores]
     most = max(map(len, offsets), default=1)
     if most > 1 and len(whole := {each for each in offsets if len(each) == most}) == 1:
@@ -311,7 +341,7 @@ def _thread_rule(topology: HostTopology) -> Iterator[str]:
 def _box_line(
     box: CpuBox, first: str, rest: str, topology: HostTopology, sets: CpuSets, guests: Guests | None
 ) -> Iterator[str]:
-    """The lines of a box, with ``first`` before the first line and ``rest`` before the others."""
+    """The lines of a box and the boxes inside: ``first`` before the first line, ``rest`` before others."""
     yield first + " · ".join(box.lines)
     inner = [child for child in box.children if child.kind != CORE]
     cores = frozenset(cpu for child in box.children if child.kind == CORE for cpu in child.cpus)
@@ -347,14 +377,14 @@ def _role_line(role: CpuRole, cpus: frozenset[int], topology: HostTopology, gues
 
 
 def _holder_lines(cpus: frozenset[int], sets: CpuSets, guests: Guests) -> Iterator[str]:
-    """Guests with dedicated CPUs among these."""
+    """A line for each guest with dedicated CPUs among the given CPUs."""
     for name, held in guests.items():
         if (here := held & cpus) and not held <= sets.shared:
             yield f"{on_one_line(name)}: {cpuset.format(here)}"
 
 
 def _sharer_lines(cpus: frozenset[int], sets: CpuSets, guests: Guests) -> list[str]:
-    """Lines with the names of guests on shared CPUs among these, and the number of omitted names."""
+    """Lines with the names of guests on shared CPUs among the given CPUs, and the number of omitted names."""
     names = [on_one_line(name) for name, held in guests.items() if held & cpus and held <= sets.shared]
     more = [f"{len(names) - _MAX_SHARERS} more"] if len(names) > _MAX_SHARERS else []
     return textwrap.wrap(", ".join([*names[:_MAX_SHARERS], *more]), _NAMES_WIDTH)

@@ -1,4 +1,4 @@
-"""SVG documents and texts, and charts of values over time: panels with a common time axis."""
+"""SVG documents, texts in them, and charts of values over time: panels with a common time axis."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def svg_document(
     top: float = 0,
     ink: str = INK,
 ) -> str:
-    """A document of these parts on white.
+    """An SVG document of the given elements on a white background.
 
-    :param title: the name of the picture; title and description are for screen readers, too.
-    :param left: the horizontal coordinate of the corner; ``top`` is the vertical one.
+    :param title: the name of the picture. Screen readers read title and description.
+    :param left: the x coordinate of the upper left corner; ``top`` is its y coordinate.
     :param ink: the colour of texts.
     """
     size = f'width="{width:.0f}" height="{height:.0f}"'
@@ -47,7 +47,7 @@ def svg_document(
 
 
 def text(x: float, y: float, words: str, anchor: str = "start", weight: str = "normal") -> str:
-    """Words with their start, middle or end at a point, by ``anchor``."""
+    """An SVG text. Its start, middle or end is at the point, depending on ``anchor``."""
     where = f'x="{x:.1f}" y="{y:.1f}"'
     if anchor != "start":
         where += f' text-anchor="{anchor}"'
@@ -57,28 +57,31 @@ def text(x: float, y: float, words: str, anchor: str = "start", weight: str = "n
 
 
 def escape_text(words: str) -> str:
-    """Words escaped for XML, without control characters, which XML cannot represent."""
+    """Text escaped for XML. Control characters are removed, since XML cannot represent them."""
     return escape(on_one_line(words))
 
 
 COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5a6268", "#8c564b")
-"""Colours by Okabe and Ito, which differ on white for every kind of colour vision."""
+"""Colours by Okabe and Ito, which differ on white with every kind of colour vision."""
 
 _LEFT, _RIGHT, _TOP, _GAP, _BOTTOM = 76, 170, 58, 46, 52
 _WIDTH, _HEIGHT = 960, 190
 _LABEL: Final = 15
-"""Height of a line of the legend."""
+"""Height in pixels of a line of the legend."""
 
 _STEPS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
-"""Possible seconds between two marks of the time axis, up to a day. Longer steps are whole days."""
+"""Possible seconds between two marks of the time axis, up to a day. Longer distances are whole days."""
 
 Point = tuple[float, float | None]
-"""A time in seconds since the epoch, and a value or None."""
+"""A time in seconds since the epoch, and a value; None breaks the curve."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChartCurve:
-    """A curve. ``dashed`` distinguishes curves of one colour."""
+    """A named series of values in a chart.
+
+    :ivar dashed: distinguishes curves of the same colour.
+    """
 
     name: str
     colour: str
@@ -88,17 +91,18 @@ class ChartCurve:
 
 @dataclass(frozen=True, slots=True)
 class ChartPanel:
-    """Curves with a common axis from 0. The title includes the unit."""
+    """Curves with a common vertical axis from 0. The title includes the unit of the values."""
 
     title: str
     curves: Sequence[ChartCurve]
 
 
 def draw_chart(title: str, panels: Sequence[ChartPanel], since: float, until: float, gap: float) -> str:
-    """An SVG document of curves over time, with marks in the local time zone.
+    """Draw curves over time as an SVG document, with times of the local time zone.
 
-    :param since: begin in seconds since the epoch; ``until`` is the end.
-    :param gap: seconds without values after which a curve is broken.
+    :param panels: the charts, one below the other.
+    :param since: the begin in seconds since the epoch; ``until`` is the end.
+    :param gap: the seconds without values after which a curve is broken.
     """
     height = _TOP + len(panels) * (_HEIGHT + _GAP) - _GAP + _BOTTOM
     width = _LEFT + _WIDTH + _RIGHT
@@ -120,7 +124,7 @@ class _TimeAxis:
         return _LEFT + (time - self.since) / (self.until - self.since) * _WIDTH
 
     def time_marks(self) -> Iterator[datetime]:
-        """Round times of the local zone, at most eight."""
+        """Round times of the local time zone, at most nine."""
         days = math.ceil((self.until - self.since) / 8 / 86400)
         wanted = (self.until - self.since) / 8
         step = next((step for step in _STEPS if step >= wanted), days * 86400)
@@ -148,7 +152,10 @@ class _TimeAxis:
 
 @dataclass(frozen=True, slots=True)
 class _ValueAxis:
-    """Values from 0 at the bottom of a panel to ``highest`` at its ``top``, with a line at each ``step``."""
+    """The vertical axis of a panel, from 0 at the bottom to ``highest`` at the y coordinate ``top``.
+
+    :ivar step: the distance of two horizontal lines, in the unit of the values.
+    """
 
     top: float
     step: float
@@ -156,7 +163,7 @@ class _ValueAxis:
 
     @classmethod
     def for_highest(cls, highest: float, top: float) -> _ValueAxis:
-        """The axis up to a highest value, with at most five round steps."""
+        """The axis up to a highest value, with at most five steps of a round number."""
         if highest <= 0:
             return cls(top, 1.0, 1.0)
         size = 10.0 ** math.floor(math.log10(highest / 5))
@@ -194,7 +201,7 @@ def _draw_panel(panel: ChartPanel, top: float, axis: _TimeAxis, gap: float) -> I
 
 
 def _curve_pieces(points: Sequence[Point], gap: float) -> Iterator[list[tuple[float, float]]]:
-    """The parts of a curve without a break."""
+    """The pieces of a curve between its breaks: values of None, and gaps of more than ``gap`` seconds."""
     piece: list[tuple[float, float]] = []
     for time, value in points:
         if piece and (value is None or time - piece[-1][0] > gap):
@@ -208,12 +215,12 @@ def _curve_pieces(points: Sequence[Point], gap: float) -> Iterator[list[tuple[fl
 
 def _path(piece: Sequence[tuple[float, float]], axis: _TimeAxis, scale: _ValueAxis) -> str:
     points = [f"{axis.x_of(time):.1f} {scale.y_of(value):.1f}" for time, value in _thin_points(piece, axis)]
-    # A single value is a dot: a line of length 0 with round ends.
+    # A single value is drawn as a dot: a line of length 0 with round ends.
     return f"M{'L'.join(points)}" + ("h0" if len(points) == 1 else "")
 
 
 def _thin_points(piece: Sequence[tuple[float, float]], axis: _TimeAxis) -> Iterator[tuple[float, float]]:
-    """The first, lowest, highest and last of the points that share a pixel, for each pixel."""
+    """Thin a piece of a curve: each pixel keeps its first, lowest, highest and last point."""
     for _, group in groupby(piece, key=lambda point: int(axis.x_of(point[0]))):
         points = list(group)
         if len(points) > 4:

@@ -17,7 +17,12 @@ _CPUS: Final = 18
 
 @dataclass(frozen=True, slots=True)
 class ShownUse:
-    """The use of a guest: cores, bytes of cache, and bytes of memory a second; None where it is unknown."""
+    """The measured use of a guest. None: unknown.
+
+    :ivar cpu: the cores in use.
+    :ivar cache: the bytes of L3 cache in use.
+    :ivar bandwidth: the bytes of memory traffic a second.
+    """
 
     cpu: float | None = None
     cache: int | None = None
@@ -26,10 +31,12 @@ class ShownUse:
 
 @dataclass(frozen=True, slots=True)
 class AgentSnapshot:
-    """The answers of the agent at one time, as the documents of the command line.
+    """The answers of the agent to several requests at one time, as the command line has them.
 
-    :ivar time: the time as text.
-    :ivar trouble: failed requests with their reasons; empty without failures.
+    :ivar time: the time of the answers as text.
+    :ivar groups: the resctrl groups.
+    :ivar uses: the measured use by uuid of a guest.
+    :ivar trouble: the failed requests with their reasons; empty without failures.
     """
 
     time: str
@@ -47,13 +54,13 @@ ORDERS: Final[Mapping[str, Callable[[Document, ShownUse], float]]] = {
     "bandwidth": lambda guest, use: -(use.bandwidth or 0.0),
     "name": lambda guest, use: 0.0,
 }
-"""Orders of guests. Names break ties."""
+"""The sort keys by name of an order; guests with equal keys are sorted by name."""
 
 
 def screen_lines(seen: AgentSnapshot, order: str, width: int, height: int) -> list[str]:
-    """The lines of the screen: at most ``height`` lines of at most ``width`` characters.
+    """The lines of the screen: at most ``height`` lines with at most ``width`` characters each.
 
-    :param order: one of :data:`ORDERS`.
+    :param order: the order of guests, a key of :data:`ORDERS`.
     """
     head = [*_head_lines(seen), "", *_watermark_lines(seen.watermarks)]
     rows = list(_guests(seen, order))
@@ -101,7 +108,7 @@ def _watermark_lines(rows: Sequence[Document]) -> Iterator[str]:
 
 
 def _format_amount(amount: float, unit: str) -> str:
-    """An amount of a metric in a readable unit."""
+    """An amount with a readable unit, such as ``46.8 GiB`` for bytes."""
     match unit:
         case "bytes":
             return format_size(round(amount / 1024))
@@ -114,7 +121,7 @@ def _format_amount(amount: float, unit: str) -> str:
 
 
 def _draw_bar(usage: float | None, amounts: Collection[float]) -> str:
-    """A bar that is filled up to the usage, with a mark at each line of the watermark."""
+    """A bar of text, filled up to the usage, with a mark at each threshold of the watermark."""
     whole = max([usage or 0.0, *amounts, 1e-9]) * 1.1
     filled = round((usage or 0.0) / whole * _BAR)
     cells = ["#" if at < filled else "." for at in range(_BAR)]
@@ -150,7 +157,7 @@ def _guests(seen: AgentSnapshot, order: str) -> Iterator[str]:
 
 
 def _format_ways(group: Document) -> str:
-    """The number of ways of each cache; one number where all are equal."""
+    """The number of cache ways of a group for each L3 cache, such as ``4/8``; one number if all are equal."""
     numbers = list(group["ways"].values())
     return str(numbers[0]) if len(set(numbers)) == 1 else "/".join(map(str, numbers))
 

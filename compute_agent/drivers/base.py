@@ -1,8 +1,8 @@
-"""The interface of drivers by subject, and the plain values that cross it.
+"""The interface of drivers, one protocol for each subject, and the plain values that cross it.
 
-Guests (:class:`RunningGuests`, :class:`GuestThreads`), CPUs (:class:`CpuTuning`), memory
+The subjects are guests (:class:`RunningGuests`, :class:`GuestThreads`), CPUs (:class:`CpuTuning`), memory
 (:class:`MemoryTuning`), block I/O (:class:`BlockIoTuning`) and launching (:class:`LaunchSupport`,
-:class:`StartingDriver`). A driver is all of these together, a :class:`GuestDriver`.
+:class:`StartingDriver`). A driver implements all of these protocols, as a :class:`GuestDriver`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from compute_agent.model.resource import BlockIo
 
 
 class ChangeKind(enum.StrEnum):
-    """The kind of a change. A *found* guest ran already when the driver could first look."""
+    """The kind of a :class:`GuestChange`.
+
+    ``FOUND``: the guest already ran when the driver could first see or manage it.
+    """
 
     STARTED = "started"
     FOUND = "found"
@@ -32,7 +35,8 @@ class ChangeKind(enum.StrEnum):
 class GuestChange:
     """One change of one guest, as a driver reports it.
 
-    :ivar ending: the exit status or the signal of a guest that stopped; empty where the driver does not know.
+    :ivar ending: the exit status or the signal of a guest that stopped; empty if the driver does not know it
+        or the guest has not stopped.
     """
 
     kind: ChangeKind
@@ -40,12 +44,16 @@ class GuestChange:
     ending: str = ""
 
 
-# Called from a thread of the driver, so it only queues: a slow one would hold up all later changes.
+# A driver calls the listener from its own thread. The listener must only queue the change: a slow listener
+# would delay all later changes.
 Listener = Callable[[GuestChange], None]
 
 
 class RunningGuests(Protocol):
-    """The guests of one kind: lists them, reports their changes, and stops them. For any thread."""
+    """Lists the guests of one kind, reports their changes, and stops them.
+
+    Methods may be called from any thread.
+    """
 
     name: str
 
@@ -57,15 +65,15 @@ class RunningGuests(Protocol):
     def guests(self) -> Sequence[Guest]:
         """The guests that run now.
 
-        :raises DriverError: the driver has not been able to look yet.
+        :raises DriverError: the driver has not yet been able to list its guests.
         """
         ...
 
     def lost_guests(self) -> Mapping[str, str]:
-        """The guests that may run and that the driver cannot manage: by uuid, with the reason and the remedy.
+        """Guests that may still run but that the driver cannot manage: reason and remedy, by uuid.
 
-        Lost guests are not among ``guests()``. Lost guests keep their CPUs and memory as long as they run
-        here.
+        ``guests()`` does not contain lost guests. A lost guest keeps its CPUs and memory as long as it runs
+        on this host.
         """
         ...
 
@@ -76,7 +84,7 @@ class RunningGuests(Protocol):
     def stop(self, guest: Guest, timeout: float) -> None:
         """Stop the guest: by request, and by force after ``timeout`` seconds.
 
-        An ended guest is not an error.
+        A guest that has already ended is not an error.
         """
         ...
 
@@ -85,34 +93,39 @@ class GuestThreads(Protocol):
     """The processes and threads of guests."""
 
     def process_ids(self, guest: Guest) -> Sequence[int]:
-        """The processes that count towards usage without a cgroup; the main process is first."""
+        """The processes to sum up for the CPU time and memory of a guest without a cgroup.
+
+        The main process is first.
+        """
         ...
 
     def usage_group(self, guest: Guest) -> str:
-        """The cgroup v2 folder that counts the use of the guest alone; empty if there is none."""
+        """The cgroup v2 folder with the counters of this guest and no other; empty if there is none."""
         ...
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
-        """The kernel thread ids of the guest now.
+        """The ids of all threads of the guest at this moment.
 
-        :raises GuestGoneError:
+        :raises GuestGoneError: the guest has ended.
         """
         ...
 
     def vcpu_threads(self, guest: Guest) -> frozenset[int]:
-        """The threads that run the guest's own code; all threads where they cannot be told apart.
+        """The ids of the threads that run the guest's own code.
 
-        :raises GuestGoneError:
+        All threads of the guest, if the driver cannot tell which ones run guest CPUs.
+
+        :raises GuestGoneError: the guest has ended.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CpuSettings:
-    """The CPUs of a guest's threads, as logical CPU numbers.
+    """The CPUs of a guest's threads, as logical CPU numbers of the host.
 
-    :ivar vcpu_cpus: one set for each guest CPU.
-    :ivar emulator_cpus: the CPUs of all other threads.
+    :ivar vcpu_cpus: the allowed CPUs of each guest CPU, in the order of guest CPU numbers.
+    :ivar emulator_cpus: the allowed CPUs of all threads that run no guest CPU.
     """
 
     vcpu_cpus: tuple[frozenset[int], ...]
@@ -120,20 +133,20 @@ class CpuSettings:
 
     @property
     def cpus(self) -> frozenset[int]:
-        """The CPUs of all guest CPUs together."""
+        """The CPUs that at least one guest CPU may use."""
         return frozenset().union(*self.vcpu_cpus)
 
 
 @dataclass(frozen=True, slots=True)
 class CpuLimits:
-    """The share of its CPUs that a guest gets.
+    """CPU time of a guest: its weight against other guests, and its limits, in the terms of cgroup v2.
 
-    :ivar weight: the guest's share beside others, as ``cpu.weight`` of cgroup v2: 1 to 10000, the kernel's
-        default is 100. None: unchanged.
-    :ivar quota: the most CPU time that the guest gets, in cores; None: no limit.
+    :ivar weight: ``cpu.weight``, 1 to 10000; the kernel's default is 100. None: the agent leaves the weight
+        unchanged.
+    :ivar quota: the maximum CPU time that the guest gets, in cores; None: no limit.
     :ivar idle: whether the guest runs only on CPUs that no other group of the host wants to use
-        (``cpu.idle``). The guest has no weight then.
-    :ivar burst: CPU time that the guest saves up below its quota and may use later, in cores
+        (``cpu.idle``). An idle guest has no weight.
+    :ivar burst: unused CPU time below the quota that the guest may use later above it, in cores
         (``cpu.max.burst``).
     """
 
@@ -144,160 +157,171 @@ class CpuLimits:
 
 
 class QuotaError(DriverError):
-    """A guest with at most ``quota`` cores cannot have a quota, because of ``why``."""
+    """A guest cannot be limited to ``quota`` cores; ``why`` is the reason."""
 
     def __init__(self, guest: Guest, quota: float, why: str) -> None:
         super().__init__(f"guest {guest} cannot be limited to {quota:g} cores: {why}")
 
 
 class CpuTuning(Protocol):
-    """The CPUs of guests' threads, and the share of them that guests get."""
+    """Sets and reads the pins of guests' threads, and the weight and limits of guests' CPU time."""
 
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
-        """The threads of the guest with other CPUs than ``settings`` give, with the CPUs that they have.
+        """The guest's threads that have other pins than in ``settings``, with the pins that they have.
 
-        Empty if kernel and settings agree.
+        The result has the CPUs that the kernel allows, by thread id. The result is empty if kernel and
+        settings agree.
 
-        :raises GuestGoneError:
+        :raises GuestGoneError: the guest has ended.
         """
         ...
 
     def definition_drift(self, guest: Guest, settings: CpuSettings) -> str:
-        """The difference of the definition for the next start from ``settings``, in words for the log.
+        """The difference between ``settings`` and the definition for the next start, in words for the log.
 
-        Empty if they agree, or if there is no definition.
+        Empty if they agree, or if the guest has no definition.
 
-        :raises GuestGoneError:
+        :raises GuestGoneError: the guest has ended.
         """
         ...
 
     def observed_cpus(self, guest: Guest) -> frozenset[int]:
-        """The CPUs that the kernel lets the guest's threads use, all together.
+        """The CPUs that at least one thread of the guest may use, as the kernel reports them.
 
-        :raises GuestGoneError:
+        :raises GuestGoneError: the guest has ended.
         """
         ...
 
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
-        """Pin the guest's threads by ``settings``, and read them back.
+        """Pin the guest's threads to the CPUs in ``settings``, and read the pins back.
 
-        The definition for the next start, if there is one, gets the same pins.
+        The guest's definition for its next start, if there is one, gets the same pins.
 
-        :return: how many threads changed.
-        :raises GuestGoneError:
-        :raises DriverError: the kernel refuses it.
+        :return: how many threads had other pins before.
+        :raises GuestGoneError: the guest has ended.
+        :raises DriverError: the kernel refuses the pins.
         """
         ...
 
     def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
         """The CPUs that the kernel lets the thread of each guest CPU use, by the number of the guest CPU.
 
-        Empty where these threads cannot be told from others.
+        Empty where the driver cannot tell the threads of guest CPUs from other threads.
 
-        :raises GuestGoneError:
+        :raises GuestGoneError: the guest has ended.
         """
         ...
 
     def emulator_affinity(self, guest: Guest) -> frozenset[int]:
-        """The CPUs that the kernel lets the threads use that run no guest CPU.
+        """The CPUs that at least one thread without a guest CPU may use, such as the emulator's main thread.
 
-        Empty where these threads cannot be told from others.
+        Empty where the driver cannot tell these threads from the threads of guest CPUs.
 
-        :raises GuestGoneError:
+        :raises GuestGoneError: the guest has ended.
         """
         ...
 
     def helper_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
-        """The CPUs that the kernel lets tasks use that serve the guest outside its own processes.
+        """The CPUs that the kernel allows to the guest's helpers, by thread id.
 
-        By thread id. These threads are among the misplaced threads as well.
+        Helpers are tasks outside the guest's own processes, such as swtpm or the kernel's vhost workers.
+        ``misplaced_threads`` reports helpers, too.
 
-        :raises GuestGoneError:
+        :raises GuestGoneError: the guest has ended.
         """
         ...
 
     def emulator_threads(self, guest: Guest) -> Mapping[int, frozenset[int]]:
-        """The CPUs of each thread that runs no guest CPU, with those of helper_affinity(), by thread id.
+        """The CPUs that the kernel allows to threads without a guest CPU and to helpers, by thread id.
 
-        Own threads are left out where they cannot be told from those of guest CPUs.
+        Helpers are those of ``helper_affinity``. The guest's own threads are missing where the driver cannot
+        tell them from threads of guest CPUs.
 
-        :raises GuestGoneError:
+        :raises GuestGoneError: the guest has ended.
         """
         ...
 
     def move_emulator(self, guest: Guest, threads: Collection[int], cpus: frozenset[int]) -> int:
-        """Move some of emulator_threads() to these CPUs, as far as restore_emulator() can undo it.
+        """Move some of the threads from ``emulator_threads`` to these CPUs.
 
-        :return: how many threads changed.
-        :raises GuestGoneError:
+        Threads stay where they are if ``restore_emulator`` could not move them back.
+
+        :param threads: the thread ids to move.
+        :return: how many threads changed their CPUs.
+        :raises GuestGoneError: the guest has ended.
         :raises DriverError: the pins cannot be set now.
         """
         ...
 
     def moved_emulator(self, guest: Guest, online: frozenset[int]) -> Mapping[int, frozenset[int]]:
-        """The threads with other pins than the definition for the next start, with the CPUs that they have.
+        """The emulator threads that have other pins than in the definition for the next start.
 
         :param online: the online CPUs of the host.
-        :raises GuestGoneError:
+        :return: the CPUs that the kernel allows, by thread id.
+        :raises GuestGoneError: the guest has ended.
         """
         ...
 
     def restore_emulator(self, guest: Guest, online: frozenset[int]) -> int:
-        """Pin emulator threads by the definition again; return how many changed.
+        """Undo ``move_emulator``: pin emulator threads to the CPUs in the definition again.
 
         :param online: the online CPUs of the host.
-        :raises GuestGoneError:
-        :raises DriverError:
+        :return: how many threads changed their CPUs.
+        :raises GuestGoneError: the guest has ended.
+        :raises DriverError: the pins cannot be set now.
         """
         ...
 
     def stuck_helpers(self, guest: Guest) -> Sequence[str]:
-        """Sentences on such tasks that could not be moved to the CPUs of the emulator.
+        """Sentences about the guest's helpers that could not be moved to the CPUs of its emulator.
 
-        :raises GuestGoneError:
+        :raises GuestGoneError: the guest has ended.
         """
         ...
 
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
-        """The kernel's limits where they differ from those ``wanted``; None if they agree.
+        """The kernel's limits if they differ from ``wanted``; None if they agree.
 
-        :raises GuestGoneError:
-        :raises DriverError: a quota is wanted, and the guest cannot have one.
+        :raises GuestGoneError: the guest has ended.
+        :raises DriverError: ``wanted`` has a quota, and the guest cannot have one.
         """
         ...
 
     def missing_limits(self, guest: Guest, wanted: CpuLimits) -> Sequence[str]:
         """Sentences about the parts of ``wanted`` that this guest cannot have.
 
-        The guest gets all other parts.
+        ``apply_cpu_limits`` sets all other parts.
 
-        :raises GuestGoneError:
+        :raises GuestGoneError: the guest has ended.
         """
         ...
 
     def apply_cpu_limits(self, guest: Guest, wanted: CpuLimits) -> bool:
-        """Write the limits that differ from those ``wanted``, and read them back.
+        """Write the limits that differ from ``wanted``, and read them back.
 
-        :return: whether anything had to be written.
-        :raises GuestGoneError:
-        :raises DriverError: the kernel refuses it.
+        :return: whether a value was written.
+        :raises GuestGoneError: the guest has ended.
+        :raises DriverError: the kernel refuses a value.
         """
         ...
 
 
 # Below 2^63, the largest value of memory.max, and above the memory of any host.
 UNLIMITED: Final = 1 << 62
-"""Bytes of memory that stand for no limit."""
+"""The number of bytes that stands for "no limit" in :class:`MemoryLimits`."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimits:
-    """The memory that a guest gets, in bytes: memory.max, memory.high and memory.low of cgroup v2.
+    """Limits on a guest's memory, in bytes: memory.max, memory.high and memory.low of cgroup v2.
 
-    A field of None stays unchanged.
+    None means that the agent leaves the value unchanged.
 
-    :ivar oom_score_adj: the value of proc(5), -1000 to 1000.
-    :ivar huge_pages: sizes of pages in KiB, each with its bytes. Pages of other sizes are not limited.
+    :ivar maximum: memory.max; above it the kernel kills processes of the guest.
+    :ivar high: memory.high; above it the kernel slows the guest down and reclaims its memory.
+    :ivar low: memory.low; below it the kernel reclaims the guest's memory last.
+    :ivar oom_score_adj: the score of proc(5), -1000 to 1000, by which the kernel chooses processes to kill.
+    :ivar huge_pages: pairs of a page size in KiB and a limit in bytes. Pages of other sizes are not limited.
     """
 
     maximum: int | None = None
@@ -311,7 +335,8 @@ class MemoryLimits:
 class OomKill:
     """Processes of a guest that the kernel killed for lack of memory.
 
-    :ivar at_own_limit: whether the guest's own limit was reached, and not that of the host.
+    :ivar kills: the number of killed processes.
+    :ivar at_own_limit: whether the guest reached its own memory.max; False: the host ran out of memory.
     """
 
     guest: Guest
@@ -320,102 +345,108 @@ class OomKill:
 
 
 class MemoryTuning(Protocol):
-    """The NUMA nodes of guests' memory, its limits, and the kernel's kills for lack of memory."""
+    """Binds guests' memory to NUMA nodes, limits it, and reports OOM kills."""
 
     def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
-        """The NUMA nodes of the guest's memory where they differ from those ``wanted``.
+        """The NUMA nodes that the guest's memory is bound to, if they differ from ``wanted``.
 
-        Empty stands for no binding. None if they agree, or if the memory of this guest cannot be bound.
+        An empty set means that the memory is not bound. None means that the binding is as wanted, or that the
+        memory of this guest cannot be bound.
 
-        :raises GuestGoneError:
+        :raises GuestGoneError: the guest has ended.
         """
         ...
 
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
-        """Bind the guest's memory to these NUMA nodes (empty: to all), and read the binding back.
+        """Bind the guest's memory to these NUMA nodes, and read the binding back.
 
-        Memory that cannot be bound stays where it is, and the log says so once.
+        Memory that cannot be bound stays on its nodes, and one line in the log says so.
 
-        :return: whether anything had to be written.
-        :raises GuestGoneError:
-        :raises DriverError:
+        :param wanted: the NUMA nodes; empty: all nodes.
+        :return: whether a value was written.
+        :raises GuestGoneError: the guest has ended.
+        :raises DriverError: the kernel or libvirt does not bind the memory.
         """
         ...
 
     def memory_use(self, guest: Guest) -> int | None:
-        """The bytes that count against ``MemoryLimits.maximum``; None where there can be no such limit.
+        """The bytes in use that count towards ``MemoryLimits.maximum``.
 
-        :raises GuestGoneError:
+        None if the guest cannot have that limit.
+
+        :raises GuestGoneError: the guest has ended.
         """
         ...
 
     def huge_page_use(self, guest: Guest) -> Mapping[int, int]:
-        """The bytes that count against ``MemoryLimits.huge_pages``, by the size of the page in KiB.
+        """The bytes in use that count towards ``MemoryLimits.huge_pages``, by page size in KiB.
 
-        :raises GuestGoneError:
+        :raises GuestGoneError: the guest has ended.
         """
         ...
 
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
-        """The kernel's limits where they differ from those ``wanted``; None if they agree.
+        """The kernel's limits if they differ from ``wanted``; None if they agree.
 
-        Limits that another program has set, or that this guest cannot have, count as agreeing.
+        A limit counts as agreeing if another program has set it, or if this guest cannot have it.
 
-        :raises GuestGoneError:
+        :raises GuestGoneError: the guest has ended.
         """
         ...
 
     def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
-        """Write the limits that differ from those ``wanted``, and read them back.
+        """Write the limits that differ from ``wanted``, and read them back.
 
-        :return: whether anything had to be written.
-        :raises GuestGoneError:
-        :raises DriverError: the kernel refuses it.
+        :return: whether a value was written.
+        :raises GuestGoneError: the guest has ended.
+        :raises DriverError: the kernel refuses a value.
         """
         ...
 
     def oom_kills(self) -> Sequence[OomKill]:
-        """The kernel's kills since the last call, including those that ended a guest."""
+        """The OOM kills of all guests since the last call, including kills that ended a guest."""
         ...
 
 
 class BlockIoTuning(Protocol):
-    """The shares and limits of guests on block devices."""
+    """Sets the weight, rate limits and latency targets of guests on block devices."""
 
     def blockio_drift(self, guest: Guest, wanted: BlockIo | None) -> str:
-        """The difference of the guest's block I/O from ``wanted``, in words; empty if they agree.
+        """The guest's values of block I/O that differ from ``wanted``, in words; empty if they agree.
 
         Values that another program has set count as agreeing.
 
-        :param wanted: None: no values of the agent.
-
-        :raises GuestGoneError:
+        :param wanted: the settings; None: the guest is to have no values of the agent.
+        :raises GuestGoneError: the guest has ended.
         """
         ...
 
     def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
         """Write the values of block I/O that differ from ``wanted``, and read them back.
 
-        :return: whether anything had to be written.
-        :raises GuestGoneError:
-        :raises DriverError: the kernel refuses it.
+        :param wanted: the settings; None: the agent removes the values that it has set before.
+        :return: whether a value was written.
+        :raises GuestGoneError: the guest has ended.
+        :raises DriverError: the kernel or libvirt refuses a value.
         """
         ...
 
     def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
         """Sentences about the parts of ``wanted`` that this guest cannot have.
 
-        :raises GuestGoneError:
+        :raises GuestGoneError: the guest has ended.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class GuestFlavor:
-    """The order that made a guest: amounts by resource class, without CPUs, and its owner.
+    """The flavor and the owner of a guest, as Nova wrote them into the definition of its domain.
 
-    :ivar dedicated: the number of guest CPUs with dedicated CPUs; None if the order does not say.
-    :ivar project_id: empty if not known, and so is ``user_id``.
+    :ivar resources: the amounts of the flavor by resource class, without VCPU and PCPU.
+    :ivar dedicated: the number of guest CPUs with dedicated CPUs; None if the flavor does not say.
+    :ivar project_id: the id of the guest's project; empty if not known.
+    :ivar user_id: the id of the guest's user; empty if not known.
     :ivar dedicated_vcpus: the numbers of the dedicated guest CPUs, if only some are dedicated
         (``hw:cpu_dedicated_mask``).
     """
@@ -428,73 +459,78 @@ class GuestFlavor:
 
 
 class FlavorSource(Protocol):
-    """A driver of guests that another program defines, and that outlive their processes."""
+    """A driver of guests that another program defines. A definition stays when its guest stops."""
 
     @property
     def host_name(self) -> str:
-        """The name of this host by its hypervisor; empty until the hypervisor has answered once."""
+        """The host name that the hypervisor reports; empty until the hypervisor has answered once."""
         ...
 
     def read_flavor(self, guest: Guest) -> GuestFlavor:
-        """The order that made a guest; an empty one if there is none.
+        """The flavor of a guest; an empty one if the definition contains none.
 
-        :raises GuestGoneError:
-        :raises DriverError:
+        :raises GuestGoneError: the guest has ended.
+        :raises DriverError: the definition cannot be read.
         """
         ...
 
     def inactive_guests(self) -> frozenset[str]:
-        """The uuids of the guests that are defined here and do not run now.
+        """The uuids of the guests that are defined on this host and do not run now.
 
-        :raises DriverError:
+        :raises DriverError: the definitions cannot be listed.
         """
         ...
 
 
 class ExpectingDriver(Protocol):
-    """Guests that are about to start, before the driver itself can see them. For any thread."""
+    """Finds the processes of announced guests before the driver reports the guests. For any thread."""
 
     def expect_guest(self, description: str) -> Guest:
-        """Wait for the process of a guest from now on.
+        """Register an announced guest, so that ``find_appeared`` looks for its process.
 
+        :param description: the definition of the guest, for libvirt the XML of the domain.
         :return: the guest that the start will make, with pid 0.
         :raises ValueError: the description cannot be read, or too many guests are expected.
         """
         ...
 
     def find_appeared(self) -> tuple[Sequence[Guest], bool]:
-        """The expected guests that have a process now, each reported once, and whether others are expected.
+        """The announced guests that got a process since the last call, and whether others are expected.
 
-        :raises DriverError:
+        :raises DriverError: the processes cannot be identified now.
         """
         ...
 
 
 class LaunchSupport(Protocol):
-    """The ways in which guests of this kind start: by the agent, by another program, or announced."""
+    """Tells how guests of one kind start: by the agent, by another program, or announced by a hook."""
 
     @property
     def starting_driver(self) -> StartingDriver | None:
-        """The driver itself, if the agent starts its guests; None if another program does."""
+        """The driver itself, if the agent starts its guests; None if another program starts them."""
         ...
 
     @property
     def flavor_source(self) -> FlavorSource | None:
-        """The driver itself, if it knows the orders of its guests; otherwise None."""
+        """The driver itself, if the definitions of its guests contain their flavors; otherwise None."""
         ...
 
     @property
     def expecting_driver(self) -> ExpectingDriver | None:
-        """The part that expects announced guests; None if starts of this kind are not announced."""
+        """The part of the driver that expects announced guests.
+
+        None if starts of this kind are not announced.
+        """
         ...
 
 
 class GuestDriver(
     RunningGuests, GuestThreads, CpuTuning, MemoryTuning, BlockIoTuning, LaunchSupport, Protocol
 ):
-    """One kind of guests with all subjects. Methods may be called from any thread.
+    """A driver of one kind of guests, with all subjects. Methods may be called from any thread.
 
-    Code that needs one subject asks for that protocol alone, so that its tests need no more.
+    Code that needs one subject takes that subject's protocol as its parameter, so that a test needs a fake of
+    this protocol only.
     """
 
     def close(self) -> None:
@@ -503,7 +539,10 @@ class GuestDriver(
 
 
 class StartingDriver(GuestDriver, Protocol):
-    """A driver through which the agent itself starts guests, and which records them."""
+    """A driver through which the agent itself starts guests.
+
+    The driver keeps a record of each guest on disk.
+    """
 
     def create_guest(
         self,
@@ -515,30 +554,35 @@ class StartingDriver(GuestDriver, Protocol):
         environment: Mapping[str, str] | None = None,
         declared: Sequence[str] = (),
     ) -> Guest:
-        """Make a guest that is held before its first instruction.
+        """Start the process of a guest, held before the first instruction of the guest's program.
 
+        :param settings: the settings of the guest; ``declared`` names those that the request contained.
+        :param command: the program and its arguments.
+        :param cwd: the working folder of the program.
         :param environment: variables in addition to those that each guest has. No variable comes from the
             agent's own environment.
-        :param declared: the names of the settings that the order has.
+        :param declared: the names of the settings that the request contained, even with default values.
         :raises DriverError: the guest exists, or cannot be started or recorded.
         """
         ...
 
     def release(self, guest: Guest) -> None:
-        """Let a guest made by create_guest() run.
+        """Let the program of a guest from create_guest() run.
 
-        :raises DriverError: the guest is gone.
+        :raises DriverError: the guest has ended.
         """
         ...
 
     def discard(self, guest: Guest) -> None:
-        """Undo create_guest(): nothing of the guest remains, and its program never ran."""
+        """Undo create_guest(): end the held process and remove its record. The guest's program never runs."""
         ...
 
     def recent_ending(self, guest: Guest, seconds: float) -> str:
-        """The exit status or the signal of a guest that ended; empty if it runs, or if that is not known.
+        """The exit status or the signal of a guest that has ended.
 
-        :param seconds: the longest time to wait for an end.
+        Empty if it still runs or the status is not known.
+
+        :param seconds: the longest time to wait for the end of the guest.
         """
         ...
 
@@ -550,9 +594,10 @@ class StartingDriver(GuestDriver, Protocol):
         origin: int | Path,
         declared: Sequence[str] = (),
     ) -> Guest:
-        """Take a running process, or all processes of a cgroup, as a guest.
+        """Make a running process, or all processes of a cgroup, a guest of the agent.
 
-        :param origin: the pid, or the folder of a cgroup v2 group.
+        :param origin: the pid of the process, or the folder of the cgroup v2 group.
+        :param declared: the names of the settings that the request contained.
         :raises DriverError: the process or cgroup cannot be a guest.
         """
         ...

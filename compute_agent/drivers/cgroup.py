@@ -1,6 +1,7 @@
-"""Groups of cgroup v2 below a delegated one (Documentation/admin-guide/cgroup-v2.rst), one for each guest.
+"""The cgroup v2 groups of guests, one for each guest, below a delegated group.
 
-Methods raise OSError as the kernel does. The names of files are those of the kernel document.
+File names and semantics are those of Documentation/admin-guide/cgroup-v2.rst. Methods pass on the kernel's
+errors as OSError.
 """
 
 from __future__ import annotations
@@ -22,26 +23,30 @@ from compute_agent.model import cpuset
 
 LOG = logging.getLogger(__name__)
 
-# All controllers that any setting of a guest needs. They are enabled once, for all guests: enabling one later
-# would fail as soon as a process is in the delegated group itself.
+# The controllers that the settings of any guest need. All are enabled when the agent starts: the kernel
+# refuses to enable a controller (EBUSY) once a process is in the delegated group itself.
 _WANTED: Final = ("cpuset", "cpu", "memory", "io", "hugetlb")
 
-# Tells the groups of guests from others below the delegated group, such as those that an operator made.
+# Distinguishes the groups of guests from other groups below the delegated group, such as those that an
+# operator made.
 _PREFIX: Final = "guest-"
 
 PERIOD: Final = 100_000
-"""Microseconds over which the kernel counts a quota; the kernel's default."""
+"""The period of ``cpu.max`` in microseconds, over which the kernel counts a quota; also the kernel's default.
+"""
 
-# The smallest quota in microseconds; the kernel refuses less (EINVAL).
+# Microseconds; the kernel refuses a smaller quota (EINVAL).
 _MIN_QUOTA: Final = 1000
 
 # A process that forks while it is moved leaves its child in the old group. Each pass moves the children of
 # the last one, so only a process that forks faster than the agent moves needs more.
 _MOVE_PASSES: Final = 16
-# Links to a folder without subfolders, where the file system counts them: its name and its own ".".
+# The number of hard links of a folder without subfolders, on file systems that count them: its name and its
+# own ".".
 _WITHOUT_FOLDERS: Final = 2
 
-# Half a second in all: the kernel frees a killed process within milliseconds, unless it waits for a disk.
+# Half a second in all (50 times 0.01 s): the kernel frees a killed process within milliseconds, unless the
+# process waits for a disk.
 _REMOVE_ATTEMPTS: Final = 50
 _REMOVE_PAUSE: Final = 0.01
 
@@ -56,22 +61,32 @@ def group_name(guest_uuid: str) -> str:
 
 
 def quota_microseconds(cores: float) -> int:
-    """The microseconds in each period that ``cores`` are."""
+    """The quota of ``cores`` in microseconds per :data:`PERIOD`, at least the kernel's minimum."""
     return max(round(cores * PERIOD), _MIN_QUOTA)
 
 
 def _quota_cores(quota: str, period: str) -> float | None:
-    """The cores of a ``cpu.max`` (microseconds, and the period); None if it is not a limit."""
+    """The quota of a ``cpu.max`` in cores; None if the file has no limit ("max").
+
+    :param quota: the CPU time in each period, in microseconds, or "max".
+    :param period: the length of a period in microseconds.
+    """
     return None if quota == "max" else int(quota) / int(period)
 
 
 def attainable_quota(cores: float | None) -> float | None:
-    """A quota in cores, rounded as the kernel stores it, for comparison with the value read back."""
+    """A quota in cores, rounded to microseconds as the kernel stores it.
+
+    The result can be compared with the value that is read back.
+    """
     return None if cores is None else quota_microseconds(cores) / PERIOD
 
 
 def limits_agree(has: CpuLimits, wanted: CpuLimits) -> bool:
-    """Whether limits are as wanted. ``wanted`` has only parts that the kernel knows."""
+    """Whether the limits of a group (``has``) match ``wanted``.
+
+    ``wanted`` must contain only parts that the kernel knows.
+    """
     return (
         # The kernel shows an idle group with the weight 0.
         (wanted.idle or wanted.weight in (None, has.weight))
@@ -82,16 +97,19 @@ def limits_agree(has: CpuLimits, wanted: CpuLimits) -> bool:
 
 
 def burst_microseconds(wanted: CpuLimits) -> int:
-    """The ``cpu.max.burst`` of limits: at most the quota, which the kernel demands; 0 without a quota."""
+    """The ``cpu.max.burst`` to write, in microseconds: at most the quota, as the kernel demands.
+
+    0 without a quota.
+    """
     if wanted.quota is None:
         return 0
     return min(round(wanted.burst * PERIOD), quota_microseconds(wanted.quota))
 
 
 def without_missing(group: GuestCgroup, wanted: CpuLimits) -> CpuLimits:
-    """The parts of limits that the kernel of a group knows.
+    """The limits without the parts that the kernel of this host lacks.
 
-    ``cpu.idle`` exists since Linux 5.15, the burst since 5.14.
+    ``cpu.idle`` exists since Linux 5.15, ``cpu.max.burst`` since Linux 5.14.
     """
     if wanted.idle and not group.has_file(IDLE):
         wanted = replace(wanted, idle=False)
@@ -99,7 +117,7 @@ def without_missing(group: GuestCgroup, wanted: CpuLimits) -> CpuLimits:
 
 
 def missing_parts(group: GuestCgroup, wanted: CpuLimits) -> list[str]:
-    """Sentences about the parts of limits that the kernel of a group does not know."""
+    """Sentences about the parts of ``wanted`` that the kernel of this host does not know."""
     found = []
     if wanted.idle and not group.has_file(IDLE):
         found.append("cpu_idle: the kernel has no cpu.idle here (Linux 5.15, controller cpu)")
@@ -109,17 +127,17 @@ def missing_parts(group: GuestCgroup, wanted: CpuLimits) -> list[str]:
 
 
 class CgroupRoot:
-    """The delegated group; see open()."""
+    """The delegated group, below which each guest gets a group; :meth:`open` checks and prepares it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @classmethod
     def open(cls, folder: Path) -> CgroupRoot | None:
-        """The group at ``folder``, with its controllers enabled for the groups below.
+        """The group at ``folder``, with its controllers enabled for the groups below it.
 
-        None, after a log line, if the agent may not write to the folder, or the folder is not a group of
-        cgroup v2. None also if other users could put processes into the groups of guests.
+        None, after a log line, if the folder is no group of cgroup v2, or the agent may not write to it. None
+        also if other users could put processes into the groups of guests.
         """
         try:
             # Another user with write access could put a process among a guest's, which would then be pinned,
@@ -147,20 +165,21 @@ class CgroupRoot:
         return cls(folder.resolve())
 
     def make_group(self, guest_uuid: str) -> GuestCgroup:
-        """The group of a guest, made if absent: an agent that crashed may have left it.
+        """The group of a guest. A group that a crashed agent left behind is used again.
 
-        :raises OSError:
+        :raises OSError: the group cannot be made.
         """
         group = GuestCgroup(self.folder / group_name(guest_uuid))
         group.folder.mkdir(exist_ok=True)
         return group
 
     def protect_guests(self) -> None:
-        """Give the root as much protected memory as all its guests together.
+        """Set memory.low of the delegated group to the sum of the memory.low of all guests.
 
-        :raises OSError:
+        :raises OSError: the kernel refuses the value.
         """
-        # The kernel caps memory.low of a group by that of its parent, where it is 0 unless written.
+        # memory.low of a guest's group has no effect beyond memory.low of its parent, and the parent's value
+        # is 0 unless the agent writes it.
         root = GuestCgroup(self.folder)
         found = [GuestCgroup(folder).memory_limit("memory.low") for folder in self.folder.glob(f"{_PREFIX}*")]
         whole = sum(amount for amount in found if amount is not None)
@@ -168,7 +187,7 @@ class CgroupRoot:
             root.limit_memory("memory.low", whole)
 
     def owner_of(self, folder: Path) -> str:
-        """The uuid of the guest that a folder belongs to, as its group or below it; empty if there is none.
+        """The uuid of the guest that has this folder as its group or below its group; empty if there is none.
 
         :param folder: a path without symbolic links.
         """
@@ -178,7 +197,7 @@ class CgroupRoot:
 
 
 class GuestCgroup:
-    """The group of one guest."""
+    """The cgroup v2 group of one guest, by its folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -189,14 +208,16 @@ class GuestCgroup:
 
         :raises OSError:
         """
-        # Read from cgroup.procs, 0 is a process of another pid namespace. Written to it, 0 is the writer: the
-        # agent would move itself.
+        # In cgroup.procs, the kernel shows 0 for a process of another pid namespace. Written to it, 0 means
+        # the writing process: the agent would move itself.
         if pid < 1:
             raise ProcessLookupError(errno.ESRCH, "a process of another pid namespace", str(self.folder))
         (self.folder / "cgroup.procs").write_text(str(pid))
 
     def take_processes(self, source: GuestCgroup) -> None:
-        """Move all processes of another group, and of the groups below it, until no new one appears there.
+        """Move all processes of another group and its subgroups into this group.
+
+        The move is repeated until no new process appears in the other group.
 
         A process that ends meanwhile is not an error.
 
@@ -214,7 +235,7 @@ class GuestCgroup:
         raise OSError(errno.EBUSY, "processes are made faster than they can be moved", str(source.folder))
 
     def process_ids(self) -> list[int]:
-        """The processes in the group and in the groups below it; empty when the group is gone."""
+        """The pids of the processes in the group and its subgroups; empty when the group is gone."""
         # A guest, such as a container runtime, may make groups of its own below its group.
         found: list[int] = []
         for folder in self._walk_tree():
@@ -224,58 +245,65 @@ class GuestCgroup:
         return found
 
     def confine_cpus(self, cpus: frozenset[int]) -> None:
-        """Write the CPUs if they differ. Without the controller cpuset it does nothing.
+        """Write ``cpuset.cpus`` if it differs from ``cpus``.
 
-        :raises OSError:
+        Without the controller cpuset nothing is written.
+
+        :raises OSError: the kernel refuses the CPUs.
         """
         self._write_numbers("cpuset.cpus", cpus)
 
     def allowed_cpus(self) -> frozenset[int] | None:
-        """The CPUs of its processes (empty if they were never set); None without the controller cpuset."""
+        """The content of ``cpuset.cpus`` (empty if it was never set); None without the controller cpuset."""
         return self._read_numbers("cpuset.cpus")
 
     def memory_nodes(self) -> frozenset[int] | None:
-        """The NUMA nodes of its memory (empty if they were never set); None without the controller cpuset."""
+        """The content of ``cpuset.mems`` (empty if it was never set); None without the controller cpuset."""
         return self._read_numbers("cpuset.mems")
 
     def possible_nodes(self) -> frozenset[int]:
         """The NUMA nodes that the parent group allows."""
-        # Those of the group itself are what it is bound to; only its parent shows what it could have.
+        # The group's own effective nodes show its present binding; only those of the parent show all nodes
+        # that it could have.
         return GuestCgroup(self.folder.parent)._read_numbers("cpuset.mems.effective") or frozenset()
 
     def bind_memory(self, nodes: frozenset[int]) -> None:
-        """Write the NUMA nodes if they differ; the kernel moves pages of other nodes.
+        """Write ``cpuset.mems`` if it differs from ``nodes``; the kernel then moves pages from other nodes.
 
-        A binding is lifted by naming all nodes, because the kernel refuses an empty set (ENOSPC) for a group
-        with processes. Without the controller cpuset it does nothing.
+        To lift a binding, a caller names all nodes: the kernel refuses an empty set (ENOSPC) for a group with
+        processes. Without the controller cpuset nothing is written.
 
-        :raises OSError:
+        :raises OSError: the kernel refuses the nodes.
         """
         self._write_numbers("cpuset.mems", nodes)
 
     def memory_use(self) -> int | None:
-        """Bytes in use, page cache included; None without the controller memory."""
+        """The bytes in use (``memory.current``), page cache included; None without the controller memory."""
         text = self._read("memory.current")
         return None if text is None else int(text)
 
     def memory_limit(self, name: str) -> int | None:
-        """The bytes in a file such as memory.max; None without its controller."""
+        """The bytes in a file such as ``memory.max``, :data:`UNLIMITED` for "max".
+
+        None if the file does not exist.
+        """
         text = self._read(name)
         if text is None:
             return None
         return UNLIMITED if text == "max" else int(text)
 
     def limit_memory(self, name: str, amount: int) -> None:
-        """Write an amount of bytes to a file such as memory.max.
+        """Write a number of bytes to a file such as ``memory.max``; :data:`UNLIMITED` and above become "max".
 
-        :raises OSError:
+        :raises OSError: the kernel refuses the value.
         """
         self._write(name, "max" if amount >= UNLIMITED else str(amount))
 
     def oom_events(self) -> tuple[int, int] | None:
-        """How often the group's own limit was hit, and how many of its processes the kernel killed.
+        """How often the group reached its own memory limit, and how many of its processes the kernel killed.
 
-        None without the controller memory, and when the group is gone.
+        Both numbers count from the start of the group (``memory.events``). None without the controller
+        memory, or when the group is gone.
         """
         # One read(2) without a file object of Python: each round reads this file for each guest.
         try:
@@ -286,41 +314,46 @@ class GuestCgroup:
         return int(counts.get(b"oom", 0)), int(counts.get(b"oom_kill", 0))
 
     def has_file(self, name: str) -> bool:
-        """Whether the kernel has a file here."""
+        """Whether the group has a file of this name.
+
+        That depends on the kernel and the enabled controllers.
+        """
         return os.path.exists(f"{self.path}/{name}")
 
     def io_text(self, name: str) -> str | None:
-        """The content of a file such as io.max; None where the kernel has none."""
+        """The content of a file such as ``io.max``; None if the file does not exist."""
         return self._read(name)
 
     def write_io(self, name: str, line: str) -> None:
-        """Write the line of one device.
+        """Write a line with the values of one device to a file such as ``io.max``.
 
-        :raises OSError:
+        :raises OSError: the kernel refuses the line.
         """
         self._write(name, line)
 
     def cpu_limits(self) -> CpuLimits | None:
-        """Weight and quota; None without the controller cpu."""
+        """Weight, quota, idleness and burst of the group; None without the controller cpu."""
         weight, maximum = self._read("cpu.weight"), self._read("cpu.max")
         if weight is None or maximum is None:
             return None
         quota, period = maximum.split()
-        # Missing files of older kernels are the same as 0.
+        # Older kernels lack these files; a missing file has the same meaning as 0.
         idle, burst = self._read(IDLE) or "0", self._read(BURST) or "0"
         return CpuLimits(int(weight), _quota_cores(quota, period), idle == "1", int(burst) / int(period))
 
     def limit_cpu(self, has: CpuLimits, wanted: CpuLimits) -> None:
-        """Write the values that differ from those that the group ``has``.
+        """Write the values of ``wanted`` that differ from ``has``, the present limits of the group.
 
-        :raises OSError:
+        :raises OSError: the kernel refuses a value.
         """
         self.share_cpu(has, wanted)
-        # The kernel refuses the weight of an idle group (EINVAL), and gives a group that leaves it 100.
+        # The kernel refuses a weight for an idle group (EINVAL), and a group that is no longer idle starts
+        # with weight 100. So the idle state is written before the weight.
         if not wanted.idle and wanted.weight not in (None, has.weight):
             self._write("cpu.weight", str(wanted.weight))
         burst = burst_microseconds(wanted)
-        # It refuses a quota below the burst as well, so that a smaller burst comes first.
+        # The kernel refuses a burst above the quota. So a smaller burst is written before the quota, and a
+        # larger burst after it.
         if burst < round(has.burst * PERIOD):
             self._write(BURST, str(burst))
         if attainable_quota(wanted.quota) != has.quota:
@@ -330,39 +363,42 @@ class GuestCgroup:
             self._write(BURST, str(burst))
 
     def share_cpu(self, has: CpuLimits, wanted: CpuLimits) -> None:
-        """Write whether the group is idle, if that differs.
+        """Write ``cpu.idle`` if ``wanted`` differs from ``has``.
 
-        :raises OSError:
+        :raises OSError: the kernel refuses the value.
         """
         if wanted.idle != has.idle:
             self._write(IDLE, str(int(wanted.idle)))
 
     def save_burst(self, wanted: CpuLimits) -> None:
-        """Write the burst.
+        """Write ``cpu.max.burst``.
 
-        :raises OSError:
+        :raises OSError: the kernel refuses the value.
         """
         self._write(BURST, str(burst_microseconds(wanted)))
 
     def remove(self) -> None:
-        """Kill the processes that are left in the group, and remove it; a missing group is not an error."""
+        """Kill the processes that are left in the group, and remove the group.
+
+        A missing group is not an error.
+        """
         # One write kills all processes of the subtree, also those that fork meanwhile. Kernels before 5.14
         # have no such file; the group then stays until its processes have ended.
         with contextlib.suppress(OSError):
             (self.folder / "cgroup.kill").write_text("1")
-        # The kernel removes empty groups only, so the innermost go first.
+        # The kernel removes only groups without subgroups, so the innermost are removed first.
         for folder in reversed(list(self._walk_tree())):
             _remove(Path(folder))
 
     def remove_empty(self) -> None:
-        """Remove the group, which has no processes.
+        """Remove a group that has no processes.
 
-        :raises OSError: EBUSY: it has some.
+        :raises OSError: EBUSY: the group still has processes.
         """
         self.folder.rmdir()
 
     def _read(self, name: str) -> str | None:
-        """The content of a file; None if there is none."""
+        """The content of a file of the group; None if the file does not exist."""
         try:
             return kernel_files.read_piece(f"{self.path}/{name}").decode(errors="replace").strip()
         except FileNotFoundError:
@@ -380,8 +416,9 @@ class GuestCgroup:
             self._write(name, cpuset.format(wanted))
 
     def _walk_tree(self) -> Iterator[str]:
-        """The group and those below it, parents first."""
-        # Nearly all groups have no others below: one stat(2) saves the walk, at each round for each guest.
+        """The folders of the group and of its subgroups, parents first."""
+        # Nearly no group has subgroups. Each round reads the group of each guest, and one stat(2) costs less
+        # than a walk.
         with contextlib.suppress(OSError):
             if os.stat(self.path).st_nlink == _WITHOUT_FOLDERS:
                 yield self.path
@@ -391,7 +428,10 @@ class GuestCgroup:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a group. Killed processes keep it busy (EBUSY) until the kernel has freed them."""
+    """Remove the folder of a group, with retries.
+
+    Killed processes keep the folder busy (EBUSY) until the kernel frees them.
+    """
     for attempt in range(_REMOVE_ATTEMPTS):
         try:
             folder.rmdir()

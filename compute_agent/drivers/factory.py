@@ -1,13 +1,13 @@
 """The driver of this host: its choice, the lock that keeps other agents away, and its opening.
 
-Without an option the driver is libvirt where libvirtd is available. Running guests must not be forgotten
-because libvirtd is away when the agent starts. So a host that had domains keeps that driver, and a host with
-process guests keeps the other one, until an operator changes it.
+Without ``[guests] driver`` the agent uses libvirt where libvirtd is available. libvirtd may be away when the
+agent starts, and running domains must not be forgotten then. So a host that had domains keeps the driver
+libvirt, and a host with process guests keeps the driver process, until an operator changes it.
 
 Two agents on a host would give the same CPUs to different guests and undo each other's work. So each agent
-locks the daemon or the cgroup of its guests, in a folder that all agents of the host share. An agent in a
-container has a folder of its own instead, but it sees the folder of libvirtd's socket. A second lock is taken
-there, if the folder allows it.
+locks the libvirtd or the cgroup of its guests, with a file in a folder that all agents of the host share. An
+agent in a container has a private folder for locks, but it sees the folder of libvirtd's socket. So the agent
+takes a second lock in that folder, if the folder allows it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from compute_agent.host import kernel_files
 from compute_agent.model.messages import DriverError
 
 _SYSTEM_FOLDER: Final = Path("/run/libvirt")
-# Sockets of libvirtd, the daemon for all drivers, and of virtqemud, the modular one for QEMU.
+# The sockets of libvirtd, the one daemon for all hypervisors, and of virtqemud, the modular daemon for QEMU.
 _SOCKETS: Final = ("libvirt-sock", "virtqemud-sock")
 
 
 def socket_paths(uri: str) -> tuple[Path, ...]:
-    """The UNIX sockets of the libvirtd at a URI; none if it is on another host.
+    """The UNIX sockets through which the libvirtd of a URI may listen; empty if it is on another host.
 
     The rules are those of https://libvirt.org/uri.html and of libvirt's remote driver.
     """
@@ -76,11 +76,12 @@ _MARK: Final = "compute-agent.lock"
 class DriverLock:
     """The locks of one agent on its guests.
 
-    :ivar holder: names this agent in the error message of a second one.
+    :ivar holder: names this agent in the error message of a second agent that finds the lock taken.
     :ivar what: names the guests in that message.
     :ivar remedy: the option that separates the two agents, for that message.
     :ivar lock: the file of the lock; None: there is nothing to lock.
-    :ivar mark: the file of a second lock, which the agent takes if the file's folder allows it.
+    :ivar mark: the file of a second lock, in the folder of libvirtd's socket; None: there is none. The agent
+        goes on without the second lock if it cannot be taken there.
     """
 
     holder: str
@@ -91,9 +92,9 @@ class DriverLock:
     _held: dict[Path, int] = field(default_factory=dict)
 
     def check_locks(self) -> None:
-        """Take the locks that are not held, or not any more.
+        """Take each lock that this agent does not hold, or that lost its file to a removal.
 
-        :raises DriverError: another agent holds one, or the lock file cannot be made.
+        :raises DriverError: another agent holds a lock, or the lock file cannot be made.
         """
         if self.lock is None:
             return
@@ -102,8 +103,8 @@ class DriverLock:
             self._take_lock(self.lock)
         except OSError as error:
             raise DriverError(
-                f"the lock that keeps other agents from {self.what} cannot be had: {error}; set [DEFAULT]"
-                " lock_path to a folder that this agent can write to"
+                f"the lock that keeps other agents from {self.what} cannot be taken: {error}; set"
+                " [DEFAULT] lock_path to a folder that this agent can write to"
             ) from error
         # The second lock is a precaution for containers. A folder of libvirtd that is absent, read-only or
         # writable by others is not a reason to stop an agent that has the first lock.
@@ -118,7 +119,10 @@ class DriverLock:
                 LOG.debug("The agent takes no lock in %s: %s", self.mark.parent, error)
 
     def release(self) -> None:
-        """Release the locks. The files stay: removing one would let a third agent lock a new file."""
+        """Release the locks.
+
+        The files stay: after a removal, a second agent could hold the old file and a third one a new file.
+        """
         while self._held:
             os.close(self._held.popitem()[1])
 
@@ -130,10 +134,10 @@ class DriverLock:
             fresh = locks.hold_lock(path, self.holder)
         except locks.LockedError as error:
             raise DriverError(
-                f"another agent ({error}) looks after {self.what}: stop one of the two, or {self.remedy}"
+                f"another agent ({error}) already manages {self.what}: stop one of the two, or {self.remedy}"
             ) from error
-        # The old descriptor is of a file that was removed meanwhile. It is closed last, so that a failure
-        # above leaves it in place.
+        # The old descriptor belongs to a file that was removed meanwhile. It is closed last: if the code
+        # above fails, the old lock stays.
         if held is not None:
             os.close(held)
         self._held[path] = fresh
@@ -150,7 +154,7 @@ def libvirt_lock(conf: cfg.ConfigOpts, sockets: Sequence[Path], holder: str) -> 
         holder,
         f"the domains of {uri}",
         "give this one another [libvirt] uri",
-        # By the folder of the socket, as several URIs lead to the same libvirtd.
+        # The lock is named after the folder of the socket, because several URIs lead to the same libvirtd.
         lock_path(conf) / _name("libvirt", uri if folder is None else os.path.realpath(folder)),
         None if folder is None else folder / _MARK,
     )
@@ -168,19 +172,20 @@ def cgroup_lock(conf: cfg.ConfigOpts, holder: str) -> DriverLock:
 
 
 def lock_path(conf: cfg.ConfigOpts) -> Path:
-    """The folder of the locks, shared by all agents of this host that run as the same user."""
+    """The folder of the lock files, which all agents of this host share that run as the same user."""
     if conf.lock_path:
         return Path(conf.lock_path)
     if os.geteuid() == 0:
         return Path("/run/compute-agent")
     with contextlib.suppress(KeyError):
         return Path(os.environ["XDG_RUNTIME_DIR"]) / "compute-agent"
-    # Only for a user without a session. secure_folder() refuses a folder of another user there.
+    # A user without a session has no runtime folder. Anyone may make a folder in /tmp, but secure_folder()
+    # refuses the folder of another user.
     return Path(f"/tmp/compute-agent-{os.geteuid()}")
 
 
 def _name(kind: str, claimed: str) -> str:
-    # A digest, because a path or a URI can be longer than a file name may be.
+    # A digest, because a path or a URI can be longer than the 255 bytes of a file name.
     return f"{kind}-{hashlib.sha256(os.fsencode(claimed)).hexdigest()[:16]}.lock"
 
 
@@ -189,31 +194,35 @@ _LIBVIRT, _PROCESS = LibvirtDriver.name, ProcessDriver.name
 
 @dataclass(frozen=True, slots=True)
 class DriverChoice:
-    """The name of a driver, and a notice for the operator about an unusual choice (empty: none)."""
+    """The chosen driver.
+
+    :ivar name: the name of the driver.
+    :ivar notice: a sentence for the operator about an unusual choice; empty: the choice is a usual one.
+    """
 
     name: str
     notice: str = ""
 
 
 def choose_driver(configured: str | None, usable: bool, remembered: str, guests: int) -> DriverChoice:
-    """The driver to use.
+    """Choose the driver to use.
 
-    The last driver of the host stays unless the option says otherwise. Only a host without process guests
-    changes to domains by itself.
+    The last driver of the host stays unless the option names another one. Only a host without process guests
+    changes from processes to domains by itself.
 
-    :param configured: the driver in the options, if there is one.
+    :param configured: ``[guests] driver``; None if it is not set.
     :param usable: whether libvirtd is available.
-    :param remembered: the last driver of this host; empty if not known.
-    :param guests: how many guests the last driver had.
+    :param remembered: the name of the last driver of this host; empty if not known.
+    :param guests: the number of guests that the last driver had.
     """
     if configured is not None:
         if remembered in ("", configured):
             return DriverChoice(configured)
         return DriverChoice(
             configured,
-            f"Guests are those of driver {configured} from now on, as [guests] driver says. The {guests} of"
-            f" driver {remembered} run on where they are, but are not managed any more, and audit shows"
-            " their allocations as allocations without guest",
+            f"The agent manages guests of driver {configured} from now on, as [guests] driver says. Guests"
+            f" of driver {remembered} ({guests}) continue to run, but the agent no longer manages them,"
+            " and `compute-agent audit` lists their allocations as allocations without a guest",
         )
     found = _LIBVIRT if usable else _PROCESS
     if remembered in ("", found):
@@ -242,7 +251,7 @@ def choose_driver(configured: str | None, usable: bool, remembered: str, guests:
 
 
 def libvirtd_is_usable(uri: str) -> bool:
-    """Whether libvirt-python is installed and the libvirtd with this URI has its socket on this host."""
+    """Whether libvirt-python is installed, and the libvirtd of this URI has its socket on this host."""
     # find_spec() does not import: libvirt starts its event loop with the first connection only.
     return importlib.util.find_spec("libvirt") is not None and any(map(Path.exists, socket_paths(uri)))
 
@@ -254,7 +263,7 @@ class DriverKind:
     :ivar lock: makes the lock on the guests, from the options and the name of the agent.
     :ivar open: makes the driver from the options, the folder of records and the lock. Without a lock the
         driver only reads.
-    :ivar unlimited_reason: the reason why the CPU use of guests cannot be limited; empty if it can.
+    :ivar unlimited_reason: the reason why the CPU use of guests cannot be limited; empty if it can be.
     """
 
     name: str
@@ -277,11 +286,12 @@ def open_driver(name: str, conf: cfg.ConfigOpts, folder: Path, lock: DriverLock 
 
     :param folder: the folder with the records of process guests.
     :param lock: the lock on the guests; None: the driver only reads, as in a dry run.
-    :raises DriverError: the driver is not available, or another agent has its guests.
+    :raises DriverError: the driver is not available, or another agent holds the lock on its guests.
     :raises OSError: the folder of records cannot be used.
     """
     kind = _find_kind(name)
-    # Before anything is opened: opening takes over guests, which may be another agent's.
+    # The lock is checked before anything is opened: opening a driver takes over guests, which may be another
+    # agent's.
     _lock_check(lock)()
     return kind.open(conf, folder, lock)
 
@@ -298,7 +308,7 @@ def _find_kind(name: str) -> DriverKind:
 
 
 def _lock_check(lock: DriverLock | None) -> Callable[[], None]:
-    # A lock without a file checks nothing, for a driver that only reads.
+    # A DriverLock without a file checks nothing, which suits a driver that only reads.
     return DriverLock("").check_locks if lock is None else lock.check_locks
 
 
@@ -311,13 +321,13 @@ def _open_libvirt(conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None) -
 
 
 def _lock_processes(conf: cfg.ConfigOpts, holder: str) -> DriverLock:
-    # Process guests without groups depend on the records in the state folder alone, which has its own lock.
+    # Process guests without cgroups depend on the records in the state folder alone, which has its own lock.
     return cgroup_lock(conf, holder) if conf.cgroup.root else DriverLock(holder)
 
 
 def _open_processes(conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None) -> GuestDriver:
     look_only = lock is None
-    # Opening a group enables its controllers, and a dry run changes nothing.
+    # Opening the delegated group enables controllers, and a dry run must change nothing.
     groups = CgroupRoot.open(Path(conf.cgroup.root)) if conf.cgroup.root and not look_only else None
     return ProcessDriver(folder, groups, look_only)
 
@@ -328,7 +338,7 @@ def _processes_unlimited(conf: cfg.ConfigOpts) -> str:
 
 
 def _without_groups(root: str | None) -> str:
-    """The reason why process guests have no groups with a quota; empty if they have."""
+    """The reason why process guests have no cgroups with a CPU quota; empty if they have."""
     if not root:
         return "[cgroup] root is not set"
     try:

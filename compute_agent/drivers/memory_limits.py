@@ -1,15 +1,16 @@
 """Memory limits of guests in cgroup v2, ``oom_score_adj`` of processes (proc(5)), and OOM kills.
 
-A value that differs from the kernel's default and was not written by the agent belongs to another program
-and stays. The agent notes each value in the record of the guest before it writes it; from then on another
-value is drift. Limits of huge pages (controller ``hugetlb``) are in bytes, too.
+A value that differs from the kernel's default and was not written by the agent belongs to another program and
+stays. The agent notes each file in the guest's record before it writes to it. After that, the agent corrects
+any other value in the file. Limits of huge pages (controller ``hugetlb``) are in bytes, like all others.
 
 OOM kills are counted in ``memory.events`` of the guest's group. A guest often ends when the kernel kills one
-of its processes, and its group is then removed. So the agent reads the counters a last time before it removes
-a group.
+of its processes, and the agent then removes its group. So the agent reads the counters a last time before it
+removes a group.
 
-Files of a process in /proc are writable by their owner. The agent's unit drops CAP_DAC_OVERRIDE, so root
-cannot write them either. With CAP_SETUID a thread becomes another user for file systems only (setfsuid(2)).
+Only its owner may write to the files of a process in /proc. The agent's unit drops CAP_DAC_OVERRIDE, so root
+cannot write them either. With CAP_SETUID a thread can take another user's rights towards file systems alone
+(setfsuid(2)).
 """
 
 from __future__ import annotations
@@ -29,15 +30,18 @@ from compute_agent.host import kernel_files
 from compute_agent.model.guest import Guest
 from compute_agent.model.resource import HUGE_PAGES
 
-# Python has no setfsuid(2). Its seteuid() changes all threads of the process; setfsuid changes this one only.
+# Python has no function for setfsuid(2). Its seteuid() changes all threads of the process; setfsuid changes
+# the calling thread only.
 _LIBC = ctypes.CDLL(None)
 
 
 @contextmanager
 def acting_as_owner(path: str) -> Iterator[None]:
-    """Make this thread act as the owner of a file towards file systems. Without CAP_SETUID nothing changes.
+    """Give this thread the file system rights of a file's owner.
 
-    :raises OSError: the file is not there.
+    Without CAP_SETUID the rights stay unchanged.
+
+    :raises OSError: the file does not exist.
     """
     # setfsuid(2) reports no errors: a refused change shows in the write that follows.
     before = _LIBC.setfsuid(os.stat(path).st_uid)
@@ -48,7 +52,10 @@ def acting_as_owner(path: str) -> Iterator[None]:
 
 
 class OomWatch:
-    """The counts of kills of each guest, and the kills that are not reported yet. For any thread."""
+    """Compares the counters of OOM kills of each guest with those of the last look, and collects new kills.
+
+    For any thread.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -56,13 +63,13 @@ class OomWatch:
         self._news: list[OomKill] = []
 
     def begin_counting(self, guest_uuid: str, group: GuestCgroup | None) -> None:
-        """Start from the current counts of a guest that ran before: the former agent has reported those."""
+        """Take the present counters as already reported. The guest ran before this agent started."""
         if group is not None and (counts := group.oom_events()) is not None:
             with self._lock:
                 self._counted[guest_uuid] = counts
 
     def look_at_group(self, guest: Guest, group: GuestCgroup, last: bool = False) -> None:
-        """Look for new kills in the group of a guest.
+        """Compare the counters of a guest's group with those of the last look, and note new kills.
 
         :param last: whether the guest has ended, and its group is about to be removed.
         """
@@ -72,14 +79,15 @@ class OomWatch:
                 at_limit, kills = self._counted.get(guest.uuid, (0, 0))
                 if counts[1] > kills:
                     self._news.append(OomKill(guest, counts[1] - kills, counts[0] > at_limit))
-                    # Only with a kill: the kernel counts the reached limit first and kills a moment later. A
-                    # count in between would make that kill look like one for lack of memory on the host.
+                    # Counts are stored only with a new kill: the kernel counts the reached limit first and
+                    # kills a moment later. A count stored in between would make that kill look like one for
+                    # lack of memory on the host.
                     self._counted[guest.uuid] = counts
             if last:
                 self._counted.pop(guest.uuid, None)
 
     def take_news(self) -> list[OomKill]:
-        """The kills since the last call."""
+        """The OOM kills that were noted since the last call."""
         with self._lock:
             found, self._news = self._news, []
         return found
@@ -90,13 +98,12 @@ LOG = logging.getLogger(__name__)
 MAX, HIGH, LOW = "memory.max", "memory.high", "memory.low"
 OOM_SCORE: Final = "oom_score_adj"
 
-# Prefix of the files with limits of huge pages.
-#
-# ``hugetlb.2MB.max`` limits pages in use: beyond it an access is answered by SIGBUS. ``hugetlb.2MB.rsvd.max``
-# limits reserved pages: beyond it mmap(2) fails, which a program can handle.
+# Prefix of the files that limit huge pages. ``hugetlb.2MB.max`` limits pages in use: an access beyond it ends
+# in SIGBUS. ``hugetlb.2MB.rsvd.max`` limits reserved pages: beyond it mmap(2) fails, which a program can
+# handle.
 _PAGES: Final = "hugetlb."
 
-# The kernel's defaults of files that do not begin without a limit.
+# The kernel's defaults of files with a default other than "no limit".
 _UNTOUCHED: Final = {LOW: 0}
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -104,14 +111,17 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 def differing_limits(
     group: GuestCgroup | None, pids: Iterable[int], wanted: MemoryLimits, noted: Collection[str]
 ) -> dict[str, int]:
-    """The amounts to write for the ``wanted`` limits, by file.
+    """The values to write so that the guest has the ``wanted`` limits: bytes, or a score, by file.
 
+    :param group: the guest's own group; None if it has none.
+    :param pids: the processes of the guest.
     :param noted: the files that the agent has written before.
     """
     todo = {}
     for name, amount in _amounts_by_file(wanted, noted).items():
         untouched = _UNTOUCHED.get(name, UNLIMITED)
-        # A default is wanted, and the agent never wrote the file: any value in it is another program's.
+        # The kernel's default is wanted, and the agent never wrote the file: any value in it is another
+        # program's.
         if group is None or amount is None or (amount == untouched and name not in noted):
             continue
         has = group.memory_limit(name)
@@ -129,7 +139,7 @@ def differing_limits(
 
 
 def present_limits(group: GuestCgroup | None, pids: Iterable[int], wanted: MemoryLimits) -> MemoryLimits:
-    """The current limits, of the kinds that are wanted."""
+    """The present limits of the kinds that ``wanted`` has; None for all others."""
     has = {
         name: None if group is None or amount is None else group.memory_limit(name)
         for name, amount in _amounts_by_file(wanted).items()
@@ -138,7 +148,7 @@ def present_limits(group: GuestCgroup | None, pids: Iterable[int], wanted: Memor
     if wanted.huge_pages is not None:
         found = {size: has.get(f"{_pages_file(size)}.max") for size, _ in wanted.huge_pages}
         pages = tuple((size, amount) for size, amount in found.items() if amount is not None)
-    # A process with another score than wanted is the one to show; any of them will do.
+    # Processes may have different scores; a score other than the wanted one is reported if there is any.
     scores = {score for pid in pids if (score := oom_score_adj(pid)) is not None}
     others = scores - {wanted.oom_score_adj}
     score = min(others or scores, default=None)
@@ -147,7 +157,7 @@ def present_limits(group: GuestCgroup | None, pids: Iterable[int], wanted: Memor
 
 
 def attainable_amount(amount: int) -> int:
-    """An amount in bytes as the kernel keeps it: in whole pages."""
+    """A limit in bytes as the kernel stores it: rounded down to whole pages."""
     return UNLIMITED if amount >= UNLIMITED else amount // _PAGE * _PAGE
 
 
@@ -158,17 +168,22 @@ def oom_score_adj(pid: int) -> int | None:
 
 
 class OomScores:
-    """Writes ``oom_score_adj``, and remembers the guests for which the kernel refuses it."""
+    """Writes ``oom_score_adj``, and remembers the guests for which the kernel has refused it."""
 
     def __init__(self) -> None:
         self._refused: set[str] = set()
 
     def without_refused(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits:
-        """The wanted limits without a score that the kernel refused before: it is not tried each round."""
+        """The limits without ``oom_score_adj`` if the kernel has refused it for this guest.
+
+        So a refused score is not tried again in each round.
+        """
         return replace(wanted, oom_score_adj=None) if guest.uuid in self._refused else wanted
 
     def write(self, guest: Guest, pids: Iterable[int], score: int) -> None:
-        """Write the score of all processes of a guest. A refused permission is logged once.
+        """Write the score to all processes of a guest.
+
+        The first refused permission ends the call, with a log line.
 
         :raises OSError: any other error.
         """
@@ -193,9 +208,12 @@ class OomScores:
 
 
 def huge_page_use(group: GuestCgroup | None) -> dict[int, int]:
-    """Bytes in huge pages that a group uses or has reserved, by the size of the page in KiB."""
-    # Pages in use and reserved ones have limits of their own; the larger amount is what both must leave room
-    # for.
+    """The bytes in huge pages that a group uses or has reserved, by page size in KiB.
+
+    The larger of the two counts.
+    """
+    # Used and reserved pages have separate limits, and the agent sets both to the same value. So the larger
+    # number is the one that must fit.
     if group is None:
         return {}
     found = {}
@@ -208,7 +226,7 @@ def huge_page_use(group: GuestCgroup | None) -> dict[int, int]:
 
 
 def _pages_file(size_kib: int) -> str:
-    """The prefix of the files for pages of a size, such as ``hugetlb.2MB``."""
+    """The prefix of the hugetlb files for a page size in KiB, such as ``hugetlb.2MB``."""
     for unit, kib in (("GB", 1024**2), ("MB", 1024)):
         if size_kib >= kib:
             return f"{_PAGES}{size_kib // kib}{unit}"
@@ -216,7 +234,11 @@ def _pages_file(size_kib: int) -> str:
 
 
 def _amounts_by_file(limits: MemoryLimits, noted: Collection[str] = ()) -> dict[str, int | None]:
-    """The wanted amounts by file. Noted limits of pages that are no longer wanted are lifted."""
+    """The limits in bytes by file; None: leave the file unchanged.
+
+    :param noted: the files that the agent has written. Noted limits of huge pages that are no longer wanted
+        become "no limit".
+    """
     found: dict[str, int | None] = {MAX: limits.maximum, HIGH: limits.high, LOW: limits.low}
     if limits.huge_pages is None:
         return found

@@ -1,4 +1,4 @@
-"""Processes as /proc shows them (proc(5)): identity, threads, affinity."""
+"""Processes and threads as /proc shows them (proc(5)): identity, age, affinity, memory nodes, cgroup."""
 
 from __future__ import annotations
 
@@ -12,25 +12,29 @@ from compute_agent.host.kernel_files import read, read_optional, read_text
 from compute_agent.host.proc_stat import ProcessStat, parse_process_stat
 from compute_agent.model import cpuset
 
-# A thread that is made meanwhile inherits the affinity of its maker, so two passes are nearly always enough.
-# A process that makes threads faster than the agent lists them is left to the next reconcile.
+# A thread that is made meanwhile inherits the affinity of the thread that made it, so two passes are nearly
+# always enough. A process that makes threads faster than the agent lists them is corrected at the next
+# reconcile.
 MAX_PASSES: Final = 16
 
-# The unit of start times in /proc, which need not be the kernel's timer frequency.
+# Clock ticks per second, the unit of start times in /proc. The kernel's timer frequency may be another.
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
-# Bytes that are read. A process may make its command line as long as its memory (PR_SET_MM_MAP).
+# The most bytes of a command line that are read. A process may make its command line as long as its memory
+# (PR_SET_MM_MAP).
 _MAX_COMMAND_LINE: Final = 1 << 17
 
-# Bytes; as above.
+# The most bytes of an environment that are read, which may be as long as the command line.
 _MAX_ENVIRONMENT: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """The lasting identity of a process: the kernel reuses pids, but not with the same start time in a boot.
+    """The identity of a process beyond its pid, which the kernel reuses.
 
-    :ivar start_time: clock ticks since boot (field 22 of /proc/PID/stat).
+    A boot has each pair of pid and start time only once.
+
+    :ivar start_time: the start in clock ticks since boot (field 22 of /proc/PID/stat).
     """
 
     pid: int
@@ -38,7 +42,7 @@ class ProcessIdentity:
     boot_id: str
 
 
-# Cached, because it cannot change while this process lives.
+# The id cannot change while this process lives, so it is read once.
 @functools.cache
 def boot_id() -> str:
     """The random id of this boot of the kernel."""
@@ -53,37 +57,41 @@ def identify_process(pid: int) -> ProcessIdentity | None:
 
 
 def is_alive(identity: ProcessIdentity) -> bool:
-    """Whether this process, and not another one with its pid, still runs."""
+    """Whether the process with this identity still runs; a later process with the same pid does not count."""
     return identify_process(identity.pid) == identity
 
 
 def seconds_at_start(pid: int) -> float | None:
-    """The start of a process in seconds since boot, in steps of a clock tick; None if there is none."""
+    """The start time of a process in seconds since boot, in steps of a clock tick.
+
+    None if there is no such process.
+    """
     identity = identify_process(pid)
     return None if identity is None else identity.start_time / _TICKS
 
 
 def process_age(pid: int) -> float | None:
-    """The seconds since a process began; None if there is none."""
-    # Start times count suspended time as well, and so does CLOCK_BOOTTIME, unlike CLOCK_MONOTONIC.
+    """The age of a process in seconds; None if there is no such process."""
+    # Start times in /proc include the time that the host was suspended. So does CLOCK_BOOTTIME, unlike
+    # CLOCK_MONOTONIC.
     start = seconds_at_start(pid)
     return None if start is None else max(time.clock_gettime(time.CLOCK_BOOTTIME) - start, 0.0)
 
 
 def parent_of(pid: int) -> int:
-    """The parent of a process; 0 if there is none, or if the process is gone."""
+    """The pid of the parent of a process; 0 if it has no parent or is gone."""
     stat = _read_stat(pid)
     return 0 if stat is None else stat.parent
 
 
 def is_kernel_thread(pid: int) -> bool:
-    """Whether a process is the kernel's own; False when it is gone."""
+    """Whether a process is a thread of the kernel; False when it is gone."""
     stat = _read_stat(pid)
     return stat is not None and stat.is_kernel_thread
 
 
 def command_line(pid: int) -> tuple[str, ...]:
-    """The first arguments of a process; empty for kernel threads and processes that are gone.
+    """The command line of a process, at most its first 128 KiB; empty for kernel threads and ended processes.
 
     A process can change its own command line, so nothing may depend on it alone.
     """
@@ -100,7 +108,7 @@ def all_pids() -> list[int]:
 
 
 def thread_ids(pid: int) -> frozenset[int]:
-    """The thread ids of a process now (/proc/PID/task); empty when it is gone."""
+    """The ids of the threads that a process has now (/proc/PID/task); empty when it is gone."""
     try:
         return frozenset(int(name) for name in os.listdir(f"/proc/{pid}/task"))
     except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
@@ -128,7 +136,10 @@ def users_of(pid: int) -> frozenset[int]:
 
 
 def memory_nodes(pid: int) -> frozenset[int] | None:
-    """The NUMA nodes that the main thread of a process may have memory of; None when it is gone."""
+    """The NUMA nodes from which the main thread of a process may allocate memory.
+
+    None when the process is gone.
+    """
     try:
         status = read(f"/proc/{pid}/status")
     except (FileNotFoundError, ProcessLookupError):
@@ -138,7 +149,7 @@ def memory_nodes(pid: int) -> frozenset[int] | None:
 
 
 def nodes_with_memory() -> frozenset[int]:
-    """The NUMA nodes of the host that have memory; 0 alone where the kernel knows no nodes."""
+    """The NUMA nodes of the host that have memory; node 0 alone if the kernel was built without NUMA."""
     try:
         return cpuset.parse(read_text("/sys/devices/system/node/has_memory"))
     except FileNotFoundError:
@@ -146,7 +157,10 @@ def nodes_with_memory() -> frozenset[int]:
 
 
 def cgroup_path(pid: int) -> str:
-    """The path of a process's cgroup in the hierarchy that systemd uses; empty if it cannot be read."""
+    """The path of a process's cgroup in the hierarchy that systemd uses.
+
+    Empty for the root or if it cannot be read.
+    """
     text = read_optional(f"/proc/{pid}/cgroup") or ""
     paths = {controllers: path for line in text.splitlines() for _, controllers, path in [line.split(":", 2)]}
     # In hybrid mode systemd tracks units in the named hierarchy of version 1, and version 2 may have no
@@ -190,7 +204,7 @@ def pin_threads(pid: int, cpus: frozenset[int]) -> int:
 
 
 def misplaced_threads(pid: int, cpus: frozenset[int]) -> dict[int, frozenset[int]]:
-    """The threads of a process with another affinity than ``cpus``, each with its affinity."""
+    """The present affinity of the threads that have another affinity than ``cpus``, by thread id."""
     found = {tid: thread_affinity(tid) for tid in thread_ids(pid)}
     return {tid: has for tid, has in found.items() if has is not None and has != cpus}
 
@@ -198,14 +212,14 @@ def misplaced_threads(pid: int, cpus: frozenset[int]) -> dict[int, frozenset[int
 def descendants_of(pid: int) -> list[int]:
     """A process and all its descendants (/proc/PID/task/TID/children), parents first."""
     found = [pid]
-    # The list grows while it is read, so each child is visited as a parent, too. Each thread has its own list
-    # of children.
+    # The list grows during the loop, so that each child is visited as a parent, too. Each thread has its own
+    # list of children in /proc.
     for parent in found:
         for tid in thread_ids(parent):
             try:
                 children = read(f"/proc/{parent}/task/{tid}/children")
             except OSError:
-                # The thread has ended, and its children have another parent in the process.
+                # The thread has ended. The kernel gave its children to another thread of the process.
                 continue
             found.extend(int(child) for child in children.split())
     return found
@@ -222,7 +236,10 @@ def session_members(session: int) -> list[int]:
 
 
 def has_variable(pid: int, name: str, value: str) -> bool:
-    """Whether a process was started with a variable of that value; False if its environment is unreadable."""
+    """Whether the environment that a process was started with has this value of a variable.
+
+    False if it is unreadable.
+    """
     try:
         environment = read(f"/proc/{pid}/environ", _MAX_ENVIRONMENT)
     except OSError:
@@ -232,7 +249,7 @@ def has_variable(pid: int, name: str, value: str) -> bool:
 
 def _read_stat(pid: int) -> ProcessStat | None:
     """The fields of /proc/PID/stat; None when the process is gone."""
-    # ESRCH comes from reading a file that was opened before the process ended.
+    # ESRCH: the process ended between open(2) and read(2).
     try:
         return parse_process_stat(read_text(f"/proc/{pid}/stat"))
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""An event, which is one decision of the agent in words, and the recorder that deciding code calls."""
+"""Events, each of which is one decision of the agent, and the recorder that code calls when it decides."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, Final, Protocol
 
 from compute_agent.model.messages import full_name, printable_text
 
-# Up to this number a float keeps whole numbers exact, and readers of JSON may have floats alone.
+# A float represents integers up to this one exactly, and some readers of JSON have only floats.
 _MAX_ID: Final = 1 << 53
 
 
 class EventKind(enum.StrEnum):
-    """The kind of decision. Watermarks use the words of their options and metrics.
+    """The kinds of decisions. Kinds of actions of watermarks have the words of their options and metrics.
 
-    ``OOM_KILL`` is a decision of the kernel.
+    ``OOM_KILL`` is a decision of the kernel; all others are decisions of the agent.
     """
 
     START = "start"
@@ -54,7 +54,7 @@ class EventKind(enum.StrEnum):
 
 
 class EventOutcome(enum.StrEnum):
-    """The outcome of a decision."""
+    """The outcome of a decision: carried out, failed, or only reported in preview."""
 
     DONE = "done"
     FAILED = "failed"
@@ -63,15 +63,16 @@ class EventOutcome(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AgentEvent:
-    """One decision. Texts are printable and on one line.
+    """One decision. Its texts are printable and on one line.
 
-    :ivar time: seconds since the epoch.
-    :ivar kind: an :class:`EventKind`, or one of a later release.
-    :ivar text: the sentence of the log.
+    :ivar time: the time of the decision, in seconds since the epoch.
+    :ivar kind: a value of :class:`EventKind`, or of the same class in a later release.
+    :ivar text: the sentence that was logged.
+    :ivar outcome: a value of :class:`EventOutcome`.
     :ivar guest: uuid of the guest; empty for a decision about the host.
-    :ivar name: name of the guest.
-    :ivar reason: the reason of the decision, or of its failure.
-    :ivar id: number in the order of events; 0 before it is stored.
+    :ivar name: name of the guest; empty if unknown.
+    :ivar reason: the reason for the decision, or for its failure; may be empty.
+    :ivar id: number of the event in the order of storing; 0 before it is stored.
     """
 
     time: float
@@ -89,16 +90,16 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {"float": (int, float), "str": (str
 
 
 def to_line(event: AgentEvent) -> bytes:
-    """An event as a line of its file: JSON, in ASCII."""
+    """The line of an event in its file: a JSON object in ASCII, with a newline."""
     return json.dumps(asdict(event), separators=(",", ":")).encode() + b"\n"
 
 
 def from_line(line: bytes) -> AgentEvent | None:
-    """The event of a line; None for another content, such as a line that a crash has cut."""
-    # The file may be damaged or written by another program, and its texts go to terminals.
+    """Parse a line of a file of events; None for other content, such as a line that a crash has cut short."""
+    # Each value is checked: the file may be damaged or from another program, and terminals show its texts.
     try:
         content = json.loads(line)
-    except (ValueError, RecursionError):  # thousands of brackets exceed the parser's depth
+    except (ValueError, RecursionError):  # thousands of nested brackets exceed the parser's stack
         return None
     if not isinstance(content, dict):
         return None
@@ -114,7 +115,7 @@ def from_line(line: bytes) -> AgentEvent | None:
 
 
 FIELDS: Final = "event"
-"""The attribute of a log record with its event, for the systemd journal."""
+"""Name of the attribute of a log record that has the event; the handler of the systemd journal reads it."""
 
 
 class LogMethod(Protocol):
@@ -126,7 +127,7 @@ class LogMethod(Protocol):
 
 
 class EventSubject(Protocol):
-    """The subject of an event: a guest."""
+    """The guest that an event is about."""
 
     @property
     def uuid(self) -> str:
@@ -141,7 +142,7 @@ class EventSubject(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NamedSubject:
-    """A guest of which only uuid and name are known, such as an ended one."""
+    """A guest of which only uuid and name are known, such as one that has ended."""
 
     uuid: str
     name: str = ""
@@ -151,10 +152,10 @@ class NamedSubject:
 
 
 class EventRecorder:
-    """Logs decisions, and hands them on as events. Several threads may use it."""
+    """Logs decisions, and passes each to a function as an event. Several threads may use it at once."""
 
     def __init__(self, keep: Callable[[AgentEvent], None] = lambda event: None) -> None:
-        """Make a recorder. ``keep`` must neither wait nor raise; without it, decisions are only logged."""
+        """``keep`` gets each event, and must neither wait nor raise; by default decisions are only logged."""
         self._keep = keep
 
     def record_done(
@@ -166,7 +167,12 @@ class EventRecorder:
         *args: object,
         reason: str = "",
     ) -> None:
-        """Record a decision that was carried out. The first argument of the message is the guest."""
+        """Record a decision about a guest that was carried out.
+
+        The guest is the first argument of ``message``, and ``args`` are the others.
+
+        :param log: the method of a logger that logs the message.
+        """
         self._log_event(log, kind, guest, message, (guest, *args), reason, EventOutcome.DONE)
 
     def record_event(
@@ -179,9 +185,10 @@ class EventRecorder:
         reason: str = "",
         outcome: EventOutcome = EventOutcome.DONE,
     ) -> None:
-        """Log ``message % args`` by ``log``, and hand it on as an event in printable characters.
+        """Log ``message % args`` with ``log``, and pass it on as an event with printable text.
 
-        :param guest: None for a decision about the host.
+        :param guest: the guest that the decision concerns; None: the decision concerns the host.
+        :param reason: the reason for the decision or its failure.
         """
         self._log_event(log, kind, guest, message, args, reason, outcome)
 
@@ -205,5 +212,5 @@ class EventRecorder:
             reason=printable_text(reason),
         )
         self._keep(event)
-        # stacklevel: the log names the deciding code, two calls above this method.
+        # The record names the code that decided, which is two calls above this method.
         log(message, *args, extra={FIELDS: event}, stacklevel=3)

@@ -1,6 +1,7 @@
-"""The two files of events. Lines are appended to one; at half of the limits it becomes the older file.
+"""The store of events: a newer file, to which events are appended, and an older file.
 
-After a crash all written events are there. A line that the crash has cut is ignored.
+When the newer file reaches half of the limits, it replaces the older file. After a crash, all events are
+there that append() has reported as written. A line that the crash has cut short is ignored.
 """
 
 from __future__ import annotations
@@ -18,16 +19,20 @@ from compute_agent.events.event import AgentEvent, from_line, to_line
 from compute_agent.files import MAX_BYTES, open_own, sync_folder
 
 FILE: Final = "events.jsonl"
-"""Name of the file in the state folder."""
+"""Name of the newer file in the agent's state folder."""
 
 
 class EventStore:
-    """Appends to the file at ``path``. The older file has ``.1`` after its name. For one thread."""
+    """Appends events to the file at ``path``; ``path`` with the suffix ``.1`` is the older file.
+
+    Only one thread may use it.
+    """
 
     def __init__(self, path: Path, max_events: int, max_bytes: int) -> None:
-        """Make a store without opening a file.
+        """Set the limits; append() opens the file.
 
-        Both files together have at most ``max_events`` and ``max_bytes``. The oldest half is dropped.
+        Both files together have at most ``max_events`` events and ``max_bytes`` bytes. Above that, the older
+        half is dropped.
         """
         self.path = path
         self.max_events = max_events
@@ -36,9 +41,10 @@ class EventStore:
         self._size = self._count = self._last = 0
 
     def append(self, events: Iterable[AgentEvent]) -> int:
-        """Number events and write them durably.
+        """Give numbers to events and write them; they are on disk when this returns.
 
-        :returns: the number of written events, from the first on.
+        :returns: the number of events that were written; if an error ends the writes, the first of
+            ``events``.
         :raises OSError: no event was written.
         """
         kept = 0
@@ -47,7 +53,7 @@ class EventStore:
             for event in events:
                 self._add(event)
                 kept += 1
-            # One sync for all events of a call: each takes as long as the disk needs.
+            # One sync for all events of the call, because a sync may take as long as seconds.
             if self._descriptor is not None:
                 os.fsync(self._descriptor)
         except OSError:
@@ -57,7 +63,7 @@ class EventStore:
         return kept
 
     def close(self) -> None:
-        """Close the file. The next event opens it again."""
+        """Close the file; the next append() opens it again."""
         if self._descriptor is not None:
             with contextlib.suppress(OSError):
                 os.close(self._descriptor)
@@ -74,7 +80,8 @@ class EventStore:
         try:
             _write(self._descriptor, line)
         except OSError:
-            # Remove the written part. If that fails, the next start ends the line.
+            # Remove the part of the line that was written. If this fails, _open() ends the line with a
+            # newline.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, self._size)
             raise
@@ -90,15 +97,15 @@ class EventStore:
         self._descriptor = open_own(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o640)
         content = _read_content(self.path)
         self._size, self._count = len(content), content.count(b"\n")
-        # A crash has cut the last line, and the next event must not become a part of it.
+        # A crash has cut the last line short. A newline ends it, so that the next event is a line of its own.
         if content and not content.endswith(b"\n"):
             _write(self._descriptor, b"\n")
             self._size += 1
             self._count += 1
 
     def _start_file(self) -> None:
-        """Start an empty file. The present one replaces the older file."""
-        # Sync first: the rename may reach the disk before the content.
+        """Replace the older file by the present one, and start an empty file."""
+        # Sync before the rename, which may reach the disk before the content otherwise.
         if self._descriptor is not None:
             os.fsync(self._descriptor)
         self.close()
@@ -109,16 +116,17 @@ class EventStore:
 
 
 def older_file(path: Path) -> Path:
-    """The file of older events."""
+    """The path of the older file that belongs to the newer file at ``path``."""
     return path.with_name(f"{path.name}.1")
 
 
 def read_events(path: Path) -> list[AgentEvent]:
-    """All stored events, the oldest first; empty without files. Another process may append meanwhile.
+    """Read all stored events, the oldest first. Another process may append events at the same time.
 
     :raises OSError: a file cannot be read, or is not a regular file.
     """
-    # The newer file first: if it becomes the older one in between, it is read twice rather than not at all.
+    # The newer file first. If it becomes the older file between both reads, it is read twice; in the other
+    # order it would be missed. Events with equal ids count once.
     found: dict[int, AgentEvent] = {}
     for content in (_read_content(path), _read_content(older_file(path))):
         for line in content.splitlines():
@@ -128,8 +136,8 @@ def read_events(path: Path) -> list[AgentEvent]:
 
 
 def _read_content(path: Path) -> bytes:
-    """The bytes of a file of any user: the reader may be another user than the agent."""
-    # Neither follow a link nor wait for a pipe in place of the file.
+    """Read a file of any owner, because an operator may read events as another user than the agent."""
+    # O_NOFOLLOW refuses a link, and O_NONBLOCK does not wait for the writer of a pipe.
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:

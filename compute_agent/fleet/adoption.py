@@ -1,4 +1,4 @@
-"""Adoption of revisions: the source is read, and its revision is tried, and adopted or refused."""
+"""Adoption of revisions: read the source, try its revision, and adopt or refuse it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ConfigurationCheck(Protocol):
     """Checks whether the host can use a configuration."""
 
     def __call__(self, options: cfg.ConfigOpts, /) -> None:
-        """Build the objects that follow from the options, and drop them.
+        """Build the agent's objects from the options, and discard them.
 
         :raises ConfigError: the host cannot use the options.
         :raises OSError: the host cannot be read.
@@ -36,14 +36,17 @@ class ConfigurationCheck(Protocol):
 def starting_with_fleet(
     conf: cfg.ConfigOpts, check: ConfigurationCheck, but_for: tuple[type[Exception], ...] = ()
 ) -> Iterator[None]:
-    """Have a usable revision while an agent starts, from the state folder or the source.
+    """Provide a usable revision while an agent starts, and note whether the start failed.
 
-    So the agent does not start first without the settings of its fleet, and a moment later with them. A host
-    that its kept revision no longer fits, or with a failed last start, can be repaired by the fleet.
+    A usable revision is taken from the state folder, or else from the source. Without it, the agent would
+    start without the settings of its fleet, and change them a moment later. The fleet can repair a host that
+    its adopted revision no longer fits, or that failed at its last start.
 
     :param conf: the configuration of the host's own files.
-    :param but_for: errors that prevent a start with any settings.
-    :raises ConfigError: ``[fleet]`` is not complete.
+    :param check: checks the configuration with a revision.
+    :param but_for: types of errors that prevent a start with any settings, so they are not noted as a failed
+        start.
+    :raises ConfigError: a required option of ``[fleet]`` is missing or wrong.
     """
     fleet = FleetSettings.from_options(conf)
     if fleet is None:
@@ -53,7 +56,7 @@ def starting_with_fleet(
     _get_usable(fleet, conf, check, has_failed)
     try:
         yield
-    # Whatever ended the start may come from these settings: the next start asks the source for others.
+    # Any error may come from these settings, so the next start asks the source for other ones.
     except Exception as error:
         if not isinstance(error, but_for):
             _write_note(kept.note_failure, fleet.folder)
@@ -66,7 +69,7 @@ def _write_note(note: Callable[[Path], None], folder: Path) -> None:
     try:
         note(folder)
     except OSError as error:
-        # It only helps a later start that fails.
+        # Without the note only one thing is lost: a later start does not ask the source for other settings.
         LOG.warning("The result of the agent's start cannot be written: %s", error)
 
 
@@ -93,29 +96,32 @@ def _get_usable(
 def follow_source(
     fleet: FleetSettings, conf: cfg.ConfigOpts, check: ConfigurationCheck
 ) -> FleetRevision | None:
-    """Read the source and adopt its revision. None if the host already has it.
+    """Read the source, and adopt its revision. Returns the revision; None if the host has adopted it before.
 
-    :param conf: the configuration of the host, with a revision or without.
-    :raises FleetError: the source cannot be read, or its revision is refused. Nothing has changed then.
+    :param conf: the configuration of the host, with or without a revision.
+    :param check: checks the configuration with the offered revision.
+    :raises FleetError: the source cannot be read, or its revision is refused. The adopted revision stays in
+        force.
     """
     content = source.fetch(fleet.source, fleet.group, fleet.secured)
     offered = fleet.read(content)
     try:
         present = fleet.kept_revision()
     except FleetError:
-        present = None  # an unusable file is replaced
+        present = None  # an unusable file is replaced by the offered revision
     now = datetime.now(UTC)
     if present is not None and present.digest == offered.digest:
         if sentence := rules.expiry_reason(present, now):
             raise FleetError(f"{present} is in force, but {sentence}")
         return None
-    # A refused revision counts as well: its generation must not get another content.
+    # A refused revision counts, too: no other revision may have its generation.
     known = [each for each in (present, fleet.refused_revision()) if each is not None]
     if reason := rules.refusal_reason(offered, fleet.group, known, now):
         raise FleetError(f"the revision {offered} is refused: {reason}")
     path = kept.keep_offered(fleet.folder, content)
     try:
-        # First: errors of a check quote values, which may be secrets in forbidden options.
+        # This check comes first, since errors of the next one quote values. Forbidden options may have
+        # secrets as values.
         if found := revision_problems(path, conf):
             raise ConfigError("; ".join(found))
         check(with_file(conf, path))

@@ -1,4 +1,4 @@
-"""The configuration of a host: the revision of its fleet, and its own files above that."""
+"""The configuration of a host: the options of its own files, and below them those of the adopted revision."""
 
 from __future__ import annotations
 
@@ -18,7 +18,14 @@ from compute_agent.model.messages import ConfigError, require_cryptography
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    """The options of ``[fleet]``, with the state folder."""
+    """The options of ``[fleet]``, and the agent's state folder.
+
+    :ivar source: the folder or HTTPS address that has the files of the groups.
+    :ivar public_keys: the Ed25519 keys of which one has to sign a revision, in base64.
+    :ivar secured: the certificates for a source over HTTPS.
+    :ivar interval: the seconds between two reads of the source.
+    :ivar folder: the agent's state folder, with the adopted and the refused revision.
+    """
 
     group: str
     source: str
@@ -29,7 +36,7 @@ class FleetSettings:
 
     @classmethod
     def from_options(cls, conf: cfg.ConfigOpts) -> FleetSettings | None:
-        """The settings of a configuration; None where the host is in no group.
+        """The settings in a configuration; None if the host is in no group.
 
         :raises ConfigError: an option is missing or wrong.
         """
@@ -54,7 +61,7 @@ class FleetSettings:
     def kept_revision(self) -> FleetRevision | None:
         """The adopted revision; None without one.
 
-        :raises FleetError: the kept file cannot be used.
+        :raises FleetError: the file of the adopted revision cannot be used.
         """
         return self._read(kept.KEPT)
 
@@ -70,7 +77,7 @@ class FleetSettings:
         return None if content is None else self.read(content)
 
     def read(self, content: bytes) -> FleetRevision:
-        """The revision in the content of a file.
+        """Parse the content of a file, and verify its signature.
 
         :raises FleetError: the content is not a revision, or none of the host's keys has signed it.
         """
@@ -80,10 +87,9 @@ class FleetSettings:
 
 
 def with_kept(conf: cfg.ConfigOpts) -> cfg.ConfigOpts:
-    """The configuration of a host's own files above the adopted revision.
+    """The configuration of a host with its adopted revision; options of the host's own files take precedence.
 
-    :raises ConfigError: the kept revision cannot be used. Without that revision the host would behave
-        differently.
+    :raises ConfigError: the adopted revision cannot be used. Without it the host would behave differently.
     :raises cfg.Error: a value is wrong.
     """
     fleet = FleetSettings.from_options(conf)
@@ -100,12 +106,14 @@ def with_kept(conf: cfg.ConfigOpts) -> cfg.ConfigOpts:
 
 
 def with_file(conf: cfg.ConfigOpts, below: Path) -> cfg.ConfigOpts:
-    """The configuration of a host's own files above the revision in ``below``, instead of any other.
+    """The configuration of a host with the revision in the file ``below``, in place of the adopted revision.
+
+    Options of the host's own files take precedence over the revision.
 
     :raises cfg.Error: a value is wrong.
     """
     of_fleet = Path(conf.state_path) / kept.KEPT
-    # Without the revision in force, which takes the place of ``below`` otherwise.
+    # A configuration with the adopted revision names its file, which must not overrule ``below``.
     own = [name for name in conf.config_file or () if Path(name) != of_fleet]
     folders = [argument for name in conf.config_dir or () for argument in ("--config-dir", name)]
     return agent_conf.load(folders, own, [str(below)])
@@ -114,7 +122,8 @@ def with_file(conf: cfg.ConfigOpts, below: Path) -> cfg.ConfigOpts:
 def revision_problems(path: Path, conf: cfg.ConfigOpts) -> list[str]:
     """A sentence for each forbidden or unknown option of a revision.
 
-    :param conf: the configuration of the host, which names the section with its credentials.
+    :param path: the file with the revision.
+    :param conf: the configuration of the host, which names the section with its credentials for Placement.
     :raises cfg.Error: the file is not an ini file.
     :raises FleetError: a setting of a guest is wrong.
     """
@@ -129,7 +138,10 @@ def revision_problems(path: Path, conf: cfg.ConfigOpts) -> list[str]:
 
 
 def file_origins(conf: cfg.ConfigOpts) -> dict[Path, str]:
-    """The names of files in a configuration that are not the host's own."""
+    """The names, for messages, of configuration files that are not the host's own: the adopted revision.
+
+    Empty if the host has no group, or no usable revision.
+    """
     fleet = FleetSettings.from_options(conf)
     if fleet is None:
         return {}
@@ -137,13 +149,13 @@ def file_origins(conf: cfg.ConfigOpts) -> dict[Path, str]:
     try:
         revision = fleet.kept_revision()
     except FleetError:
-        # The loop of the fleet reports a revision that cannot be used.
+        # The thread that reads the source reports a revision that cannot be used.
         return {}
     return {} if revision is None else {path: f"fleet {revision} ({path})"}
 
 
 def overruled_options(conf: cfg.ConfigOpts) -> list[str]:
-    """Options of the revision that the host's own files also set, each as ``[section] option``."""
+    """The options in both the adopted revision and the host's own files, each as ``[section] option``."""
     files = list(written.files_of(conf))
     ours = [path for path in files if path in file_origins(conf)]
     theirs = written.read([path for path in files if path not in ours])

@@ -1,14 +1,14 @@
-"""Settings of single guests in a revision: changes, and conflicts with settings by hand.
+"""Settings of single guests in a revision, and conflicts with settings that were made on the host.
 
-A section ``[guest:UUID]`` has the settings of ``compute-agent guest set``. A setting by hand takes precedence
-over one of the fleet. A setting that a later revision leaves out is unset. Each setting is compared three
-ways, as in a merge of texts: the *wanted* value of the revision, the last *applied* one, and the value that
-the guest has *now*.
+A section ``[guest:UUID]`` has the settings of ``compute-agent guest set``. A setting made on the host takes
+precedence over a setting of the fleet. A setting that a later revision leaves out is unset. Each setting is
+compared three ways, as in a merge of texts: the *wanted* value of the revision, the last *applied* value, and
+the value that the guest has *now*.
 
-    - *now* equals *wanted*: no change
-    - none was *applied* yet: it is set
-    - *now* equals *applied*: it is set, since it was not changed by hand
-    - *now* is another value: a conflict, which stays and is reported
+- *now* equals *wanted*: no change
+- no value was *applied* yet: the wanted value is set
+- *now* equals *applied*: the wanted value is set, since the setting was not changed on the host
+- *now* is another value: a conflict; the setting stays, and the conflict is reported
 """
 
 from __future__ import annotations
@@ -27,15 +27,18 @@ OPTIONS: Final = tuple(sorted(SETTING_NAMES))
 
 Values = Mapping[str, str | int | bool]
 ByGuest = Mapping[str, Values]
-"""Values by option, by the uuid of a guest."""
+"""The values of settings by name, by the uuid of a guest."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuestSettingsPlan:
-    """The changes to make, and conflicts as sentences.
+    """The changes to the settings of guests that a revision demands.
 
-    :ivar applied: values that count as applied after the changes.
-    :ivar unset: settings of former revisions that the present one leaves out.
+    :ivar changes: the values to set.
+    :ivar applied: the values that count as applied after the changes.
+    :ivar conflicts: a sentence for each setting that was changed on the host, and so is left alone.
+    :ivar unset: the names of settings to unset by guest: former revisions had them, and the present one
+        leaves them out.
     """
 
     changes: ByGuest
@@ -45,7 +48,7 @@ class GuestSettingsPlan:
 
 
 def parse(revision: Written) -> dict[str, dict[str, str | int | bool]]:
-    """The settings of guests in a revision, by uuid and option.
+    """The settings of guests in a revision, by uuid and name.
 
     :raises FleetError: a section, an option or a value is wrong.
     """
@@ -56,7 +59,7 @@ def parse(revision: Written) -> dict[str, dict[str, str | int | bool]]:
         try:
             guest = str(uuid.UUID(section.removeprefix(GUEST)))
         except ValueError as error:
-            raise FleetError(f"[{section}]: a guest is named by its uuid") from error
+            raise FleetError(f"[{section}]: the name of such a section is the uuid of a guest") from error
         if guest in found:
             raise FleetError(f"[{section}]: another section is of the same guest")
         if unknown := sorted(options.keys() - set(OPTIONS)):
@@ -69,7 +72,7 @@ def parse(revision: Written) -> dict[str, dict[str, str | int | bool]]:
 
 
 def _plain_value(name: str, text: str) -> str | int | bool:
-    """A value as a type of JSON.
+    """Parse the value of a setting into a type that JSON has.
 
     :raises ValueError: the value is wrong. The message names the option.
     """
@@ -77,12 +80,14 @@ def _plain_value(name: str, text: str) -> str | int | bool:
         value = read_setting(name, text)
     except ValueError as error:
         raise ValueError(f"{name} = {text!r}: {error}") from error
-    # A bool is an int, too, and stays a bool.
+    # A bool is an int in Python, and JSON keeps it a bool.
     return value if isinstance(value, int) else str(value)
 
 
 def plan_settings(wanted: ByGuest, applied: ByGuest, present: ByGuest) -> GuestSettingsPlan:
-    """The plan for guests. Values of missing guests are forgotten: they return with their own settings.
+    """Compare the settings of all guests with those of a revision, and return the changes.
+
+    The applied values of guests that are gone are dropped. A guest that returns has its own settings.
 
     :param wanted: the values of the revision.
     :param applied: the last applied values.
@@ -102,7 +107,7 @@ def plan_settings(wanted: ByGuest, applied: ByGuest, present: ByGuest) -> GuestS
         for name, value in options.items():
             now, before = present[guest][name], applied.get(guest, {}).get(name)
             if now != value and before is not None and now != before:
-                # The former value stays, so that the conflict is found again.
+                # The applied value stays the former one, so the next comparison finds the conflict again.
                 after.setdefault(guest, {})[name] = before
                 conflicts.append(
                     f"guest {guest}: {name} was set to '{now}' on the host, after the fleet had set"

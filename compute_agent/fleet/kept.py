@@ -11,18 +11,23 @@ from compute_agent.files import read_own, remove_durably, sync_folder, write_dur
 from compute_agent.fleet.revision import FleetError
 
 KEPT: Final = "fleet.conf"
-"""Name of the adopted revision in the state folder."""
+"""Name of the file with the adopted revision, in the state folder."""
 OFFERED: Final = "fleet-offered.conf"
-"""Name of the offered revision in the state folder, until it is adopted."""
+"""Name of the file with an offered revision, in the state folder. The file is renamed when the revision is
+adopted.
+"""
 
 FAILED: Final = "fleet-failed"
-"""Name of an empty file in the state folder, from a failed start to the next successful one."""
+"""Name of an empty file in the state folder. The file exists from a failed start to the next successful
+start.
+"""
 
+# The owner writes, and the group may read, as with other configuration files.
 _MODE: Final = 0o640
 
 
 def read(path: Path) -> bytes | None:
-    """The content of a kept revision; None without one.
+    """The content of the file of a revision; None if the file does not exist.
 
     :raises FleetError: the file cannot be read, or another user may have written it.
     """
@@ -35,13 +40,13 @@ def read(path: Path) -> bytes | None:
 
 
 def keep_offered(folder: Path, content: bytes) -> Path:
-    """Write an offered revision, so that it can be tried. Returns its path.
+    """Write an offered revision to the state folder, where it can be tried. Returns the path of its file.
 
-    :raises FleetError: the file cannot be written. Nothing has changed then.
+    :raises FleetError: the file cannot be written. The adopted revision does not change.
     """
     path = folder / OFFERED
     with suppress(FleetError):
-        if read(path) == content:  # it was refused before, and is tried again
+        if read(path) == content:  # the revision was refused before, and is tried again
             return path
     try:
         write_durably(path, content, _MODE)
@@ -55,7 +60,7 @@ def take_up(folder: Path) -> None:
 
     :raises FleetError: the file cannot be replaced.
     """
-    # A rename, so that after a crash there is either the old file or the new one as a whole.
+    # A rename is atomic: after a crash the file is either the whole old one or the whole new one.
     try:
         os.replace(folder / OFFERED, folder / KEPT)
         sync_folder(folder)
@@ -64,12 +69,12 @@ def take_up(folder: Path) -> None:
 
 
 def has_failed(folder: Path) -> bool:
-    """Whether the last start with the kept revision failed."""
+    """Whether the last start of the agent with the adopted revision failed."""
     return (folder / FAILED).exists()
 
 
 def note_failure(folder: Path) -> None:
-    """Note that a start with the kept revision has failed.
+    """Note in the state folder that a start with the adopted revision has failed.
 
     :raises OSError: the note cannot be written.
     """

@@ -1,4 +1,4 @@
-"""Revisions of settings, with their head, and errors of the fleet."""
+"""Revisions of fleet settings with their head (group, generation, expiry), and the errors of the fleet."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ from typing import Final
 
 
 class FleetError(Exception):
-    """A source cannot be read, or a revision is refused. The text is the reason."""
+    """A source cannot be read, or a revision is refused. The text of the error is the reason."""
 
 
 class SourceError(FleetError):
-    """A source of fleet settings cannot be read at present, probably by no host that uses it."""
+    """A source of fleet settings cannot be read at present.
+
+    Probably other hosts with this source fail, too.
+    """
 
 
 MAX_BYTES: Final = 256 * 1024
-"""The largest revision in bytes. An ini file of all options has a tenth of that."""
+"""Maximum size of a revision in bytes. An ini file with all options needs a tenth of this size."""
 
 GROUP_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-"""The form of names of groups, which are also names of files."""
+"""The form of the name of a group, which is also the name of a file."""
 
-# Metrics and attributes have it as a float, which is exact up to here.
+# Metrics and attributes of spans have the generation as a float, which is exact up to this number.
 MAX_GENERATION: Final = 2**53
 
 _END: Final = b"#\n"
@@ -32,7 +35,12 @@ _FIELD: Final = re.compile(r"# (group|generation|expires) = (\S+)")
 
 @dataclass(frozen=True, slots=True)
 class FleetRevision:
-    """The head of a revision. ``digest`` covers the whole revision except its signature."""
+    """The head of a revision.
+
+    :ivar generation: the number of the revision, from 1; later revisions of a group have higher numbers.
+    :ivar expires: the time from which hosts refuse the revision; None: never.
+    :ivar digest: a hash of the whole revision without its signature, in hexadecimal.
+    """
 
     group: str
     generation: int
@@ -40,17 +48,20 @@ class FleetRevision:
     digest: str
 
     def __str__(self) -> str:
-        """The name of the revision in messages."""
+        """The group and generation, as messages name the revision."""
         return f"{self.group} generation {self.generation}"
 
 
 def write(settings: bytes, group: str, generation: int, expires: datetime | None = None) -> bytes:
-    """The bytes to sign: a head, and settings in the form of an ini file.
+    """The bytes to sign: a head, and the settings in the form of an ini file.
 
-    :raises FleetError: group or generation is wrong.
+    :raises FleetError: the group or the generation is wrong.
     """
     if not GROUP_NAME.fullmatch(group):
-        raise FleetError(f"{group!r} is not a name of a group: 64 letters, digits and, behind the first, ._-")
+        raise FleetError(
+            f"{group!r} is not a name of a group: it has at most 64 letters and digits, and"
+            " also ._- after the first character"
+        )
     if not 0 < generation <= MAX_GENERATION:
         raise FleetError(f"the generation is {generation}: it has to be 1 at least, {MAX_GENERATION} at most")
     head = f"# group = {group}\n# generation = {generation}\n"
@@ -60,17 +71,17 @@ def write(settings: bytes, group: str, generation: int, expires: datetime | None
 
 
 def read(signed: bytes) -> FleetRevision:
-    """Parse the bytes that :func:`write` returned.
+    """Parse the head of the bytes that :func:`write` returned.
 
     :raises FleetError: the bytes are damaged, or from another release.
     """
     head, end, _ = signed.partition(_END)
     found: dict[str, str] = {}
-    # Bytes that are not UTF-8 become a line that no field matches.
+    # Replaced bytes that are not UTF-8 match no field, so the error below names the line.
     for line in head.decode("utf-8", "replace").splitlines():
         field = _FIELD.fullmatch(line)
         if field is None or field[1] in found:
-            raise FleetError(f"its head is that of another release, or damaged: {line[:80]!r}")
+            raise FleetError(f"its first line is of another release, or damaged: {line[:80]!r}")
         found[field[1]] = field[2]
     try:
         group, generation, expires = found["group"], int(found["generation"]), found.get("expires")

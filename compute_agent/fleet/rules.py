@@ -1,8 +1,8 @@
-"""Rules for revisions: reasons to refuse one, and options that none may have. Pure functions.
+"""Rules for revisions: reasons to refuse one, and options that no revision may set. Pure functions.
 
-A revision sets the use of a host. A revision must not set identities, trusted keys, programs, or places to
-read, write and listen. Otherwise the owner of a signing key could do anything on each host that its agent can
-do.
+A revision controls how a host is used. A revision must not set identities, trusted keys, programs, or the
+files and addresses that an agent reads, writes or listens at. Otherwise the owner of a signing key could do
+on each host all that its agent can do.
 """
 
 from __future__ import annotations
@@ -26,17 +26,23 @@ SECTIONS: Final[Mapping[str, str]] = {
     "cgroup": "a path",
     "tracing": "where spans are sent",
 }
-"""Sections that no revision may have, with their subjects."""
+"""The sections that no revision may have, each with its subject for messages."""
 
 OPTIONS: Final[Mapping[tuple[str, str], str]] = {
     ("qos", "evict_command"): "a program",
     ("interference:", "escalate_command"): "a program",
+    ("metric:", "command"): "a program",
+    ("metric:", "url"): "where the agent sends queries",
     ("resctrl", "mount"): "a file system that is mounted",
     ("resctrl", "mount_options"): "a file system that is mounted",
     ("compute", "resource_provider_name"): "who the host is",
     ("compute", "provider_config_location"): "a path",
 }
-"""Options that no revision may have, by section, or by the beginning of the name of a family of sections."""
+"""The options that no revision may set, each with its subject for messages.
+
+The key is the section and the name of the option. A section that ends with a colon stands for all sections
+that begin so.
+"""
 
 IN_DEFAULT: Final = frozenset(
     {
@@ -49,15 +55,18 @@ IN_DEFAULT: Final = frozenset(
         ),
     }
 )
-"""Options of [DEFAULT] that a revision may have. The others are paths and logs."""
+"""The options of ``[DEFAULT]`` that a revision may set. All other options there are paths, or options of the
+log.
+"""
 
 _REFERENCE: Final = "$"
 
 
 def refusal_reason(offered: FleetRevision, group: str, known: Iterable[FleetRevision], now: datetime) -> str:
-    """The reason why a host refuses a revision; empty if it may adopt it.
+    """The reason why a host refuses a revision; empty if the host may adopt it.
 
-    :param known: earlier revisions: the adopted one and the last refused one.
+    :param group: the group of the host.
+    :param known: the earlier revisions of the host: the adopted one and the last refused one.
     """
     if offered.group != group:
         return f"it is of the group {offered.group}, and this host is of {group}"
@@ -72,7 +81,7 @@ def refusal_reason(offered: FleetRevision, group: str, known: Iterable[FleetRevi
 
 
 def expiry_reason(revision: FleetRevision, now: datetime) -> str:
-    """A sentence if the revision has expired; empty otherwise."""
+    """A clause for messages if a revision has expired; empty otherwise."""
     if revision.expires is None or now < revision.expires:
         return ""
     return f"it expired at {revision.expires.isoformat()}: sign a later generation"
@@ -81,10 +90,10 @@ def expiry_reason(revision: FleetRevision, now: datetime) -> str:
 def forbidden_options(
     revision: Written, options: Iterable[tuple[str, Iterable[Any]]], auth_section: str | None
 ) -> list[str]:
-    """A sentence for each forbidden option of a revision.
+    """A sentence for each option that a revision must not set.
 
-    :param options: all options by section, with their former names.
-    :param auth_section: another section with the credentials of the host.
+    :param options: all options of the agent by section, with their former names.
+    :param auth_section: another section with the credentials for Placement; None without one.
     """
     former = dict(_former_places(options))
     found = []
@@ -96,7 +105,7 @@ def forbidden_options(
             group, option = former.get((normal, name), (normal, name))
             if reason := _forbidden_reason(group, option, auth_section):
                 found.append(f"[{section}] {name}: a revision may not have it ({reason}); set it on the host")
-            # oslo.config would put another option's value in its place, such as a password.
+            # oslo.config would replace the reference by the value of another option, such as a password.
             elif _REFERENCE in value:
                 found.append(
                     f"[{section}] {name}: a revision may not refer to other options, as {value!r} does"
@@ -116,7 +125,7 @@ def _forbidden_reason(section: str, option: str, auth_section: str | None) -> st
 def _former_places(
     options: Iterable[tuple[str, Iterable[Any]]],
 ) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
-    """Former names of options as section and name, each with the present one."""
+    """Pairs of names of renamed options: the former section and name, and the present section and name."""
     for section, some in options:
         for option in some:
             for old in option.deprecated_opts:

@@ -1,4 +1,4 @@
-"""Keys and signatures of revisions: Ed25519 (RFC 8032), by the package cryptography."""
+"""Keys and signatures of revisions: Ed25519 (RFC 8032), with the package cryptography."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from compute_agent.fleet import revision
 from compute_agent.fleet.revision import MAX_BYTES, FleetError, FleetRevision
 
 _FIRST_LINE: Final = b"# compute-agent fleet revision 1, signed: "
-# Signed together with the text, so that no signature for another purpose fits.
+# The signature covers this text, too, so a signature made for another purpose never fits a revision.
 _PURPOSE: Final = b"compute-agent fleet revision 1\n"
 
 
 def new_key() -> bytes:
-    """A private key, as PEM."""
+    """A new private key in PEM format, without a password."""
     key = Ed25519PrivateKey.generate()
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def public_key(private: bytes) -> str:
-    """The public key of a private one, for the options of hosts: 44 characters.
+    """The public key that belongs to a private key, as 44 characters of base64 for ``[fleet] public_keys``.
 
     :raises FleetError: the private key is wrong.
     """
@@ -39,8 +39,10 @@ def public_key(private: bytes) -> str:
 
 
 def sign_revision(signed: bytes, private: bytes) -> bytes:
-    """The file of a revision: the result of :func:`revision.write` with a signature.
+    """Sign a revision, and return the content of its file.
 
+    :param signed: the result of :func:`revision.write`.
+    :param private: the private key in PEM format.
     :raises FleetError: the file is too large, or the key is wrong.
     """
     signature = base64.b64encode(_load_private_key(private).sign(_PURPOSE + signed))
@@ -51,8 +53,9 @@ def sign_revision(signed: bytes, private: bytes) -> bytes:
 
 
 def read(content: bytes, public_keys: Sequence[str]) -> FleetRevision:
-    """The revision in a file, if one of the keys has signed it.
+    """Verify the signature of a file, and parse the revision in it.
 
+    :param public_keys: the trusted keys, of which one has to fit.
     :raises FleetError: the file is not a revision, no key has signed it, or a key is wrong.
     """
     if len(content) > MAX_BYTES:
@@ -60,7 +63,7 @@ def read(content: bytes, public_keys: Sequence[str]) -> FleetRevision:
     first, _, signed = content.partition(b"\n")
     if not first.startswith(_FIRST_LINE):
         raise FleetError("it does not begin like a revision; `compute-agent fleet sign` makes one")
-    # All keys are read first: a wrong one in the options is an error even if another one fits.
+    # All keys are parsed first: a malformed key in the options is an error even if another key fits.
     keys = [_load_public_key(each) for each in public_keys]
     try:
         signature = base64.b64decode(first.removeprefix(_FIRST_LINE), validate=True)

@@ -1,28 +1,25 @@
-"""Read a source, with bounds of time and size for any kind of answer."""
+"""Read a source of fleet settings, with limits of time and size for any answer."""
 
 from __future__ import annotations
 
 import http.client
 import os
-import socket
 import ssl
 import stat
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, wait
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, urlsplit
 
+from compute_agent.bounded_http import late_message, read_address
 from compute_agent.files import read_bounded
 from compute_agent.fleet.revision import MAX_BYTES, FleetError, SourceError
-from compute_agent.threads import NO_LOCK, ONCE, ThreadSpec, run_aside, start_timer
+from compute_agent.threads import NO_LOCK, ONCE, ThreadSpec, run_aside
 
 DEADLINE: Final = 20.0
-"""Seconds for a whole answer, including the lookup of the name."""
+"""Maximum seconds for a read of the source, including the lookup of its host name."""
 
 SOURCE_THREAD: Final = ThreadSpec(
     "fleet source",
@@ -32,24 +29,16 @@ SOURCE_THREAD: Final = ThreadSpec(
     "the source",
 )
 
-DEADLINE_THREAD: Final = ThreadSpec(
-    "fleet deadline",
-    ONCE,
-    "shuts down the connection to the source when its time is over",
-    NO_LOCK,
-    "nothing",
-)
-
 _HTTPS: Final = "https"
-_OK: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class TlsIdentity:
-    """Certificates of a connection over HTTPS.
+    """The certificates of a connection over HTTPS.
 
-    :ivar cafile: trusted certificates; None for those of the system.
-    :ivar certfile: the agent's own certificate, for servers that ask for one; ``keyfile`` is its key.
+    :ivar cafile: the file with trusted certificates; None: those of the system.
+    :ivar certfile: the file with the agent's own certificate, for servers that ask for one.
+    :ivar keyfile: the file with the private key of ``certfile``.
     """
 
     cafile: str | None = None
@@ -58,7 +47,7 @@ class TlsIdentity:
 
 
 _waiting: Final[dict[str, Future[bytes]]] = {}
-"""Unfinished reads by source. A read of a former source may still hang."""
+"""The last read of each source. A source is not read again while its last read hangs."""
 
 
 def is_address(source: str) -> bool:
@@ -85,9 +74,10 @@ def check_source(source: str) -> None:
 
 
 def fetch(source: str, group: str, secured: TlsIdentity, deadline: float = DEADLINE) -> bytes:
-    """The content of the file of a group.
+    """Read the file of a group from a source.
 
-    :param deadline: seconds for the whole answer.
+    :param secured: the certificates for a source over HTTPS.
+    :param deadline: the maximum seconds for the whole answer.
     :raises SourceError: the source cannot be read at present.
     :raises FleetError: the source has a wrong form, or the agent's own key cannot be used.
     """
@@ -96,7 +86,9 @@ def fetch(source: str, group: str, secured: TlsIdentity, deadline: float = DEADL
         if is_address(source):
             address = f"{source.rstrip('/')}/{quote(group)}.conf"
             return _read_within(
-                deadline, source, lambda: _over_https(address, _tls_context(secured), deadline)
+                deadline,
+                source,
+                lambda: read_address(address, deadline, MAX_BYTES, _tls_context(secured), "text/plain"),
             )
         file = Path(source) / f"{group}.conf"
         return _read_within(deadline, source, lambda: read_bounded(file, MAX_BYTES))
@@ -105,7 +97,7 @@ def fetch(source: str, group: str, secured: TlsIdentity, deadline: float = DEADL
 
 
 def _tls_context(secured: TlsIdentity) -> ssl.SSLContext:
-    """The TLS context of a connection.
+    """The TLS context for connections to a source.
 
     :raises FleetError: the agent's certificate or key cannot be used.
     :raises OSError: the trusted certificates cannot be read.
@@ -114,7 +106,7 @@ def _tls_context(secured: TlsIdentity) -> ssl.SSLContext:
     if secured.certfile and secured.keyfile:
         try:
             _check_key(Path(secured.keyfile))
-            # An empty password, so that OpenSSL never asks for one on a terminal.
+            # With an empty password OpenSSL never asks for one on a terminal.
             context.load_cert_chain(secured.certfile, secured.keyfile, password="")
         except (OSError, ValueError) as error:
             raise FleetError(f"[fleet] certfile, keyfile cannot be used: {error}") from error
@@ -122,7 +114,7 @@ def _tls_context(secured: TlsIdentity) -> ssl.SSLContext:
 
 
 def _check_key(path: Path) -> None:
-    """Check that only the agent can use a key.
+    """Check that no other user can use the agent's private key.
 
     :raises OSError: another user may read or change the file.
     """
@@ -135,76 +127,22 @@ def _check_key(path: Path) -> None:
 
 
 def _read_within(deadline: float, source: str, read: Callable[[], bytes]) -> bytes:
-    """The result of a read that may hang without a timeout, at names, connections or network folders.
+    """The result of ``read``, which may hang.
 
-    :raises TimeoutError: the read took too long, or an earlier one still hangs.
+    Lookups of names, connections and network folders have no timeout of their own.
+
+    :param deadline: the maximum seconds to wait.
+    :param read: reads the source, in a thread of its own.
+    :raises TimeoutError: the read took too long, or the last read of the source still hangs.
     """
     before = _waiting.get(source)
-    # A read that hangs is left behind. The source is not read again before it has returned.
+    # A thread that hangs cannot be ended. Its source is not read again meanwhile, so such threads do not pile
+    # up.
     if before is not None and not before.done():
         raise TimeoutError("the last read still hangs")
     for each in [each for each, look in _waiting.items() if look.done()]:
-        del _waiting[each]  # finished reads of former sources
+        del _waiting[each]  # forgets finished reads of former sources
     _waiting[source] = looking = run_aside(SOURCE_THREAD, read)
     if not wait([looking], deadline).done:
-        raise TimeoutError(_late_message(deadline))
+        raise TimeoutError(late_message(deadline))
     return looking.result()
-
-
-def _late_message(deadline: float) -> str:
-    return f"the answer was not complete after {deadline:g} seconds"
-
-
-def _over_https(address: str, context: ssl.SSLContext, deadline: float) -> bytes:
-    parts = urlsplit(address)
-    # check_source() has found a host name; the type checker does not see that.
-    assert parts.hostname is not None  # checked
-    began = time.monotonic()
-    plain = socket.create_connection((parts.hostname, parts.port or http.client.HTTPS_PORT), deadline)
-    left = max(0.0, began + deadline - time.monotonic())
-    with (
-        _ended_in_time(plain, left, deadline),
-        context.wrap_socket(plain, server_hostname=parts.hostname) as secured,
-    ):
-        connection = http.client.HTTPSConnection(parts.hostname, parts.port)
-        connection.sock = secured
-        connection.request("GET", parts.path, headers={"Accept": "text/plain", "Connection": "close"})
-        answer = connection.getresponse()
-        if answer.status != _OK:
-            raise OSError(f"it answers {answer.status} for {parts.path}")
-        # One byte more tells an answer that is too large.
-        content = answer.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise OSError(f"the settings are larger than {MAX_BYTES} bytes")
-        return content
-
-
-@contextmanager
-def _ended_in_time(plain: socket.socket, left: float, deadline: float) -> Iterator[None]:
-    """Shut a connection down when its time is over. The socket's own timeout starts again with each byte.
-
-    :raises TimeoutError: the time was over.
-    """
-    same = plain.dup()  # wrapping in TLS detaches the original socket
-    late = threading.Event()
-
-    def end_connection() -> None:
-        late.set()
-        with suppress(OSError):  # the other side has closed it
-            same.shutdown(socket.SHUT_RDWR)
-
-    timer = start_timer(DEADLINE_THREAD, left, end_connection)
-    try:
-        yield
-    except (OSError, http.client.HTTPException, ValueError):
-        # Otherwise the connection was shut down in time, and the error below says so.
-        if not late.is_set():
-            raise
-    finally:
-        timer.cancel()
-        # A timer that still runs could shut down a descriptor that another socket has by then.
-        timer.join()
-        plain.close()
-        same.close()
-    if late.is_set():
-        raise TimeoutError(_late_message(deadline))

@@ -1,8 +1,10 @@
-"""The host as the kernel describes it, from /sys and /proc.
+"""The host as the kernel describes it in /sys and /proc.
 
 - ``topology``: CPUs, cores, caches and NUMA nodes as values
 - ``reader``: reads the topology below a root, which may be a captured tree of another machine
-- ``cpus``, ``memory`` and ``kernel_files``: parts of the topology, and single files
-- ``proc_stat`` and ``cycles``: use over time
+- ``cpus``, ``memory`` and ``kernel_files``: read parts of the topology, and single files
+- ``proc_stat`` and ``cycles``: the use of CPUs over time
 - ``cpu_power`` and ``block_devices``: frequencies, idle states and disks
+- ``pci_devices`` and ``uevents``: PCI devices, and the kernel's events about them
+- ``reader_place``: the CPUs on which the agent reads cache counters
 """

@@ -1,4 +1,7 @@
-"""The block devices of the host, and patterns of their names, from /sys/block and /dev/disk/by-id."""
+"""The block devices of the host, and patterns that match their names.
+
+The names are read from /sys/block and /dev/disk/by-id.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,11 @@ _IO_COST: Final = "sys/fs/cgroup/io.cost.qos"
 
 @dataclass(frozen=True, slots=True)
 class BlockDevice:
-    """A whole disk.
+    """A whole disk of the host.
 
-    :ivar number: ``MAJOR:MINOR``.
-    :ivar by_weight: whether the device divides its bandwidth by weights of cgroups.
+    :ivar name: the kernel's name, such as ``sda``.
+    :ivar number: the device number ``MAJOR:MINOR``.
+    :ivar by_weight: whether the device divides its bandwidth by the weights of cgroups.
     """
 
     name: str
@@ -30,13 +34,16 @@ class BlockDevice:
 
 @dataclass(frozen=True, slots=True)
 class BlockDevices:
-    """All block devices, by name; ``links`` has the disk of each name in /dev/disk/by-id."""
+    """All block devices of the host.
+
+    :ivar links: the name of the disk for each name in /dev/disk/by-id.
+    """
 
     devices: tuple[BlockDevice, ...] = ()
     links: Mapping[str, str] = field(default_factory=dict)
 
     def match_devices(self, pattern: str) -> tuple[BlockDevice, ...]:
-        """The devices that match a name or a pattern: ``vda``, ``/dev/nvme*n1``, ``by-id/wwn-0x5*``."""
+        """The devices that match a name or pattern: ``vda``, ``/dev/nvme*n1``, ``by-id/wwn-0x5*``."""
         wanted = pattern.removeprefix("/dev/").removeprefix("disk/")
         if wanted.startswith(_BY_ID):
             found = {
@@ -46,11 +53,11 @@ class BlockDevices:
         return tuple(one for one in self.devices if fnmatch.fnmatchcase(one.name, wanted))
 
     def unmatched_patterns(self, patterns: Sequence[str]) -> list[str]:
-        """The names and patterns without a device."""
+        """The names and patterns that match no device."""
         return [pattern for pattern in patterns if not self.match_devices(pattern)]
 
     def describe_unmatched(self, patterns: Sequence[str]) -> list[str]:
-        """A sentence for each name or pattern without a device."""
+        """A sentence for each name or pattern that matches no device."""
         there = ", ".join(device.name for device in self.devices) or "none"
         return [
             f"this host has no device {pattern}; it has {there}"
@@ -59,24 +66,26 @@ class BlockDevices:
 
 
 def read_block_devices(root: Path) -> BlockDevices:
-    """The block devices of the host with its files below ``root``; none where these are missing."""
+    """Read the block devices of the host with its files below ``root``; none if the files are missing."""
     folder = root / "sys/block"
     costed = _costed_devices(root)
     devices, parts = [], {}
     for name in _list_names(folder):
         number = (kernel_files.read_optional(f"{folder}/{name}/dev") or "").strip()
         if not number:
-            continue  # it was removed meanwhile
-        # bfq has weights of its own; io.cost has them for any scheduler (cgroup-v2.rst, io.weight).
+            continue  # The device was removed meanwhile.
+        # The scheduler bfq has weights of its own; io.cost has them for any scheduler (cgroup-v2.rst,
+        # io.weight).
         scheduler = kernel_files.read_optional(f"{folder}/{name}/queue/scheduler") or ""
         devices.append(BlockDevice(name, number, "[bfq]" in scheduler or number in costed))
         parts[name] = name
-        # Partitions are folders of the disk, so that a name of a partition also means its disk.
+        # A partition is a folder of its disk, so the name of a partition also stands for its disk.
         parts |= {part: name for part in _list_names(folder / name) if part.startswith(name)}
     links = {}
     by_id = root / "dev/disk/by-id"
     for link in _list_names(by_id):
         target = os.path.basename(os.path.realpath(by_id / link))
+        # A link to a partition stands for the whole disk.
         if target in parts:
             links[link] = parts[target]
     return BlockDevices(tuple(devices), links)
@@ -90,6 +99,6 @@ def _list_names(folder: Path) -> list[str]:
 
 
 def _costed_devices(root: Path) -> frozenset[str]:
-    """The numbers of devices with io.cost enabled (Documentation/admin-guide/cgroup-v2.rst)."""
+    """The numbers (``MAJOR:MINOR``) of devices with io.cost enabled (see cgroup-v2.rst, io.cost.qos)."""
     lines = (kernel_files.read_optional(str(root / _IO_COST)) or "").splitlines()
     return frozenset(line.split()[0] for line in lines if "enable=1" in line.split())

@@ -1,7 +1,7 @@
-"""Frequencies and idle states of the CPUs: cpufreq, cpuidle and intel_uncore_frequency below /sys.
+"""Frequencies and idle states of the CPUs: cpufreq, cpuidle and intel_uncore_frequency in /sys.
 
-File formats: Documentation/admin-guide/pm of the kernel (cpufreq, intel_pstate, amd-pstate, cpuidle,
-intel_uncore_frequency_scaling).
+The file formats are those of Documentation/admin-guide/pm of the kernel (cpufreq, intel_pstate, amd-pstate,
+cpuidle, intel_uncore_frequency_scaling).
 """
 
 from __future__ import annotations
@@ -27,15 +27,22 @@ _POLICIES: Final = f"{CPU_FOLDER}/cpufreq"
 _UNCORE: Final = f"{CPU_FOLDER}/intel_uncore_frequency"
 _PACKAGE_DIE: Final = re.compile(r"package_([0-9]+)_die_([0-9]+)", re.ASCII)
 _TURBO_STEP: Final = 1000
-"""Distance in kHz between the entry for turbo and the next one, in acpi-cpufreq on Intel processors."""
+"""The difference in kHz between the entry for turbo and the next one, in acpi-cpufreq's table on Intel
+processors.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class FrequencyDomain:
-    """CPUs with a common frequency (a policy of cpufreq), and the possible settings. Frequencies are kHz.
+    """CPUs that have one frequency (a policy of cpufreq), and their possible settings.
 
-    :ivar folder: relative to the root.
-    :ivar preferences: energy preferences; empty where the driver has none.
+    :ivar folder: the folder of the policy, relative to the root.
+    :ivar driver: the name of the cpufreq driver.
+    :ivar governors: the governors that the kernel has.
+    :ivar preferences: the energy preferences that the driver has; empty: it has none.
+    :ivar min_khz: the lowest frequency of the hardware.
+    :ivar base_khz: the guaranteed frequency without turbo; None: not known.
+    :ivar max_khz: the highest frequency of the hardware.
     """
 
     folder: str
@@ -50,7 +57,12 @@ class FrequencyDomain:
 
 @dataclass(frozen=True, slots=True)
 class UncoreDomain:
-    """The uncore (mesh and caches) of CPUs, with its frequency limits at boot in kHz."""
+    """The uncore (mesh and caches) of a set of CPUs.
+
+    :ivar folder: the folder of its files, relative to the root.
+    :ivar min_khz: the lowest frequency at boot.
+    :ivar max_khz: the highest frequency at boot.
+    """
 
     folder: str
     cpus: frozenset[int]
@@ -60,9 +72,9 @@ class UncoreDomain:
 
 @dataclass(frozen=True, slots=True)
 class CpuPower:
-    """The frequencies and idle states that can be set.
+    """The frequencies and idle states of a host that can be set.
 
-    :ivar idle_states: folders of idle states by CPU and name.
+    :ivar idle_states: the folder of each idle state, by CPU and name.
     """
 
     frequency_domains: tuple[FrequencyDomain, ...] = ()
@@ -71,7 +83,7 @@ class CpuPower:
 
     @property
     def cpus(self) -> frozenset[int]:
-        """All CPUs with a setting."""
+        """All CPUs that have any of these settings."""
         return frozenset(self.idle_states).union(
             *(domain.cpus for domain in self.frequency_domains),
             *(domain.cpus for domain in self.uncore_domains),
@@ -79,7 +91,10 @@ class CpuPower:
 
 
 def read_cpu_power(root: Path) -> CpuPower:
-    """The settings of the host with its files below ``root``; empty where the files are missing."""
+    """Read the possible settings of the host with its files below ``root``.
+
+    Empty if the files are missing.
+    """
     files = SysFiles(root)
     info = read_cpuinfo(files)
     online = files.cpu_list(f"{CPU_FOLDER}/online") or frozenset()
@@ -93,7 +108,8 @@ def read_cpu_power(root: Path) -> CpuPower:
 def _frequency_domains(files: SysFiles, info: CpuInfo) -> Iterator[FrequencyDomain]:
     for number in files.list_numbers(_POLICIES, "policy"):
         folder = f"{_POLICIES}/policy{number}"
-        # Numbers with blanks between them rather than a list with ranges; empty if all CPUs are offline.
+        # The file has numbers with blanks between them and no ranges; it is empty if all CPUs of the policy
+        # are offline.
         cpus = _read_numbers(files, f"{folder}/affected_cpus")
         if cpus:
             yield FrequencyDomain(
@@ -109,7 +125,10 @@ def _frequency_domains(files: SysFiles, info: CpuInfo) -> Iterator[FrequencyDoma
 
 
 def _table_base(files: SysFiles, folder: str) -> int | None:
-    """The base frequency in the table of acpi-cpufreq: the entry below turbo, or the first without turbo."""
+    """The base frequency from acpi-cpufreq's table, in kHz; None without a table.
+
+    The base frequency is the entry below turbo, or the highest entry if there is no turbo.
+    """
     table = sorted(_read_numbers(files, f"{folder}/scaling_available_frequencies"), reverse=True)
     if len(table) > 1 and table[0] - table[1] == _TURBO_STEP:
         return table[1]
@@ -126,12 +145,12 @@ def _idle_states(files: SysFiles, cpu: int) -> dict[str, str]:
 
 
 def _uncore_domains(files: SysFiles, online: frozenset[int]) -> Iterator[UncoreDomain]:
-    """Domains by package and die, or by package where the kernel lists only clusters (TPMI)."""
+    """The uncore domains by package and die, or by package if the kernel lists clusters only (TPMI)."""
     places = {cpu: _die_of(files, cpu) for cpu in online}
     try:
         names = sorted(entry.name for entry in (files.root / _UNCORE).iterdir())
     except OSError:
-        # The folder exists only with the driver intel_uncore_frequency.
+        # Only the driver intel_uncore_frequency makes this folder.
         return
     dies = {name: match for name in names if (match := _PACKAGE_DIE.fullmatch(name))}
     for name in dies or [name for name in names if name.startswith("uncore")]:
@@ -140,9 +159,10 @@ def _uncore_domains(files: SysFiles, online: frozenset[int]) -> Iterator[UncoreD
         package = int(match[1]) if match else files.read_number(f"{folder}/package_id")
         cpus = frozenset(cpu for cpu, (one, _) in places.items() if one == package)
         if match:
-            # The firmware may number dies in another way than the topology; then the whole package counts.
+            # The firmware may number dies in another way than the topology; then the CPUs of the whole
+            # package count.
             cpus = frozenset(cpu for cpu in cpus if places[cpu][1] == int(match[2])) or cpus
-        # The limits at boot, because the present ones may be the agent's own.
+        # The limits at boot are read, because the agent may have set the present ones.
         least, most = (files.read_number(f"{folder}/initial_{file}") for file in (MIN_UNCORE, MAX_UNCORE))
         yield UncoreDomain(folder, cpus, least, most)
 

@@ -1,7 +1,7 @@
 """CPUs with their cores, clusters, dies and packages, from /sys/devices/system/cpu and /proc/cpuinfo.
 
-File formats: Documentation/admin-guide/cputopology.rst of the kernel. The lines of /proc/cpuinfo differ
-between architectures.
+The file formats are those of Documentation/admin-guide/cputopology.rst of the kernel. The lines of
+/proc/cpuinfo differ between architectures.
 """
 
 from __future__ import annotations
@@ -23,26 +23,33 @@ _FLAG_KEYS: Final = ("flags", "features")
 
 @dataclass(frozen=True, slots=True)
 class CpuInfo:
-    """The content of /proc/cpuinfo by CPU number. Keys of records are in lower case."""
+    """The content of /proc/cpuinfo.
+
+    :ivar records: the lines of each CPU, by CPU number and by key in lower case.
+    """
 
     records: Mapping[int, Mapping[str, str]]
     machine: Mapping[str, str]
-    """Lines that belong to no CPU, such as ``platform`` on POWER."""
+    """The lines that belong to no CPU, such as ``platform`` on POWER."""
 
     def first_value(self, *keys: str) -> str | None:
-        """The first value of any CPU, by the first of ``keys`` that has one."""
+        """The value that any CPU has for the first of ``keys``, or else for the next one.
+
+        None if there is none.
+        """
         values = (record[key] for key in keys for record in self.records.values() if record.get(key))
         return next(values, None)
 
 
 def read_cpuinfo(files: SysFiles) -> CpuInfo:
-    """The records of /proc/cpuinfo; no records where the file is missing."""
+    """Read /proc/cpuinfo. Without the file there are no records."""
     records: dict[int, dict[str, str]] = {}
     machine: dict[str, str] = {}
     current = machine
     for line in (files.text("proc/cpuinfo") or "").splitlines():
         key, colon, value = line.partition(":")
         key, value = key.strip().lower(), value.strip()
+        # A line without a colon, such as a blank one, ends the lines of a CPU.
         if not colon:
             current = machine
         elif key == "processor" and value.isdecimal():
@@ -53,8 +60,8 @@ def read_cpuinfo(files: SysFiles) -> CpuInfo:
 
 
 def flags_of(info: CpuInfo, online: Collection[int]) -> frozenset[str]:
-    """The flags that all online CPUs have."""
-    # Flags differ on hybrid processors, and a guest may run on any CPU.
+    """The flags that all ``online`` CPUs have."""
+    # On hybrid processors flags differ between CPUs, and a guest may run on any CPU.
     sets = [
         frozenset(record[key].split())
         for cpu, record in info.records.items()
@@ -62,14 +69,14 @@ def flags_of(info: CpuInfo, online: Collection[int]) -> frozenset[str]:
         for key in _FLAG_KEYS
         if key in record
     ]
-    # ARM kernels before 3.8 and some s390x list the features once for the machine.
+    # ARM kernels before 3.8 and some s390x kernels list the features once, for the whole machine.
     sets = sets or [frozenset(info.machine[key].split()) for key in _FLAG_KEYS if key in info.machine]
     return frozenset.intersection(*sets) if sets else frozenset()
 
 
 def architecture_of(files: SysFiles, info: CpuInfo) -> str:
-    """The architecture in the words of ``uname -m``; ``unknown`` where no file shows it."""
-    machine = files.text("proc/sys/kernel/arch")  # since Linux 6.1
+    """The architecture as ``uname -m`` names it; ``unknown`` if no file shows it."""
+    machine = files.text("proc/sys/kernel/arch")  # The file exists since Linux 6.1.
     if machine:
         return machine
     if info.first_value("arch") == "IA-64":
@@ -77,23 +84,24 @@ def architecture_of(files: SysFiles, info: CpuInfo) -> str:
     if info.first_value("cpu implementer"):
         return "aarch64" if info.first_value("cpu architecture") in ("8", "AArch64") else "armv7l"
     if (model := info.first_value("cpu")) and ("POWER" in model or "Cell" in model):
-        # The byte order is in no file; distributions with OpenStack are little-endian since POWER8.
+        # No file shows the byte order. Since POWER8, distributions with OpenStack are little-endian.
         return "ppc64le" if re.search(r"POWER([89]|1[0-9])", model) else "ppc64"
     if info.first_value("vendor_id"):
+        # The flag "lm" (long mode) marks a processor with 64 bits.
         return "x86_64" if "lm" in (info.first_value("flags") or "").split() else "i686"
     return "unknown"
 
 
 def model_of(info: CpuInfo) -> str | None:
-    """The model in the kernel's words: ``Intel(R) Xeon(R) ...``, ``POWER9, altivec supported``."""
+    """The model of the processor, as in ``Intel(R) Xeon(R) ...`` or ``POWER9, altivec supported``."""
     return info.first_value("model name", "cpu")
 
 
 def base_frequency_khz(files: SysFiles, info: CpuInfo, cpu: int) -> int | None:
-    """The guaranteed frequency of a CPU without turbo, in kHz; None where the kernel does not show it.
+    """The guaranteed frequency of a CPU without turbo, in kHz; None if the kernel does not show it.
 
-    Sources are cpufreq/base_frequency (intel_pstate, kHz), acpi_cppc/nominal_freq (AMD and ARM, MHz), and the
-    model name (``@ 2.10GHz``), in this order.
+    The first of these sources that exists counts: cpufreq/base_frequency (intel_pstate, kHz),
+    acpi_cppc/nominal_freq (AMD and ARM, MHz), the model name (``@ 2.10GHz``).
     """
     folder = f"sys/devices/system/cpu/cpu{cpu}"
     if base := files.read_number(f"{folder}/cpufreq/base_frequency"):
@@ -109,38 +117,39 @@ LOG = logging.getLogger(__name__)
 CPU_FOLDER: Final = "sys/devices/system/cpu"
 
 _UNKNOWN_ID: Final = 0xFFFF
-"""Value that some kernels print, besides -1, for an id that the firmware does not have."""
+"""The value, besides -1, that some kernels print for an id that the firmware does not have."""
 
 _SIBLING_FILES: Final = ("core_cpus_list", "core_cpus", "thread_siblings_list", "thread_siblings")
-"""Files with the threads of a core: the names since Linux 5.3, then the older ones."""
+"""The files that list the threads of a core: the name since Linux 5.3, then the older ones."""
 
 _PACKAGE_FILES: Final = ("package_cpus_list", "package_cpus", "core_siblings_list", "core_siblings")
-"""Files with the CPUs of a package: the names since Linux 5.3, then the older ones."""
+"""The files that list the CPUs of a package: the name since Linux 5.3, then the older ones."""
 
 _HYBRID_PMUS: Final = {"cpu_core": "performance", "cpu_atom": "efficiency", "cpu_lowpower": "low-power"}
-"""Performance monitoring units of hybrid x86 processors. Each has the CPUs of one kind of core."""
+"""The performance monitoring units of hybrid x86 processors. Each one lists the CPUs of one kind of core."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuStates:
-    """The CPUs of the machine, and those that the kernel schedules on."""
+    """The CPUs of the machine that are present, and those that are online."""
 
     present: frozenset[int]
     online: frozenset[int]
 
     @property
     def offline_cpus(self) -> frozenset[int]:
-        """CPUs that are present but not online."""
+        """The CPUs that are present but not online."""
         return self.present - self.online
 
 
 def read_states(files: SysFiles, info: CpuInfo) -> CpuStates:
-    """The CPUs of the machine, including those outside of the agent's own cpuset and affinity."""
+    """Read the states of all CPUs, including those outside of the agent's own cpuset and affinity."""
     folders = frozenset(files.list_numbers(CPU_FOLDER, "cpu"))
     online = files.cpu_list(f"{CPU_FOLDER}/online")
     present = files.cpu_list(f"{CPU_FOLDER}/present")
     if online is None:
-        # Kernels before 2.6.26 have a file for each CPU that can be switched off, and none for the others.
+        # Kernels before 2.6.26 have a file for each CPU that can be switched off, and none for the other
+        # CPUs.
         online = frozenset(cpu for cpu in folders if files.read_number(f"{CPU_FOLDER}/cpu{cpu}/online") != 0)
     if not online:
         online = frozenset(info.records)
@@ -149,15 +158,15 @@ def read_states(files: SysFiles, info: CpuInfo) -> CpuStates:
 
 
 def read_online(root: Path) -> frozenset[int]:
-    """The CPUs that are online; empty where the kernel does not list them."""
+    """The online CPUs of the host below ``root``; empty if the kernel does not list them."""
     return SysFiles(root).cpu_list(f"{CPU_FOLDER}/online") or frozenset()
 
 
 def read_packages(files: SysFiles, online: frozenset[int]) -> tuple[CpuPackage, ...]:
-    """The packages, with the kernel's ids. CPUs without a known package are on package 0.
+    """Read the packages, with the kernel's ids. CPUs without a known package count as package 0.
 
-    Several packages have the same id if CPUs with that id do not list each other as siblings. Old Itanium
-    machines, which number boards instead, are such a case.
+    CPUs with the same id belong to several packages if they do not list each other as siblings. That happens
+    on old Itanium machines, which number boards instead.
     """
     ids = {
         cpu: _known_id(files.read_number(f"{_topology_folder(cpu)}/physical_package_id")) for cpu in online
@@ -176,7 +185,7 @@ def read_packages(files: SysFiles, online: frozenset[int]) -> tuple[CpuPackage, 
 
 
 def read_dies(files: SysFiles, packages: Iterable[CpuPackage]) -> tuple[CpuDie, ...]:
-    """The dies, where the kernel has them (since Linux 5.2)."""
+    """Read the dies; none before Linux 5.2."""
     return tuple(
         CpuDie(die, package.id, cpus)
         for package in packages
@@ -185,7 +194,7 @@ def read_dies(files: SysFiles, packages: Iterable[CpuPackage]) -> tuple[CpuDie, 
 
 
 def read_clusters(files: SysFiles, packages: Iterable[CpuPackage]) -> tuple[CpuCluster, ...]:
-    """The clusters, where the kernel has them (since Linux 5.16)."""
+    """Read the clusters; none before Linux 5.16."""
     return tuple(
         CpuCluster(cluster, package.id, cpus)
         for package in packages
@@ -194,9 +203,9 @@ def read_clusters(files: SysFiles, packages: Iterable[CpuPackage]) -> tuple[CpuC
 
 
 def read_cores(files: SysFiles, info: CpuInfo, packages: Iterable[CpuPackage]) -> tuple[CpuCore, ...]:
-    """The cores with their online threads, by package and id.
+    """Read the cores with their online threads, ordered by package and id.
 
-    A CPU without topology files is a core of its own.
+    A CPU without topology files counts as a core of its own.
     """
     package_of = {cpu: package.id for package in packages for cpu in package.cpus}
     online = frozenset(package_of)
@@ -204,7 +213,7 @@ def read_cores(files: SysFiles, info: CpuInfo, packages: Iterable[CpuPackage]) -
     ids = {cpu: _known_id(files.read_number(f"{_topology_folder(cpu)}/core_id")) for cpu in online}
 
     def listed_siblings(cpu: int) -> frozenset[int]:
-        # AMD's family 15h lists both cores of a module as siblings, and gives each a core_id of its own.
+        # AMD's family 15h lists both cores of a module as siblings, but gives each core its own core_id.
         listed = files.read_peers(cpu, _topology_folder(cpu), *_SIBLING_FILES) or frozenset()
         return frozenset(sibling for sibling in listed & online if ids[sibling] == ids[cpu])
 
@@ -225,13 +234,14 @@ def read_cores(files: SysFiles, info: CpuInfo, packages: Iterable[CpuPackage]) -
 
 
 def read_kinds(files: SysFiles, online: frozenset[int]) -> Mapping[int, str]:
-    """The kind of core of each CPU; empty where all cores are alike."""
+    """The kind of core of each CPU; empty if all cores are of one kind."""
     by_pmu = {
         cpu: kind
         for pmu, kind in _HYBRID_PMUS.items()
         for cpu in files.cpu_list(f"sys/devices/{pmu}/cpus") or ()
         if cpu in online
     }
+    # If all online cores are of one kind, the kind distinguishes nothing.
     if len(set(by_pmu.values())) > 1:
         return by_pmu
     by_capacity = {cpu: f"capacity-{each}" for cpu, each in read_capacities(files, online).items()}
@@ -239,7 +249,7 @@ def read_kinds(files: SysFiles, online: frozenset[int]) -> Mapping[int, str]:
 
 
 def read_capacities(files: SysFiles, online: frozenset[int]) -> Mapping[int, int]:
-    """The kernel's cpu_capacity of each CPU: 1024 for the fastest kind of core. Not on x86."""
+    """The kernel's cpu_capacity of each CPU: 1024 for the fastest kind of core; empty on x86."""
     found = {cpu: files.read_number(f"{CPU_FOLDER}/cpu{cpu}/cpu_capacity") for cpu in online}
     return {cpu: capacity for cpu, capacity in found.items() if capacity is not None}
 
@@ -260,9 +270,10 @@ def _group_cpus(cpus: Iterable[int], key: Callable[[int], int]) -> Mapping[int, 
 def _split_peers(
     cpus: frozenset[int], peers: Callable[[int], frozenset[int] | None]
 ) -> Iterable[frozenset[int]]:
-    """The groups of CPUs that list each other as peers, by lowest CPU; one group where no peers are listed.
+    """Divide CPUs into groups that list each other as peers, ordered by the lowest CPU of a group.
 
-    The groups are disjoint, also where files of several CPUs contradict each other: the lowest CPU decides.
+    If a CPU lists no peers, all remaining CPUs form one group with it. The groups are disjoint, even if the
+    files of several CPUs contradict each other: the file of the lowest CPU decides.
     """
     placed: frozenset[int] = frozenset()
     for cpu in sorted(cpus):

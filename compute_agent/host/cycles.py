@@ -1,7 +1,7 @@
-"""Cycles and instructions of threads, by hardware counters (perf_event_open(2)).
+"""Cycles and instructions of threads, from hardware counters (perf_event_open(2)).
 
-A thread has two counters that count together, in user and kernel mode, on any CPU. Most virtual machines have
-no such counters.
+A thread has two counters, which count at the same time, in user and kernel mode, on any CPU. Most virtual
+machines have no such counters.
 """
 
 from __future__ import annotations
@@ -18,73 +18,76 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 _NUMBERS: Final = {"x86_64": 298, "aarch64": 241, "ppc64le": 319, "s390x": 331}
-"""Number of the system call by architecture. The C library has no function for it."""
+"""The number of the system call by architecture, because the C library has no function for it."""
 
 HARDWARE: Final = ((0, 0), (0, 1))
-"""Type and number of the events: cycles (of the CPU, not of a clock), and instructions."""
+"""The type and number of the two events: cycles of the CPU (and not of a clock), and instructions."""
 
-# PERF_FORMAT_GROUP and PERF_FLAG_FD_CLOEXEC of perf_event.h, which have the same number by chance.
+# PERF_FORMAT_GROUP and PERF_FLAG_FD_CLOEXEC of perf_event.h, which happen to have the same value.
 _FORMAT_GROUP: Final = 1 << 3
 _CLOSE_ON_EXEC: Final = 1 << 3
 _ATTRIBUTES: Final = struct.Struct("=IIQQQQQIIQ")
 """``struct perf_event_attr`` in its first version: type, size, config, period, sample type, read format..."""
 _COUNTS: Final = struct.Struct("=QQQ")
-"""The content of a read of two counters: their number, and their values."""
+"""The content of a read of two counters: their number, and their two values."""
 
-# The rest is for sockets, files of resctrl counters and libvirt.
+# The rest of the open files is for sockets, resctrl counters and libvirt.
 _SHARE_OF_FILES: Final = 4
-"""The part of the limit of open files that counters may use: one in this number."""
+"""The divisor of the limit of open files: counters may use one in this number of files."""
 
-# Answers of hosts without these events.
+# The kernel's errors on hosts that do not have these events.
 _NO_COUNTERS: Final = frozenset({errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP, errno.EINVAL})
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadCycles:
-    """Cycles and instructions of a thread since its counters were opened."""
+    """The cycles and instructions of a thread since its counters were opened."""
 
     cycles: int
     instructions: int
 
 
 class CycleCounters(Protocol):
-    """Counts cycles of threads."""
+    """Counts cycles and instructions of threads."""
 
     @property
     def missing_reason(self) -> str:
-        """The reason why nothing can be counted; empty otherwise, and before the first read."""
+        """The reason why nothing can be counted; empty if counting works, and before the first read."""
         ...
 
     def read(self, threads: Collection[int]) -> Mapping[int, ThreadCycles]:
-        """The counts of these threads. From then on they are counted, and no others.
+        """The counts of these threads.
 
-        Threads that have ended, or cannot be counted, are left out.
+        Threads that were counted before and are missing here are no longer counted.
+
+        Threads that have ended or cannot be counted are missing in the result.
         """
         ...
 
 
 class PerfEvents:
-    """Counts by perf events. Only one thread of the agent may use an object."""
+    """Counts cycles through perf events. Only one thread of the agent may use an object of this class."""
 
     def __init__(
         self, events: tuple[tuple[int, int], tuple[int, int]] = HARDWARE, most: int | None = None
     ) -> None:
-        """Count at most ``most`` threads, by default as many as the limit of open files allows.
+        """Count at most ``most`` threads; None: as many as the limit of open files allows.
 
-        More threads are not counted at all, since a part of a guest's threads has no meaning.
+        If there are more threads, none is counted, because counts of some threads of a guest would mislead.
         """
         self.missing_reason = ""
         self._most = most
         self._events = events
         self._opened: dict[int, tuple[int, int]] = {}
-        """Two descriptors by thread; the first is read for both."""
+        """The two file descriptors of each thread. A read of the first one returns both counts."""
         self._last: Mapping[int, ThreadCycles] = {}
 
     def read(self, threads: Collection[int]) -> dict[int, ThreadCycles]:
-        """Count these threads, and no others, and return their counts."""
+        """Count these threads and no others, and return their counts."""
         most = _threads_allowed() if self._most is None else self._most
         if len(threads) > most:
-            # The same answer as where the kernel refuses a file, because an operator has the same remedy.
+            # The report is that of a refused file, because the operator has the same remedy: a higher limit
+            # of open files.
             threads, self.missing_reason = (
                 (),
                 _explain_error(OSError(errno.EMFILE, os.strerror(errno.EMFILE))),
@@ -98,23 +101,23 @@ class PerfEvents:
             # The thread has ended since it was listed.
             except ProcessLookupError:
                 continue
-            # The kernel shows a counter in error state as an empty file, which cannot be unpacked.
+            # A read of a counter in error state returns nothing, which cannot be unpacked.
             except (OSError, struct.error) as error:
                 if isinstance(error, PermissionError):
                     refused = _explain_error(error)
-                    continue  # other threads may belong to another user
+                    continue  # Other threads may belong to another user.
                 self.missing_reason = _explain_error(error)
                 self._close_all()
-                return {}  # the same error would follow for all others
+                return {}  # All other threads would have the same error.
         if found or refused:
             self.missing_reason = "" if found else refused
         self._last = found
         return found
 
     def _count_thread(self, thread: int) -> ThreadCycles:
-        """The counts of a thread."""
-        # A counter that stands still is opened again: its thread sleeps, or has ended, and another thread may
-        # have the id by now.
+        """The counts of one thread."""
+        # If a counter has not moved, its thread sleeps or has ended, and another thread may have the id by
+        # now. So the counter is opened again.
         if thread in self._opened:
             counted = self._read(thread)
             if counted != self._last.get(thread):
@@ -148,20 +151,23 @@ class PerfEvents:
 
 def _threads_allowed() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Each thread has two counters, and each counter is an open file.
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft // _SHARE_OF_FILES // 2
 
 
 def _open_event(event: tuple[int, int], thread: int, group: int) -> int:
-    """Open a counter of a thread on all CPUs, and return its descriptor.
+    """Open a counter for a thread on all CPUs, and return its file descriptor.
 
-    :raises OSError: the kernel's, or ENOSYS on an architecture with an unknown number of the call.
+    :param group: the descriptor of the first counter of the thread; -1: this is the first one.
+    :raises OSError: the kernel refuses the counter; ENOSYS: the number of the system call is not known.
     """
     number = _NUMBERS.get(platform.machine())
     if number is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     kind, config = event
-    # The kernel tells the versions of this structure apart by its size; 64 bytes are the first one.
+    # The kernel distinguishes versions of this structure by its size; 64 bytes stand for the first version.
     attributes = _ATTRIBUTES.pack(kind, _ATTRIBUTES.size, config, 0, 0, _FORMAT_GROUP, 0, 0, 0, 0)
+    # use_errno keeps the error number of the call, which later calls in Python could overwrite.
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor: int = libc.syscall(number, attributes, thread, -1, group, _CLOSE_ON_EXEC)
     if descriptor < 0:

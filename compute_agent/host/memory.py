@@ -1,19 +1,20 @@
-"""NUMA nodes with their CPUs, huge pages and distances, and the kind of their memory.
+"""NUMA nodes with their CPUs, huge pages and distances, and the type of their memory.
 
-No file of the kernel has the kind. The first of these sources that knows the node decides:
+No file of the kernel shows the type. The first of these sources that knows the node decides:
 
 - NVIDIA's driver names the node of a GPU's memory (``/proc/driver/nvidia/gpus/*/numa_status``).
-- The driver ``kmem`` has made memory of a DAX device (``target_node``), and the path of the device has its
-  bus. Persistent memory is below a bus of NVDIMMs, CXL memory below a region of CXL.
-- The speed of the node is compared with nodes that have CPUs. The speed is the kernel's memory tier and the
-  bandwidth of the firmware (HMAT: ``accessN/initiators``). Twice the bandwidth or a faster tier is HBM.
-  Slower memory is CXL memory, where the host has such devices.
+- The driver ``kmem`` has made memory of a DAX device (``target_node``), and the path of the device contains
+  its bus. Persistent memory is below a bus of NVDIMMs, CXL memory below a region of CXL.
+- The speed of the node is compared with the speed of nodes with CPUs. The speed is the kernel's memory tier,
+  and the bandwidth from the firmware (HMAT: ``accessN/initiators``). Memory with twice the bandwidth or a
+  faster tier is HBM. Slower memory is CXL memory if the host has such devices.
 - A node with CPUs has DRAM.
 
-A node without CPUs that no source knows has no kind.
+If no source knows a node without CPUs, its memory has no type.
 
-File formats: Documentation/ABI/stable/sysfs-devices-node, Documentation/admin-guide/mm/numaperf.rst,
-Documentation/ABI/testing/sysfs-bus-dax, sysfs-kernel-mm-memory-tiers and sysfs-bus-cxl of the kernel.
+The file formats are those of Documentation/ABI/stable/sysfs-devices-node,
+Documentation/admin-guide/mm/numaperf.rst, Documentation/ABI/testing/sysfs-bus-dax,
+sysfs-kernel-mm-memory-tiers and sysfs-bus-cxl of the kernel.
 """
 
 from __future__ import annotations
@@ -38,15 +39,16 @@ _MEM_TOTAL: Final = re.compile(r"(?:^|\s)MemTotal:\s*([0-9]+)\s*kB", re.ASCII)
 
 
 def read_memory_kib(files: SysFiles, path: str = "proc/meminfo") -> int:
-    """MemTotal of /proc/meminfo or of a node's meminfo, in KiB; 0 where it is missing."""
+    """MemTotal of /proc/meminfo or of a node's meminfo, in KiB; 0 if the file is missing."""
     match = _MEM_TOTAL.search(files.text(path) or "")
     return int(match[1]) if match else 0
 
 
 def read_nodes(files: SysFiles, online: frozenset[int]) -> tuple[NumaNode, ...]:
-    """The NUMA nodes by id, including those without CPUs or memory.
+    """Read the NUMA nodes, ordered by id, including nodes without CPUs or memory.
 
-    A machine without node folders (a kernel without NUMA) is one node 0 with all CPUs and all memory.
+    A kernel without NUMA has no folders of nodes. On such a kernel the result is one node 0 with all CPUs and
+    all memory.
     """
     ids = list(files.list_numbers(NODE_FOLDER, "node"))
     if not ids:
@@ -61,7 +63,7 @@ def read_nodes(files: SysFiles, online: frozenset[int]) -> tuple[NumaNode, ...]:
             LOG.warning("The CPUs of NUMA node %d are not known", node)
         memory_kib = read_memory_kib(files, f"{folder}/meminfo")
         if len(ids) == 1:
-            # The node's own value is too small after memory was plugged in while the machine ran.
+            # If memory was plugged in while the machine ran, the node's own value may be too small.
             memory_kib = max(memory_kib, read_memory_kib(files))
         huge_pages = _huge_pages(files, f"{folder}/hugepages")
         nodes.append(NumaNode(node, (cpus or frozenset()) & online, memory_kib, huge_pages))
@@ -71,9 +73,9 @@ def read_nodes(files: SysFiles, online: frozenset[int]) -> tuple[NumaNode, ...]:
 
 
 def node_overlaps(nodes: Iterable[NumaNode]) -> tuple[str, ...]:
-    """A warning for each two nodes that have the same CPUs.
+    """A warning for each pair of nodes that have CPUs in common.
 
-    The kernel has each CPU on one node, except for emulated nodes (``numa=fake``).
+    The kernel has each CPU on one node only, except for emulated nodes (``numa=fake``).
     """
     ordered = sorted(nodes, key=lambda node: node.id)
     return tuple(
@@ -86,13 +88,13 @@ def node_overlaps(nodes: Iterable[NumaNode]) -> tuple[str, ...]:
 
 
 def read_distances(files: SysFiles, nodes: tuple[NumaNode, ...]) -> Mapping[int, Mapping[int, int]]:
-    """The distance between all nodes; empty unless the kernel has it for all of them."""
+    """The distances between all nodes, as in ACPI's SLIT; empty if the kernel lacks any of them."""
     ids = [node.id for node in nodes]
     matrix: dict[int, Mapping[int, int]] = {}
     for node in ids:
         text = files.text(f"{NODE_FOLDER}/node{node}/distance")
         row = text.split() if text else []
-        # A row has a column for each online node in ascending order, whatever gaps the numbers have.
+        # A row has a column for each online node in ascending order, even if the node numbers have gaps.
         if len(row) != len(ids) or not all(column.isdecimal() for column in row):
             if len(ids) > 1:
                 LOG.info("The distances of NUMA node %d are not known: no distance is used", node)
@@ -102,7 +104,7 @@ def read_distances(files: SysFiles, nodes: tuple[NumaNode, ...]) -> Mapping[int,
 
 
 def read_tiers(files: SysFiles) -> Mapping[int, int]:
-    """The memory tier of NUMA nodes, a lower one for faster memory; empty before Linux 6.1."""
+    """The memory tier of each NUMA node; a lower tier is faster memory. Empty before Linux 6.1."""
     return {
         node: tier
         for tier in files.list_numbers(TIER_FOLDER, "memory_tier")
@@ -112,7 +114,7 @@ def read_tiers(files: SysFiles) -> Mapping[int, int]:
 
 def _huge_pages(files: SysFiles, folder: str) -> Mapping[int, int]:
     sizes = files.list_numbers(folder, "hugepages-", "kB")
-    # This number has the pages in use as well: an inventory is all that the node has.
+    # nr_hugepages includes pages in use: an inventory contains all that the node has.
     return {size: files.read_number(f"{folder}/hugepages-{size}kB/nr_hugepages") or 0 for size in sizes}
 
 
@@ -122,7 +124,7 @@ CXL_DEVICES: Final = "sys/bus/cxl/devices"
 NVIDIA_GPUS: Final = "proc/driver/nvidia/gpus"
 
 HBM_BANDWIDTH: Final = 2
-"""The least bandwidth of HBM, as a multiple of the bandwidth of DRAM on the same host."""
+"""The lowest bandwidth that counts as HBM, as a multiple of the bandwidth of DRAM on the same host."""
 
 _DAX_DEVICE: Final = re.compile(r"dax[0-9]+\.[0-9]+", re.ASCII)
 _CXL_MEMORY: Final = re.compile(r"mem[0-9]+", re.ASCII)
@@ -133,7 +135,11 @@ _GPU_NODE: Final = re.compile(r"^Node:\s*([0-9]{1,9})\s*$", re.ASCII | re.MULTIL
 
 @dataclass(frozen=True, slots=True)
 class MemorySpeed:
-    """The speed of memory from the firmware, in the units of HMAT; 0 where it is not known."""
+    """The speed of memory from the firmware's HMAT, as the kernel shows it; 0: not known.
+
+    :ivar bandwidth: the bandwidth in MiB/s.
+    :ivar latency: the latency in nanoseconds.
+    """
 
     bandwidth: int = 0
     latency: int = 0
@@ -141,9 +147,12 @@ class MemorySpeed:
 
 @dataclass(frozen=True, slots=True)
 class MemoryEvidence:
-    """The content of files about the memory of NUMA nodes, by their ids.
+    """The content of files about the memory of NUMA nodes. Nodes are given by their ids.
 
-    :ivar devices: kinds of memory, where it is a DAX device of a known kind.
+    :ivar gpus: the nodes with memory of NVIDIA GPUs.
+    :ivar devices: the type of memory of nodes that come from a DAX device of a known type.
+    :ivar speeds: the speed of each node from the firmware.
+    :ivar tiers: the kernel's memory tier of each node.
     :ivar has_cxl: whether the host has CXL devices with memory.
     """
 
@@ -153,14 +162,17 @@ class MemoryEvidence:
     tiers: Mapping[int, int] = field(default_factory=dict)
     has_cxl: bool = False
     special: frozenset[int] = frozenset()
-    """Nodes with memory that the firmware keeps for a special purpose (DAX devices ``hmem``)."""
+    """The nodes with memory that the firmware reserves for a special purpose (DAX devices ``hmem``)."""
 
 
 def read_evidence(files: SysFiles, nodes: Iterable[NumaNode], tiers: Mapping[int, int]) -> MemoryEvidence:
-    """Read the files; ``tiers`` are the kernel's memory tiers of nodes."""
+    """Read the files about the memory of nodes.
+
+    :param tiers: the kernel's memory tier of each node.
+    """
     devices: dict[int, MemoryType] = {}
     special: set[int] = set()
-    # A DAX device with another driver is a file for programs, and no memory of a node.
+    # A DAX device with another driver is a file for programs, and its memory belongs to no node.
     for name in filter(_DAX_DEVICE.fullmatch, files.list_names(DAX_MEMORY)):
         target = files.read_number(f"{DAX_DEVICES}/{name}/target_node")
         path = files.read_link(f"{DAX_DEVICES}/{name}") or ""
@@ -184,10 +196,10 @@ def read_evidence(files: SysFiles, nodes: Iterable[NumaNode], tiers: Mapping[int
 
 
 def tell_types(nodes: Iterable[NumaNode], evidence: MemoryEvidence) -> dict[int, MemoryType]:
-    """The kind of memory of each node with memory, where it is known."""
+    """The type of memory of each node with memory; nodes with an unknown type are left out."""
     with_memory = [node for node in nodes if node.memory_kib]
     by_device = {**evidence.devices, **dict.fromkeys(evidence.gpus, MemoryType.GPU)}
-    # Nodes with CPUs and ordinary memory are the measure for all others.
+    # All other nodes are compared with the nodes that have CPUs and ordinary memory.
     usual = [node.id for node in with_memory if node.cpus and node.id not in evidence.special]
     usual = [node for node in usual if node not in by_device]
     found = {}
@@ -203,7 +215,10 @@ def tell_types(nodes: Iterable[NumaNode], evidence: MemoryEvidence) -> dict[int,
 
 
 def _by_speed(node: int, usual: Iterable[int], evidence: MemoryEvidence) -> MemoryType | None:
-    """The kind of memory that is faster or slower than that of the ``usual`` nodes."""
+    """The type of memory that is clearly faster or slower than that of the ``usual`` nodes.
+
+    None if it is neither.
+    """
     beside = [evidence.speeds.get(other, MemorySpeed()) for other in usual]
     bandwidth = max((speed.bandwidth for speed in beside), default=0)
     latency = max((speed.latency for speed in beside), default=0)
@@ -223,7 +238,7 @@ def _by_speed(node: int, usual: Iterable[int], evidence: MemoryEvidence) -> Memo
 
 
 def _read_speed(files: SysFiles, node: int) -> MemorySpeed:
-    """The speed from the nearest CPUs (class 1), or from the nearest initiator of any kind (class 0)."""
+    """The speed from the nearest CPUs (class 1), or else from the nearest initiator of any kind (class 0)."""
     for access in (1, 0):
         folder = f"{NODE_FOLDER}/node{node}/access{access}/initiators"
         bandwidth = files.read_number(f"{folder}/read_bandwidth") or 0

@@ -1,7 +1,8 @@
 """The PCI devices of the host, from /sys/bus/pci/devices.
 
-File formats: Documentation/ABI/testing/sysfs-bus-pci of the kernel. The real path of a device is its way from
-the root complex through bridges and switches: ``devices/pci0000:80/0000:80:02.0/0000:81:00.0``.
+The file format is that of Documentation/ABI/testing/sysfs-bus-pci of the kernel. The real path of a device's
+folder shows the path from the root complex through bridges and switches:
+``devices/pci0000:80/0000:80:02.0/0000:81:00.0``.
 """
 
 from __future__ import annotations
@@ -28,12 +29,18 @@ _SPEED: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) GT/s", re.ASCII)
 _BRIDGE_CLASS: Final = 0x06
 _NVME_FILES: Final = ("model", "serial")
 _MAX_TYPES: Final = 100
-"""Maximum number of mdev types of a device; the largest GPUs have about 40."""
+"""Maximum number of mdev types that are read for a device. The largest GPUs have about 40."""
 
 
 @dataclass(frozen=True, slots=True)
 class PciLink:
-    """The PCI Express link of a device, in GT/s and lanes. Fields are None where the kernel shows none."""
+    """The PCI Express link of a device. A field is None if the kernel does not show it.
+
+    :ivar speed: the present speed in GT/s.
+    :ivar width: the present number of lanes.
+    :ivar max_speed: the highest speed of the device in GT/s.
+    :ivar max_width: the highest number of lanes that the device supports.
+    """
 
     speed: float | None = None
     width: int | None = None
@@ -42,13 +49,13 @@ class PciLink:
 
     @property
     def share(self) -> float | None:
-        """The present part of the bandwidth that the device supports, from 0 to 1; None if unknown."""
+        """The present bandwidth as a part of the device's highest, from 0 to 1; None if not known."""
         if not (self.speed and self.width and self.max_speed and self.max_width):
             return None
         return min(1.0, self.speed * self.width / (self.max_speed * self.max_width))
 
     def __str__(self) -> str:
-        """Speed and lanes, such as ``16 GT/s x8 of 32 GT/s x16``; empty where the kernel shows none."""
+        """The link in words, such as ``16 GT/s x8 of 32 GT/s x16``; empty if the kernel shows none."""
         if self.share is None:
             return ""
         now, most = f"{self.speed:g} GT/s x{self.width}", f"{self.max_speed:g} GT/s x{self.max_width}"
@@ -58,17 +65,18 @@ class PciLink:
     def is_degraded(self) -> bool:
         """Whether the link has fewer lanes than the device supports.
 
-        A low speed is not a fault: devices that save power lower it.
+        A low speed is no fault, because devices lower it to save power.
         """
-        # A width of 0 is a link that is down or a virtual function, which has no link of its own.
+        # A width of 0 means that the link is down, or that the device is a virtual function without a link of
+        # its own.
         return bool(self.width and self.max_width and self.width < self.max_width)
 
 
 @dataclass(frozen=True, slots=True)
 class MdevType:
-    """A type of mediated devices (Documentation/driver-api/vfio-mediated-device.rst).
+    """A type of mediated devices that a device can make (Documentation/driver-api/vfio-mediated-device.rst).
 
-    :ivar available: the number of devices of the type that can still be made.
+    :ivar available: the number of devices of this type that can still be made.
     """
 
     id: str
@@ -80,20 +88,26 @@ class MdevType:
 class PciDevice:
     """A function of a PCI device.
 
-    :ivar address: ``DDDD:BB:SS.F`` in lower case.
-    :ivar vendor_id: four hexadecimal digits in lower case; ``product_id`` likewise.
-    :ivar class_code: base class, subclass and interface, such as 0x030200 for a 3D controller.
-    :ivar numa_node: the node by the kernel, of the device or else of its nearest bridge; None where no file
-        says. A guess would place guests on the wrong node.
-    :ivar physical_function: the address of the function that a virtual function belongs to.
-    :ivar max_virtual: the most virtual functions that a physical function can have.
+    :ivar address: the PCI address ``DDDD:BB:SS.F`` in lower case.
+    :ivar vendor_id: the vendor as four hexadecimal digits in lower case.
+    :ivar product_id: the product as four hexadecimal digits in lower case.
+    :ivar class_code: the base class, subclass and interface in one number, such as 0x030200 for a 3D
+        controller.
+    :ivar numa_node: the node from the kernel, of the device or else of its nearest bridge; None if no file
+        shows it. A guess would place guests on the wrong node.
+    :ivar physical_function: the address of the physical function that a virtual function belongs to.
+    :ivar max_virtual: the highest number of virtual functions that a physical function can have.
+    :ivar virtual_functions: the addresses of the present virtual functions.
     :ivar bridges: the addresses of the bridges above the device, the root port first.
-    :ivar root_complex: such as ``pci0000:80``; empty if the path does not show the root complex.
-    :ivar iommu_group: None where the IOMMU is off. Such a device cannot be given to a guest.
-    :ivar mdev_types: the types of mediated devices that it can make.
-    :ivar vgpu_type: the number of the vGPU type of a virtual function by NVIDIA's driver, 0 without one yet;
-        None: the driver has no such file.
-    :ivar model: the model and serial number of an NVMe controller.
+    :ivar root_complex: the name of the root complex, such as ``pci0000:80``; empty if the path does not show
+        it.
+    :ivar iommu_group: the number of the IOMMU group; None: the IOMMU is off, and no guest can have the
+        device.
+    :ivar driver: the name of the kernel's driver; empty: none is bound.
+    :ivar mdev_types: the types of mediated devices that the device can make.
+    :ivar vgpu_type: the number of a virtual function's vGPU type, from NVIDIA's driver; 0: it has no type
+        yet. None: the driver has no such file.
+    :ivar model: the model and serial number of an NVMe controller; empty for other devices.
     """
 
     address: str
@@ -115,12 +129,15 @@ class PciDevice:
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The root complex and the bridges above the device; empty where sysfs does not show them."""
+        """The root complex and the bridges above the device.
+
+        Empty if sysfs does not show the root complex.
+        """
         return (self.root_complex, *self.bridges) if self.root_complex else ()
 
     @property
     def is_bridge(self) -> bool:
-        """Whether the device connects others, so that no guest can have it."""
+        """Whether the device is a bridge or switch, which no guest can have."""
         return self.class_code >> 16 == _BRIDGE_CLASS
 
     @property
@@ -137,15 +154,15 @@ class PciDevice:
 def read_pci_devices(root: Path) -> tuple[PciDevice, ...]:
     """Read the PCI devices of the host with its /sys below ``root``, by address; none without the folder.
 
-    A device that disappears meanwhile, or has no readable vendor, is left out.
+    A device that disappears meanwhile, or that has no readable vendor, is left out.
     """
     return _read_all(root, _read_device)
 
 
 def read_lasting_facts(root: Path) -> tuple[PciDevice, ...]:
-    """Read the PCI devices without the facts that change as guests get them and give them back.
+    """Read the PCI devices without facts that change when a guest gets or returns a device.
 
-    Links and mdev types are left out, as a read of theirs may wait for the device or its driver.
+    Links and mdev types are not read, because the kernel may wait for the device or its driver to answer.
     """
     return _read_all(root, _read_lasting)
 
@@ -158,19 +175,19 @@ def _read_all(root: Path, read_device: Callable[[SysFiles, str], PciDevice | Non
 
 
 def read_pci_device(root: Path, address: str) -> PciDevice | None:
-    """Read one device, without the node of its bridges; None if it is gone."""
+    """Read one device; None if it is gone. A NUMA node that only its bridges have is not used."""
     return _read_device(SysFiles(root), address)
 
 
 def read_pci_link(root: Path, address: str) -> PciLink:
-    """Read the link of a device; without values if it is gone."""
+    """Read the link of a device. If the device is gone, all fields are None."""
     return _read_link(SysFiles(root), address)
 
 
 def pci_addresses(root: Path) -> tuple[str, ...]:
-    """List the addresses of the PCI devices that are there now.
+    """The addresses of the PCI devices that are present now.
 
-    The function reads one folder, so that each round can call it.
+    Only one folder is read, so each round can call this function.
     """
     return tuple(SysFiles(root).list_names(PCI_DEVICES))
 
@@ -184,7 +201,8 @@ def _read_device(files: SysFiles, address: str) -> PciDevice | None:
         driver=_link_name(files, f"{folder}/driver"),
         link=_read_link(files, address),
         mdev_types=tuple(_read_mdev_types(files, f"{folder}/mdev_supported_types")),
-        # The driver of an NVMe controller tells its model, and goes as a guest gets the controller.
+        # The driver of an NVMe controller shows its model. When a guest gets the controller, that driver is
+        # unbound.
         model=_read_model(files, f"{folder}/nvme"),
     )
 
@@ -235,14 +253,14 @@ def _read_mdev_types(files: SysFiles, folder: str) -> Iterable[MdevType]:
 
 
 def _read_model(files: SysFiles, folder: str) -> str:
-    """Model and serial number of the NVMe controller of a device; empty without one."""
+    """The model and serial number of the NVMe controller of a device; empty if there is none."""
     controllers = files.list_names(folder)[:1]
     parts = (files.text(f"{folder}/{name}/{each}") or "" for name in controllers for each in _NVME_FILES)
     return printable_text(" ".join(" ".join(parts).split()))
 
 
 def _read_node(files: SysFiles, folder: str) -> int | None:
-    """The NUMA node; None at -1, by which firmware says nothing."""
+    """The NUMA node of a device; None for -1, which means that the firmware names no node."""
     node = files.read_number(f"{folder}/numa_node")
     return None if node is None or node < 0 else node
 
@@ -254,7 +272,7 @@ def _read_hex(files: SysFiles, path: str) -> int | None:
 
 
 def _read_speed(files: SysFiles, path: str) -> float | None:
-    """The speed in GT/s; None for "Unknown speed"."""
+    """The speed of a link in GT/s; None for "Unknown speed"."""
     match = _SPEED.match(files.text(path) or "")
     return None if match is None else float(match[1])
 
@@ -264,15 +282,15 @@ def _link_name(files: SysFiles, path: str) -> str:
 
 
 def _link_target(files: SysFiles, path: str) -> str | None:
-    """The address that a link leads to."""
+    """The PCI address that a symbolic link points to; None if there is none."""
     name = _link_name(files, path)
     return name if PCI_ADDRESS.fullmatch(name) else None
 
 
 def _path_above(path: Path, address: str) -> tuple[str, tuple[str, ...]]:
-    """The root complex and the bridges on the real path of a device."""
+    """The root complex and the bridges in the real path of a device's folder."""
     parts = Path(os.path.realpath(path)).parts
-    # Names below the last root complex only: the tree may lie below a folder of any name.
+    # Only names below the last root complex count, because the tree may be in a folder of any name.
     start = max((i for i, part in enumerate(parts) if _ROOT_COMPLEX.fullmatch(part)), default=None)
     if start is None:
         return "", ()
@@ -281,7 +299,7 @@ def _path_above(path: Path, address: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _with_nodes_of_bridges(devices: Iterable[PciDevice]) -> tuple[PciDevice, ...]:
-    """The devices, where each without a node has that of its physical function or nearest bridge."""
+    """The devices; those without a node get the node of their physical function or nearest bridge."""
     by_address = {device.address: device for device in devices}
 
     def node_of(device: PciDevice) -> int | None:

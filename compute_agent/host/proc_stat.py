@@ -1,4 +1,4 @@
-"""Times of CPUs since boot, from /proc/stat (proc_stat(5)), and /proc/PID/stat (proc_pid_stat(5))."""
+"""CPU times since boot from /proc/stat (proc_stat(5)), and /proc/PID/stat (proc_pid_stat(5))."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class CpuTimes:
-    """Times of a CPU in clock ticks.
+    """The times of a CPU since boot, in clock ticks.
 
-    :ivar stolen: time in which a hypervisor ran other machines. Stolen time is part of ``total``, but not of
-        ``busy``.
+    :ivar stolen: the time in which a hypervisor ran other machines. Stolen time is part of ``total``, but not
+        of ``busy``.
     """
 
     busy: int
@@ -23,13 +23,14 @@ class CpuTimes:
 
 
 def parse_line(numbers: str) -> CpuTimes:
-    """The times in a line after its name. Old kernels have fewer of them.
+    """The times in a line of /proc/stat, after the name of the CPU. Old kernels have fewer numbers.
 
     :raises ValueError: the line has other words.
     """
-    # user nice system idle iowait irq softirq steal; guest times are in user and nice already.
-    # Missing fields count as 0, and the guest times at the end are cut off.
+    # The order is user nice system idle iowait irq softirq steal. Missing fields count as 0. The guest times
+    # at the end are cut off, because user and nice contain them already.
     user, nice, system, idle, iowait, irq, softirq, steal = (*map(int, numbers.split()), *[0] * 8)[:8]
+    # A CPU that waits for I/O (iowait) is idle.
     busy = user + nice + system + irq + softirq
     return CpuTimes(busy, steal, busy + idle + iowait + steal)
 
@@ -37,13 +38,13 @@ def parse_line(numbers: str) -> CpuTimes:
 def parse_cpu_times(text: str) -> dict[int, CpuTimes]:
     """The times of each online CPU, by its number.
 
-    :raises ValueError: the text is not a /proc/stat.
+    :raises ValueError: the text is no /proc/stat.
     """
     found = {}
     for line in text.splitlines():
         name, _, rest = line.partition(" ")
         if not name.startswith("cpu"):
-            break  # the rest is long on hosts with many interrupts
+            break  # The rest of the file is long on hosts with many interrupts.
         if name == "cpu":
             continue
         found[int(name.removeprefix("cpu"))] = parse_line(rest)
@@ -53,16 +54,16 @@ def parse_cpu_times(text: str) -> dict[int, CpuTimes]:
 
 
 def busy_parts(before: Mapping[int, CpuTimes], now: Mapping[int, CpuTimes]) -> dict[int, float]:
-    """The busy part of the time between two readings, by CPU.
+    """The busy part of the time between two readings of /proc/stat, 0 to 1, by CPU.
 
-    Time is counted in ticks rather than by the clock. A CPU that was offline starts with 0 again, and is left
-    out of the next result.
+    The time is the sum of all ticks and not that of a clock. A CPU that was offline in between is left out,
+    because its times begin with 0 again.
     """
     return _parts_of_ticks(before, now, lambda times: times.busy)
 
 
 def stolen_parts(before: Mapping[int, CpuTimes], now: Mapping[int, CpuTimes]) -> dict[int, float]:
-    """The part of the time that a hypervisor took, by CPU, as :func:`busy_parts` counts it."""
+    """The part of the time that a hypervisor took, 0 to 1, by CPU; counted as in :func:`busy_parts`."""
     return _parts_of_ticks(before, now, lambda times: times.stolen)
 
 
@@ -72,7 +73,7 @@ def _parts_of_ticks(
     found = {}
     for cpu, last in now.items():
         first = before.get(cpu)
-        # Times can go backwards: iowait, a part of the total, decreases at times (proc_stat(5)).
+        # Times can go backwards: iowait, which is a part of the total, decreases sometimes (proc_stat(5)).
         if first is not None and last.total > first.total and ticks(last) >= ticks(first):
             found[cpu] = min(1.0, (ticks(last) - ticks(first)) / (last.total - first.total))
     return found
@@ -81,18 +82,21 @@ def _parts_of_ticks(
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 _KERNEL_THREAD: Final = 0x00200000
-"""PF_KTHREAD in the flags of a task (include/linux/sched.h)."""
+"""The flag PF_KTHREAD of a task (include/linux/sched.h)."""
 
-# Zombies, and dead processes with the letters of newer and older kernels.
+# The states of zombies, and of dead processes in newer and older kernels.
 _DEAD_STATES: Final = frozenset("ZXx")
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
-    """The state of a process.
+    """The fields of /proc/PID/stat that the agent uses.
 
-    :ivar start_time: clock ticks since boot.
-    :ivar cpu_seconds: CPU time of all threads since the start.
+    :ivar is_dead: whether the process is dead or a zombie.
+    :ivar parent: the pid of its parent.
+    :ivar session: the id of its session.
+    :ivar start_time: the start in clock ticks since boot.
+    :ivar cpu_seconds: the CPU time of all its threads since its start.
     """
 
     is_dead: bool
@@ -104,15 +108,15 @@ class ProcessStat:
 
 
 def parse_process_stat(text: str) -> ProcessStat:
-    """Parse a /proc/PID/stat.
+    """Parse the content of a /proc/PID/stat.
 
-    :raises ValueError: a field is not a number.
+    :raises ValueError: a field is no number.
     :raises LookupError: fields are missing.
     """
-    # The second field is the command's name in brackets, which may itself have blanks and brackets. So the
-    # fields are counted from the third, the state, which follows the last bracket.
+    # The second field is the name of the command in brackets, which may itself contain blanks and brackets.
+    # So fields are counted from the third one, the state, after the last bracket.
     fields = text.rpartition(")")[2].split()
-    # The fields of proc_pid_stat(5) begin with 1, and two of them come before the state.
+    # proc_pid_stat(5) numbers fields from 1, and two fields come before the state.
     return ProcessStat(
         is_dead=fields[0] in _DEAD_STATES,
         is_kernel_thread=bool(int(fields[6]) & _KERNEL_THREAD),
@@ -127,6 +131,7 @@ def has_capability(status: str, number: int) -> bool:
     """Whether a process may use a capability (capabilities(7)).
 
     :param status: the content of its /proc/PID/status.
+    :param number: the number of the capability.
     """
     match = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)
     return match is not None and bool(int(match[1], 16) >> number & 1)

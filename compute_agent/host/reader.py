@@ -1,7 +1,7 @@
-"""Read the topology of a host, or of a tree of /sys and /proc captured on another machine.
+"""Reads the topology of a host, or of a tree of /sys and /proc captured on another machine.
 
-Caches come from /sys/devices/system/cpu/cpuN/cache. File formats: Documentation/ABI/testing/
-sysfs-devices-system-cpu of the kernel.
+Caches are read from /sys/devices/system/cpu/cpuN/cache. The file format is that of
+Documentation/ABI/testing/sysfs-devices-system-cpu of the kernel.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ _Kind = tuple[int, str]
 
 
 def read_caches(files: SysFiles, cores: Iterable[CpuCore]) -> tuple[CpuCache, ...]:
-    """The caches by level, type and id; empty where the kernel shows none.
+    """Read the caches, ordered by level, type and id; none if the kernel shows none.
 
-    Caches of one level and type are disjoint, also where files contradict each other. Ids are the kernel's
-    where all caches of the level and type have distinct ones. Otherwise the id is the number of the lowest
-    CPU.
+    Caches of one level and type are disjoint, even if files contradict each other. The kernel's ids are used
+    if all caches of the level and type have different ones. Otherwise the id is the number of the lowest CPU.
     """
     found: dict[_Kind, list[tuple[CpuCache, int | None]]] = defaultdict(list)
     covered: dict[_Kind, set[int]] = defaultdict(set)
@@ -49,14 +48,14 @@ def read_caches(files: SysFiles, cores: Iterable[CpuCore]) -> tuple[CpuCache, ..
             seen = covered[level, kind]
             if cpu in seen:
                 continue
-            # Where no CPU is listed (Itanium), at least the threads of the core share the cache.
+            # If no CPU is listed (Itanium), at least the threads of the core share the cache.
             sharing = files.read_peers(cpu, folder, "shared_cpu_list", "shared_cpu_map") or threads_of[cpu]
             cpus = (sharing & online - seen) | {cpu}
             seen |= cpus
             cache = CpuCache(
                 level=level,
                 type=kind,
-                id=min(cpus),  # the rank among caches would change when a package is added
+                id=min(cpus),  # The position among the caches would change when a package is added.
                 size_kib=_size_kib(files, folder),
                 ways=files.read_number(f"{folder}/ways_of_associativity") or None,
                 cpus=cpus,
@@ -68,7 +67,7 @@ def read_caches(files: SysFiles, cores: Iterable[CpuCore]) -> tuple[CpuCache, ..
 
 
 def _with_ids(caches: list[tuple[CpuCache, int | None]]) -> list[CpuCache]:
-    """The caches of one level and type by id, with the kernel's ids if these are distinct."""
+    """The caches of one level and type, ordered by id, with the kernel's ids if these are all different."""
     ids = {known for _, known in caches if known is not None}
     if len(ids) == len(caches):
         named = [replace(cache, id=cache.id if known is None else known) for cache, known in caches]
@@ -78,7 +77,7 @@ def _with_ids(caches: list[tuple[CpuCache, int | None]]) -> list[CpuCache]:
 
 
 def _size_kib(files: SysFiles, folder: str) -> int | None:
-    """The size in KiB; None where the file is missing or has 0, as on virtual machines."""
+    """The size of a cache in KiB; None if the file is missing or contains 0, as on virtual machines."""
     text = files.text(f"{folder}/size")
     if not text:
         return None
@@ -92,8 +91,8 @@ def _size_kib(files: SysFiles, folder: str) -> int | None:
 def read_topology(root: Path) -> HostTopology:
     """Read the topology of the host with its /sys and /proc below ``root``.
 
-    Parts without a file are left out with a log line. Missing or odd files raise no error. CPUs outside of
-    the agent's own cpuset and affinity are part of the host.
+    Parts without a file are left out, with a line in the log. Missing or unexpected files raise no error.
+    CPUs outside of the agent's own cpuset and affinity are part of the host.
     """
     files = SysFiles(root)
     info = cpus.read_cpuinfo(files)

@@ -1,9 +1,9 @@
-"""Where threads of the agent run while they read counters of caches.
+"""The CPUs on which threads of the agent run while they read counters of caches.
 
-The kernel reads a counter of an L3 cache on a CPU of that cache. Until Linux 6.8 that is the CPU of the
-reader if it has the cache, and otherwise any of them by an interrupt between CPUs, a quiet one included. So a
-reader moves to CPUs of the cache that are for shared work first. Later kernels use the first CPU of the
-cache for each reader.
+The kernel reads a counter of an L3 cache on a CPU of that cache. Until Linux 6.8 that is the reader's own CPU
+if it belongs to the cache. Otherwise the kernel interrupts any CPU of the cache, which may be a quiet one. So
+a reader first moves to CPUs of the cache that are for shared work. Later kernels always use the first CPU of
+the cache.
 """
 
 from __future__ import annotations
@@ -16,33 +16,39 @@ from compute_agent.model.cpuset import CpuSet
 
 
 def find_counter_cpus(caches: Iterable[CpuSet], tickless: CpuSet) -> CpuSet:
-    """The CPUs on which the kernel itself reads counters of L3 caches: the first one of each.
+    """The CPUs on which the kernel itself reads counters of L3 caches: the first CPU of each cache.
 
-    :param tickless: CPUs of ``nohz_full``, which it avoids where it can.
+    :param caches: the CPUs of each cache.
+    :param tickless: the CPUs of ``nohz_full``, which the kernel avoids if it can.
     """
     return frozenset(min(cpus - tickless or cpus) for cpus in caches if cpus)
 
 
 class CacheReaderPlace:
-    """Moves the calling thread to CPUs of an L3 cache, and back to those of the main thread."""
+    """Moves the calling thread to CPUs of an L3 cache, and back to the CPUs of the main thread."""
 
     def __init__(self, cpus: Mapping[int, CpuSet]) -> None:
-        """``cpus`` are the CPUs for shared work by L3 cache id."""
+        """Use these CPUs.
+
+        :param cpus: the CPUs for shared work in each L3 cache, by its id.
+        """
         self._cpus = cpus
         self._has_moved = False
 
     def move_near(self, cache: int) -> None:
-        """Have the calling thread run on shared CPUs of a cache. A cache without any changes nothing."""
+        """Move the calling thread to shared CPUs of a cache. If the cache has none, the thread stays."""
         cpus = self._cpus.get(cache)
         if cpus:
-            # EINVAL: the control group of the agent has none of these CPUs.
+            # EINVAL: the agent's cgroup allows none of these CPUs.
             with contextlib.suppress(OSError):
+                # The id 0 stands for the calling thread.
                 os.sched_setaffinity(0, cpus)
                 self._has_moved = True
 
     def return_home(self) -> None:
-        """Have the calling thread run where the main thread may."""
+        """Let the calling thread run on the CPUs that the main thread may use."""
         if self._has_moved:
             with contextlib.suppress(OSError):
+                # The id of the main thread is the pid of the process.
                 os.sched_setaffinity(0, os.sched_getaffinity(os.getpid()))
             self._has_moved = False

@@ -1,8 +1,8 @@
 """The model of one host: frozen descriptions of packages, cores, caches and NUMA nodes.
 
-CPUs are logical CPUs (hardware threads) by their kernel number. Every set of CPUs here holds usable CPUs
-only: those that are online, and those that are parked. ``HostTopology.offline`` and ``HostTopology.present``
-hold others, too. Sizes are in KiB.
+CPUs are logical CPUs (hardware threads), given by their kernel number. Sets of CPUs contain usable CPUs only,
+which are online or parked. Exceptions are ``HostTopology.offline`` and ``HostTopology.present``. Sizes are in
+KiB.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from compute_agent.model.guest_settings import MemoryType
 
 @dataclass(frozen=True, slots=True)
 class CpuPackage:
-    """A processor in a socket, with its physical_package_id, which is unique except on old Itanium."""
+    """A processor in a socket. Its id is physical_package_id, which is unique except on old Itanium."""
 
     id: int
     cpus: CpuSet
@@ -26,7 +26,7 @@ class CpuPackage:
 
 @dataclass(frozen=True, slots=True)
 class CpuDie:
-    """A die of a package. The id of a die (die_id) is unique only within the package."""
+    """A die of a package. Its id is die_id, which is unique only within the package."""
 
     id: int
     package: int
@@ -35,7 +35,10 @@ class CpuDie:
 
 @dataclass(frozen=True, slots=True)
 class CpuCluster:
-    """Cores that share an L2 cache or a bus. The id (cluster_id) is unique only within the package."""
+    """Cores that share an L2 cache or a bus.
+
+    The id is cluster_id, which is unique only within the package.
+    """
 
     id: int
     package: int
@@ -47,8 +50,10 @@ class CpuCore:
     """A core and its hardware threads.
 
     :ivar id: core_id, which is unique at most within its package.
+    :ivar package: the id of its package.
     :ivar kind: the kind of core of a hybrid processor: ``performance``, ``efficiency`` or ``low-power`` on
-        x86, and ``capacity-N`` with the kernel's cpu_capacity elsewhere. None where all cores are alike.
+        x86, and ``capacity-N`` with the kernel's cpu_capacity elsewhere. None: all cores of the host are of
+        one kind.
     """
 
     id: int
@@ -60,7 +65,10 @@ class CpuCore:
 
 @dataclass(frozen=True, slots=True)
 class NumaNode:
-    """A NUMA node, which may lack CPUs or memory; ``huge_pages`` counts pages by size in KiB."""
+    """A NUMA node, which may have no CPUs or no memory.
+
+    :ivar huge_pages: the number of huge pages, used and free ones, by page size in KiB.
+    """
 
     id: int
     cpus: CpuSet
@@ -72,9 +80,10 @@ class NumaNode:
 class CpuCache:
     """A cache of type ``unified``, ``data`` or ``instruction``.
 
-    The id of a cache is unique within level and type.
-
-    Size and ways are None where the kernel does not show them.
+    :ivar id: unique among the caches of its level and type.
+    :ivar size_kib: the size in KiB; None if the kernel does not show it.
+    :ivar ways: the number of ways; None if the kernel does not show it.
+    :ivar cpus: the CPUs that share the cache.
     """
 
     level: int
@@ -87,7 +96,7 @@ class CpuCache:
 
 @dataclass(frozen=True, slots=True)
 class HostTopology:
-    """The topology of a host, ordered by id, and caches by level, type and id."""
+    """The topology of a host. Its parts are ordered by id, and caches by level, type and id."""
 
     packages: tuple[CpuPackage, ...]
     dies: tuple[CpuDie, ...]
@@ -99,43 +108,50 @@ class HostTopology:
     offline: CpuSet = frozenset()
     present: CpuSet = frozenset()
     parked: CpuSet = frozenset()
-    """Offline CPUs that come online for a guest. The cores, caches and nodes of these CPUs are known."""
+    """The offline CPUs that are brought online for a guest. Their cores, caches and nodes are known."""
     distances: Mapping[int, Mapping[int, int]] = field(default_factory=dict, hash=False)
-    """Distances between nodes as in ACPI SLIT: 10 is local. Empty where the kernel has none."""
+    """The distances between nodes as in ACPI's SLIT, where 10 is local; empty if the kernel shows none."""
     memory_tiers: Mapping[int, int] = field(default_factory=dict, hash=False)
-    """The memory tiers of nodes, a lower one for faster memory. Empty where the kernel has none."""
+    """The memory tier of each node; a lower tier is faster memory. Empty if the kernel shows none."""
     memory_types: Mapping[int, MemoryType] = field(default_factory=dict, hash=False)
-    """The kind of memory of nodes, where it is known."""
+    """The type of memory of each node, if it is known."""
     cpu_capacities: Mapping[int, int] = field(default_factory=dict, hash=False)
-    """The kernel's cpu_capacity: 1024 for the fastest kind of core. Empty where the kernel has none."""
+    """The kernel's cpu_capacity of each CPU: 1024 for the fastest kind of core; empty if the kernel shows
+    none.
+    """
     memory_kib: int = 0
-    """MemTotal of /proc/meminfo; 0 where it is not known."""
+    """MemTotal of /proc/meminfo in KiB; 0: not known."""
     cpu_flags: frozenset[str] = frozenset()
-    """Flags (x86) or Features (ARM) that all online CPUs have."""
+    """The flags (x86) or features (ARM) that all online CPUs have."""
     architecture: str = "unknown"
-    """The architecture in the words of ``uname -m``: x86_64, aarch64, ppc64le, ia64, s390x."""
+    """The architecture as ``uname -m`` names it: x86_64, aarch64, ppc64le, ia64, s390x."""
     vendor: str | None = None
-    """The vendor_id of x86 processors: GenuineIntel, AuthenticAMD."""
+    """The vendor_id of an x86 processor: GenuineIntel, AuthenticAMD; None on other architectures."""
     model_name: str | None = None
     base_frequency_khz: int | None = None
-    """The base frequency of the fastest kind of core."""
+    """The base frequency of the fastest kind of core, in kHz."""
     _core_of: Mapping[int, CpuCore] = field(init=False, repr=False, compare=False, hash=False)
     _node_of: Mapping[int, int] = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:
-        # A frozen class with slots cannot have a cached property, and inner loops look these two up.
+        # Inner loops look these up, and a frozen class with slots cannot have a cached property. So they are
+        # computed here.
         object.__setattr__(self, "_core_of", {cpu: core for core in self.cores for cpu in core.cpus})
-        # Of several nodes the first counts, as it does for inventories.
+        # If several nodes have a CPU, the first one counts, as it does for inventories.
         nodes = {cpu: node.id for node in reversed(self.numa_nodes) for cpu in node.cpus}
         object.__setattr__(self, "_node_of", nodes)
 
     @property
     def usable(self) -> CpuSet:
-        """The CPUs that are online, and those that come online for a guest."""
+        """The CPUs that are online, and the parked CPUs, which come online for a guest."""
         return self.online | self.parked
 
     def with_online(self, online: CpuSet, powered: CpuSet) -> HostTopology:
-        """The host with other CPUs online. Only ``powered`` CPUs change, which a power manager controls."""
+        """The host with other CPUs online.
+
+        :param online: the CPUs that are online now.
+        :param powered: the CPUs that a power manager controls. No other CPU changes.
+        """
         powered &= self.usable
         now = (self.online - powered) | (powered & online)
         if now == self.online:
@@ -144,25 +160,25 @@ class HostTopology:
         return replace(self, online=now, parked=parked, offline=(self.offline - powered) | parked)
 
     def core_of(self, cpu: int) -> CpuCore | None:
-        """The core that ``cpu`` is a thread of, None for a CPU that is not usable."""
+        """The core that has ``cpu`` as a thread; None if the CPU is not usable."""
         return self._core_of.get(cpu)
 
     def threads_of(self, cpu: int) -> CpuSet:
-        """The usable threads of the core of ``cpu``, itself included; just ``cpu`` where no core is known."""
+        """The usable threads of the core of ``cpu``; ``cpu`` alone if its core is not known."""
         core = self._core_of.get(cpu)
         return frozenset({cpu}) if core is None else core.cpus
 
     def siblings_of(self, cpus: Iterable[int]) -> CpuSet:
-        """The other usable threads of the cores of ``cpus``."""
+        """The other usable threads of the cores of ``cpus``, without ``cpus`` themselves."""
         cpus = frozenset(cpus)
         return frozenset[int]().union(*map(self.threads_of, cpus)) - cpus
 
     def node_of(self, cpu: int) -> int | None:
-        """Id of the NUMA node of ``cpu``, None where it is not known."""
+        """The id of the NUMA node of ``cpu``; None if it is not known."""
         return self._node_of.get(cpu)
 
     def nodes_of(self, cpus: CpuSet) -> frozenset[int]:
-        """Ids of the NUMA nodes that ``cpus`` are on."""
+        """The ids of the NUMA nodes that have at least one of ``cpus``."""
         return frozenset(node.id for node in self.numa_nodes if not cpus.isdisjoint(node.cpus))
 
     def cpus_of(self, nodes: frozenset[int]) -> CpuSet:
@@ -171,7 +187,10 @@ class HostTopology:
 
     @property
     def l3_domains(self) -> tuple[CpuCache, ...]:
-        """The unified caches of level 3, by id; empty where the machine has or shows none."""
+        """The unified caches of level 3, ordered by id.
+
+        Empty if the machine has none or does not show them.
+        """
         return tuple(cache for cache in self.caches if cache.level == 3 and cache.type == "unified")
 
     @property
@@ -180,7 +199,7 @@ class HostTopology:
         return any(len(core.cpus) > 1 for core in self.cores)
 
     def to_dict(self) -> dict[str, Any]:
-        """The stable form of ``topology show -f json``. A set of CPUs is a string."""
+        """The topology in the stable form of ``topology show -f json``. A set of CPUs is a text."""
         return {
             "packages": [
                 {"id": package.id, "cpus": cpuset.format(package.cpus)} for package in self.packages

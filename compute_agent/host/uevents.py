@@ -1,7 +1,8 @@
-"""Events of the kernel about PCI devices, from a netlink socket (``NETLINK_KOBJECT_UEVENT``).
+"""The kernel's events about PCI devices, from a netlink socket (``NETLINK_KOBJECT_UEVENT``).
 
-Format: a header such as ``add@/devices/pci0000:80/0000:80:01.0``, then ``KEY=value`` fields, each ended by a
-zero byte (kernel: lib/kobject_uevent.c). The kernel sends them to group 1; udev's own events are in group 2.
+A message begins with a header such as ``add@/devices/pci0000:80/0000:80:01.0``. Fields ``KEY=value`` follow,
+each ended by a zero byte (kernel: lib/kobject_uevent.c). The kernel sends to group 1; udev's own events are
+in group 2.
 """
 
 from __future__ import annotations
@@ -15,26 +16,30 @@ from typing import Final
 LOG = logging.getLogger(__name__)
 
 _KOBJECT_UEVENT: Final = 15
-"""``NETLINK_KOBJECT_UEVENT`` of linux/netlink.h, which Python does not name."""
+"""``NETLINK_KOBJECT_UEVENT`` of linux/netlink.h, for which Python has no name."""
 _KERNEL_GROUP: Final = 1
 _KERNEL_PORT: Final = 0
 _MAX_BYTES: Final = 8192
-"""More than the kernel's UEVENT_BUFFER_SIZE of 2048."""
+"""The size of the buffer for a message in bytes; the kernel's UEVENT_BUFFER_SIZE is 2048."""
 _MAX_READ: Final = 4096
-"""Maximum number of events of one look: a storm of them must not hold the reader up."""
+"""Maximum number of events that one call reads, so that a storm of events does not hold the reader up."""
 _OF_PCI: Final = b"SUBSYSTEM=pci"
 
 
 class PciEvents:
-    """Counts events about PCI devices. Without the socket it counts none. For one thread."""
+    """Counts events about PCI devices, for one thread. Without a socket it counts none."""
 
     def __init__(self, open_socket: Callable[[], socket.socket | None] | None = None) -> None:
-        """``open_socket`` makes a socket that does not block; by default the kernel's."""
+        """Open the socket.
+
+        :param open_socket: returns a socket that does not block, or None; by default the kernel's netlink
+            socket.
+        """
         self._socket = (open_socket or _open_socket)()
         self._count = 0
 
     def count_events(self) -> int:
-        """Read the events that wait, and return the number of all so far. Lost events count as one."""
+        """Read the waiting events, and return the number of all events so far. Lost events count as one."""
         for _ in range(_MAX_READ if self._socket is not None else 0):
             try:
                 found = self._read_event()
@@ -42,9 +47,13 @@ class PciEvents:
                 break
             except OSError as error:
                 self._count += 1
-                # The kernel drops events when the buffer of the socket is full. Others are no reason to stop.
+                # ENOBUFS: the kernel drops events when the buffer of the socket is full. Reading goes on
+                # after that; any other error ends it.
                 if error.errno != errno.ENOBUFS:
-                    LOG.warning("Events of devices are not read any more, devices are polled: %s", error)
+                    LOG.warning(
+                        "The agent cannot read events of devices any more, and polls devices instead: %s",
+                        error,
+                    )
                     self.close()
                     break
             else:
@@ -52,8 +61,11 @@ class PciEvents:
         return self._count
 
     def _read_event(self) -> bool:
-        """Read one event, and return whether it is of a PCI device; may raise OSError."""
-        # For the type checker: count_events() reads only with a socket.
+        """Read one event, and return whether it is about a PCI device.
+
+        :raises OSError: no event waits, or the socket fails.
+        """
+        # For the type checker: count_events() calls this only if there is a socket.
         assert self._socket is not None
         content, sender = self._socket.recvfrom(_MAX_BYTES)
         return is_pci_event(content, sender[0])
@@ -68,7 +80,8 @@ class PciEvents:
 def is_pci_event(content: bytes, port: int) -> bool:
     """Whether a message is an event of the kernel about a PCI device.
 
-    :param port: the netlink port of the sender. Any process with privileges could send to the group.
+    :param port: the netlink port of the sender; 0 is the kernel. Any process with privileges could send to
+        the group.
     """
     return port == _KERNEL_PORT and _OF_PCI in content.split(b"\0")
 
@@ -80,7 +93,7 @@ def _open_socket() -> socket.socket | None:
         found.setblocking(False)
         found.bind((0, _KERNEL_GROUP))
     except OSError as error:
-        LOG.info("There are no events of devices, so devices are polled: %s", error)
+        LOG.info("The kernel reports no events of devices, so the agent polls devices: %s", error)
         if found is not None:
             found.close()
         return None

@@ -1,1 +1,1 @@
-"""From the host's topology and the operator's ini file to a tree of Placement resource providers."""
+"""The provider tree of a host, from its topology and the operator's ini file."""

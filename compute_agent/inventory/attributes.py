@@ -1,7 +1,7 @@
 """Attributes of the providers of a host, and the zones that have a provider. Pure functions.
 
-A service with attributes stores them beside inventories and traits, for claims and for operators.
-Attributes with other names belong to other programs.
+A Placement service with attributes stores them beside inventories and traits, for claims and for operators.
+Attributes with names other than those of this module belong to other programs.
 """
 
 from __future__ import annotations
@@ -16,41 +16,44 @@ from compute_agent.inventory.provider_tree import child_uuid
 from compute_agent.model import cpuset
 
 DISTANCE: Final = "numa_distance."
-"""Distance of a NUMA node to another as in SLIT (10 is local). The uuid of the other provider follows."""
+"""Prefix of the distance of a NUMA node to another one, as in ACPI's SLIT (10 is local).
+
+The uuid of the other node's provider follows the prefix.
+"""
 MEMORY_TIER: Final = "memory_tier"
-"""Memory tier of a NUMA node by the kernel, a lower one for faster memory."""
+"""The memory tier of a NUMA node, from the kernel; a lower number is faster memory."""
 CPU_CAPACITY: Final = "cpu_capacity"
-"""Mean capacity of the CPUs of a zone; 1 is the fastest kind of core of the host."""
+"""The mean capacity of the CPUs of a zone, 0 to 1; 1 is the fastest kind of core of the host."""
 
 NUMA_NODE: Final = "numa_node"
-"""The NUMA node with CPUs that is nearest to a PCI device, by its number."""
+"""The number of the NUMA node with CPUs that is nearest to a PCI device."""
 PCI_PATH: Final = "pci_path"
-"""The way to a PCI device: its root complex, and the bridges from the root port on."""
+"""The path to a PCI device: its root complex and the bridges above it, from the root port down."""
 
-# The following are attributes of the first provider that belongs to the agent.
+# The following attributes are those of the first provider that belongs to the agent.
 FLEET_GROUP: Final = "fleet.group"
-"""The group of hosts with which the host shares settings."""
+"""The fleet group of the host. All hosts of a group share their settings."""
 FLEET_GENERATION: Final = "fleet.generation"
-"""The generation of the adopted settings; 0 without any."""
+"""The generation of the fleet settings that the host has adopted; 0 if it has adopted none."""
 FLEET_TROUBLE: Final = "fleet.trouble"
-"""The reason why the host does not follow its fleet; missing if it does."""
+"""The reason why the host does not follow its fleet; absent if it does."""
 
 POSITION: Final = "position."
-"""The place of a guest, if the options want it. The uuid of its consumer follows."""
+"""Prefix of the CPUs and cache ways of a guest, if the options ask for them. The consumer's uuid follows."""
 WATERMARK: Final = "watermark."
-"""The thresholds of a watermark, if the options want them. The name of its section follows."""
+"""Prefix of the thresholds of a watermark, if the options ask for them. The name of its section follows."""
 
 BROKEN_PROMISES: Final = "agent.broken_promises"
-"""The broken promises to guests in words, as ``2 cpus, 1 quiet``; missing without any."""
+"""The broken promises to guests in words, such as ``2 cpus, 1 quiet``; absent if there are none."""
 
 REPORTED_AT: Final = "agent.reported_at"
-"""The time of the last report, in seconds since the epoch, if the options want it."""
+"""The time of the last report, in seconds since the epoch, if the options ask for it."""
 REPORT_DUE: Final = "agent.report_due"
-"""The time by which a running agent will have reported again."""
+"""The time by which a running agent reports again, in seconds since the epoch."""
 
-# A provider takes 256 attributes, and other programs want some of them, too.
+# A provider can have 256 attributes, and other programs need some of them.
 _MAX_DISTANCES: Final = 200
-"""Maximum number of nodes with distances. With more nodes there are none."""
+"""Maximum number of NUMA nodes for which distances are reported. A host with more nodes reports none."""
 _OURS: Final = frozenset(
     {
         *(MEMORY_TIER, CPU_CAPACITY, FLEET_GROUP, FLEET_GENERATION, FLEET_TROUBLE),
@@ -59,28 +62,32 @@ _OURS: Final = frozenset(
 )
 # The kernel's cpu_capacity of the fastest kind of core.
 _FULL_CAPACITY: Final = 1024
-# Two reports may fail before the agent counts as stopped.
+# In intervals: two reports may fail before the agent counts as stopped.
 _MISSED: Final = 3
 
 
 def is_ours(name: str) -> bool:
-    """Whether the agent writes attributes of that name."""
+    """Whether the agent is the program that writes attributes of this name."""
     return name in _OURS or name.startswith((DISTANCE, POSITION, WATERMARK))
 
 
 def heartbeat_attributes(now: float, interval: int, phase: int, longest: int) -> Mapping[str, float]:
-    """The attributes that show a running agent. The attributes change once an interval.
+    """The attributes that show that the agent runs. The values change once in an interval.
 
-    :param phase: the second of an interval in which the attributes change.
-    :param longest: the longest usual seconds between two reports. After three times as long the agent counts
-        as stopped.
+    :param now: the present time in seconds since the epoch.
+    :param interval: the seconds between two changes.
+    :param phase: the second within an interval at which the attributes change.
+    :param longest: the longest usual time between two reports, in seconds. After three times this time the
+        agent counts as stopped.
     """
+    # The time changes only once in an interval, so most reports need not write it. Each host has its own
+    # phase, so a fleet does not write in the same second.
     reported = (now - phase) // interval * interval + phase
     return {REPORTED_AT: reported, REPORT_DUE: reported + _MISSED * longest}
 
 
 def promise_attributes(broken: str) -> Mapping[str, str]:
-    """The attribute of a host with broken promises.
+    """The attribute that shows broken promises of a host.
 
     :param broken: the promises in words.
     """
@@ -90,22 +97,24 @@ def promise_attributes(broken: str) -> Mapping[str, str]:
 def of_device(node: int | None, path: Sequence[str]) -> Mapping[str, str | float]:
     """The attributes of a PCI device's provider, as far as the kernel shows them.
 
-    :param node: the nearest NUMA node with CPUs.
+    :param node: the nearest NUMA node with CPUs; None: not known.
     :param path: the root complex and the bridges above the device.
     """
     way = "/".join(path)
     known: dict[str, str | float] = {} if node is None else {NUMA_NODE: float(node)}
-    # A path that is cut would make devices look nearer than they are.
+    # A path that is too long is left out: a shortened path would make devices look nearer to each other than
+    # they are.
     return known | {PCI_PATH: way} if 0 < len(way) <= _MAX_TEXT else known
 
 
 def of_zone(
     topology: HostTopology, zones: Sequence[HostZone], zone: HostZone, root_uuid: str
 ) -> Mapping[str, float]:
-    """The attributes of a zone's provider."""
+    """The attributes of the provider of a zone: capacity, memory tier and distances."""
     found: dict[str, float] = {}
     capacities = [topology.cpu_capacities[cpu] for cpu in zone.cpus if cpu in topology.cpu_capacities]
     if capacities:
+        # 1.0 is the fastest core of this host, and not of the fleet: the kernel has no common unit.
         found[CPU_CAPACITY] = round(sum(capacities) / len(capacities) / _FULL_CAPACITY, 3)
     if zone.node is None:
         return found
@@ -115,7 +124,7 @@ def of_zone(
     nodes = [other for other in zones if other.node is not None and other.node.id in told]
     if 1 < len(nodes) <= _MAX_DISTANCES:
         for other in nodes:
-            # The list above has no other zones, which the type checker does not see.
+            # For the type checker: the list above contains only zones with a node.
             assert other.node is not None
             found[DISTANCE + child_uuid(root_uuid, other.name)] = told[other.node.id]
     return found
@@ -123,8 +132,10 @@ def of_zone(
 
 _MAX_GUESTS: Final = 100
 _MAX_WATERMARKS: Final = 20
-"""Maximum number of guests and watermarks with attributes: a provider takes 256, and other programs need
-some."""
+"""Maximum numbers of guests and of watermarks that have attributes.
+
+A provider can have 256 attributes, and other programs need some of them.
+"""
 _MAX_TEXT: Final = 255
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,50}")
@@ -132,14 +143,18 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,50}")
 
 @dataclass(frozen=True, slots=True)
 class GuestCpuMap:
-    """The CPUs of a guest, and by L3 cache the ways that it can fill, with the number of all ways."""
+    """The CPUs of a guest, and the cache ways that it can fill.
+
+    :ivar consumer: the uuid of the guest's consumer.
+    :ivar ways: by L3 cache id, the ways that the guest can fill, and the number of all ways of the cache.
+    """
 
     consumer: str
     cpus: frozenset[int]
     ways: Mapping[int, tuple[frozenset[int], int]] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """The text of the attribute, such as ``cpus 4-7; L3 0: 0-3 of 12``."""
+        """The value of the attribute, such as ``cpus 4-7; L3 0: 0-3 of 12``."""
         ways = [
             f"L3 {cache}: {cpuset.format(some)} of {count}"
             for cache, (some, count) in sorted(self.ways.items())
@@ -148,10 +163,14 @@ class GuestCpuMap:
 
 
 def guest_attributes(guests: Iterable[GuestCpuMap], watermarks: Mapping[str, str]) -> dict[str, str]:
-    """The attributes of guests and watermarks. With too many guests, the first ones by uuid have one.
+    """The attributes of guests and watermarks.
 
-    :param watermarks: the thresholds of each watermark, by section.
+    If there are too many, the first guests by uuid and the first watermarks by name have one.
+
+    :param guests: the CPUs and cache ways of each guest.
+    :param watermarks: the thresholds of each watermark in words, by the name of its section.
     """
+    # Consumers with other names than uuids cannot be the end of an attribute's name.
     known = sorted(
         (each for each in guests if _UUID.fullmatch(each.consumer)), key=lambda each: each.consumer
     )
@@ -162,10 +181,11 @@ def guest_attributes(guests: Iterable[GuestCpuMap], watermarks: Mapping[str, str
 
 @dataclass(frozen=True, slots=True)
 class HostZone:
-    """A NUMA node (with ``node``) or an L3 domain (with ``l3``).
+    """A part of the host that may have a provider: a NUMA node (``node``) or an L3 domain (``l3``).
 
-    :ivar parent: the name of the zone around it; None for the host itself.
-    :ivar home_of: the CPUs with inventories in this zone rather than in an inner or outer one.
+    :ivar parent: the name of the zone around this zone; None: the zone is the host.
+    :ivar cpus: all CPUs in the zone.
+    :ivar home_of: the CPUs that are in the inventories of this zone, and not of a zone inside or around it.
     """
 
     name: str
@@ -183,10 +203,12 @@ def zone_layout(
 ) -> tuple[HostZone, ...]:
     """The zones of the tree ``shape`` (``flat``, ``numa`` or ``l3``), each after the zone around it.
 
-    NUMA nodes are zones in ``numa`` and ``l3``. L3 domains are zones in ``l3``, and wherever their cache is
-    controlled. An L3 domain inside a node is the node's child. If an L3 spans whole nodes (sub-NUMA
-    clustering), they are its children. If both cross each other, as on some virtual machines, both are
-    children of the host.
+    NUMA nodes are zones in ``numa`` and ``l3``. L3 domains are zones in ``l3``, and in any shape if resctrl
+    controls their cache. An L3 domain inside a node is the node's child. If an L3 cache spans whole nodes
+    (sub-NUMA clustering), these nodes are its children. If an L3 cache and a node overlap only in part, as on
+    some virtual machines, both are children of the host.
+
+    :param controlled_l3: the ids of the L3 caches that resctrl controls.
     """
     node_zones = [
         HostZone(
@@ -198,6 +220,7 @@ def zone_layout(
             node=node,
         )
         for node in topology.numa_nodes
+        # A node without CPUs and memory has nothing to offer.
         if shape != "flat" and (node.cpus or node.memory_kib)
     ]
     l3_zones = [
@@ -215,6 +238,7 @@ def zone_layout(
     around = {
         node.name: l3.name
         for l3 in l3_zones
+        # Such a cache is around the node, so the node becomes its child.
         for node in node_zones
         if l3.parent is None and node.cpus and _covers_its_nodes(l3, node_zones) and node.cpus <= l3.cpus
     }
@@ -233,14 +257,14 @@ def _covers_its_nodes(l3: HostZone, nodes: Iterable[HostZone]) -> bool:
 
 
 def _with_homes(zones: list[HostZone], shape: str) -> tuple[HostZone, ...]:
-    """The zones with ``home_of``: each CPU belongs to the innermost zone that has CPUs in this shape.
+    """The zones with ``home_of`` set: each CPU belongs to the innermost zone that has CPUs in this shape.
 
-    Where two zones cross, that is the NUMA node.
+    Where two zones overlap only in part, it belongs to the NUMA node.
     """
     candidates = [zone for zone in zones if shape == "l3" or (shape == "numa" and zone.node is not None)]
     homes: dict[str, frozenset[int]] = {}
     taken: frozenset[int] = frozenset()
-    # Inner zones first, then outer ones; NUMA nodes before caches in both.
+    # Inner zones first, then outer ones; in each group NUMA nodes before caches.
     for zone in sorted(candidates, key=lambda zone: (zone.parent is None, zone.node is None)):
         homes[zone.name] = zone.cpus - taken
         taken |= zone.cpus

@@ -1,9 +1,10 @@
-"""The CPUs of pools, and former pools.
+"""The CPUs of pools, and pools that were removed.
 
-The CPUs follow from configuration and hardware alone (see the page on pools in ``doc/concepts``). A pool with
-named CPUs has these CPUs. Another pool has whole cores, as far as possible, from the end of its NUMA node.
+The CPUs of a pool follow from configuration and hardware alone (see the page on pools in ``doc/concepts``). A
+pool with named CPUs has these CPUs. Any other pool gets whole cores, as far as possible, from the end of its
+NUMA node.
 
-A guest with CPUs of a pool keeps running there after the section of the pool is removed. So the CPUs of
+A guest with CPUs of a pool keeps running on them after the section of the pool is removed. So the CPUs of
 pools are kept in a file of the state folder, which is written before guests are placed.
 """
 
@@ -26,12 +27,15 @@ from compute_agent.model.messages import ConfigError, is_uuid
 POOL_PREFIX: Final = "CUSTOM_CPU_POOL_"
 
 Positions = Mapping[str, CpuSet]
-"""The CPUs of pools, by name."""
+"""The CPUs of each pool, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolPart:
-    """The CPUs of a pool in one zone; ``zone`` is None for those of the host itself."""
+    """The CPUs of a pool in one zone.
+
+    :ivar zone: the name of the zone; None: the CPUs are in no zone and belong to the host itself.
+    """
 
     pool: str
     zone: str | None
@@ -39,28 +43,28 @@ class PoolPart:
 
     @property
     def name(self) -> str:
-        """The part of its provider's name that is unique on the host."""
+        """The end of the name of the part's provider, which is unique on the host."""
         return f"{self.zone}_POOL_{self.pool}" if self.zone else f"POOL_{self.pool}"
 
 
 def pool_trait(pool: str) -> str:
-    """The trait of a pool's providers: ``CUSTOM_CPU_POOL_GOLD``."""
+    """The trait of the providers of a pool, such as ``CUSTOM_CPU_POOL_GOLD``."""
     return POOL_PREFIX + pool.upper().replace("-", "_")
 
 
 def lay_out_pools(pools: Sequence[CpuPool], cpu_sets: CpuSets, topology: HostTopology) -> dict[str, CpuSet]:
-    """The CPUs of each pool that are usable.
+    """The CPUs of each pool, without CPUs that are offline.
 
-    :raises ConfigError: CPUs are in no set or in two pools, or there are too few.
+    :raises ConfigError: CPUs of a pool are in no CPU set or in two pools, or there are too few CPUs.
     """
     if pools and cpu_sets.is_legacy:
         raise ConfigError(
-            f"[{CPU_POOL}{pools[0].name}]: pools are parts of [compute] cpu_dedicated_set and cpu_shared_set,"
-            " and do not go with [DEFAULT] vcpu_pin_set"
+            f"[{CPU_POOL}{pools[0].name}]: pools divide [compute] cpu_dedicated_set and cpu_shared_set,"
+            " and cannot be combined with [DEFAULT] vcpu_pin_set"
         )
     _check_traits(pools)
     found: dict[str, CpuSet] = {}
-    # Pools with named CPUs first: the others take of what these leave.
+    # Pools with named CPUs first; the other pools take from the CPUs that these leave.
     for pool in sorted(pools, key=lambda pool: (not pool.cpus, pool.name)):
         taken = frozenset[int]().union(*found.values())
         if pool.cpus:
@@ -70,14 +74,18 @@ def lay_out_pools(pools: Sequence[CpuPool], cpu_sets: CpuSets, topology: HostTop
             found[pool.name] = _take_cpus(pool, cpu_sets, topology, taken)
         if pool.max_cpus is not None and not found[pool.name] & cpu_sets.shared:
             raise ConfigError(
-                f"[{CPU_POOL}{pool.name}] max_cpus: it is for guests that float, and the pool has no CPU of"
-                " cpu_shared_set; remove it"
+                f"[{CPU_POOL}{pool.name}] max_cpus: the option is for floating guests, but the pool has no"
+                " CPU of cpu_shared_set; remove the option"
             )
     return {pool.name: found[pool.name] for pool in pools}
 
 
 def list_pool_parts(positions: Positions, homes: Iterable[tuple[str | None, CpuSet]]) -> list[PoolPart]:
-    """The parts of pools by zone; ``homes`` are the zones with their own CPUs."""
+    """The parts of pools in each zone.
+
+    :param positions: the CPUs of each pool.
+    :param homes: the name and the own CPUs of each zone; the name None stands for the host itself.
+    """
     return [
         PoolPart(pool, zone, inside)
         for zone, home in homes
@@ -99,6 +107,7 @@ def _check_traits(pools: Iterable[CpuPool]) -> None:
 
 def _check_cpus(pool: CpuPool, cpu_sets: CpuSets, topology: HostTopology, others: Positions) -> None:
     section = f"[{CPU_POOL}{pool.name}]"
+    # Offline CPUs are excepted: they are named in cpu_dedicated_set, and are absent from its resolved CPUs.
     if stray := pool.cpus - cpu_sets.dedicated - cpu_sets.shared - cpu_sets.offline:
         raise ConfigError(
             f"{section} cpus: {cpuset.format(stray)} are neither in [compute] cpu_dedicated_set nor in"
@@ -112,6 +121,7 @@ def _check_cpus(pool: CpuPool, cpu_sets: CpuSets, topology: HostTopology, others
 def _take_cpus(pool: CpuPool, cpu_sets: CpuSets, topology: HostTopology, taken: CpuSet) -> CpuSet:
     nodes = [node.cpus for node in topology.numa_nodes if node.cpus] or [topology.usable]
     found: list[CpuSet] = []
+    # Both kinds of CPUs come from the same node, so a pool without per_node lies in one node.
     for node in nodes:
         dedicated = _from_the_end((node & cpu_sets.dedicated) - taken, pool.dedicated_cpus, topology)
         shared = _from_the_end((node & cpu_sets.shared) - taken, pool.shared_cpus, topology)
@@ -120,6 +130,7 @@ def _take_cpus(pool: CpuPool, cpu_sets: CpuSets, topology: HostTopology, taken: 
             if not pool.per_node:
                 break
         elif pool.per_node:
+            # Each node needs enough CPUs, so the check below fails in any case.
             break
     if len(found) < (len(nodes) if pool.per_node else 1):
         where = "every NUMA node" if pool.per_node else "one NUMA node"
@@ -131,9 +142,10 @@ def _take_cpus(pool: CpuPool, cpu_sets: CpuSets, topology: HostTopology, taken: 
 
 
 def _from_the_end(free: CpuSet, count: int, topology: HostTopology) -> CpuSet | None:
-    """``count`` free CPUs; None if there are fewer.
+    """Choose ``count`` of the free CPUs; None if there are fewer.
 
-    The last whole cores are taken first, then the other cores with the most free threads.
+    The last cores with all threads free are taken first, then the other cores, those with the most free
+    threads first.
     """
     if len(free) < count:
         return None
@@ -143,7 +155,8 @@ def _from_the_end(free: CpuSet, count: int, topology: HostTopology) -> CpuSet | 
     for core in ordered:
         if len(found) + len(core) <= count:
             found += core
-    for core in ordered:  # what is missing is less than any core that is left has
+    # No core that is left fits as a whole, so the rest is taken from single threads of cores.
+    for core in ordered:
         found += sorted(core - frozenset(found))[: count - len(found)]
     return frozenset(found)
 
@@ -153,13 +166,13 @@ LOG = logging.getLogger(__name__)
 FILE_NAME: Final = "pools.json"
 
 _MAX_KEPT: Final = 1000
-"""Maximum number of stored providers of pools. The oldest are dropped."""
+"""Maximum number of providers of pools in the file. The oldest ones above this number are dropped."""
 
 
 def recall_pools(state_path: Path, tree: ProviderTree, topology: HostTopology) -> tuple[ProviderNode, ...]:
-    """The providers of former pools, which are not in ``tree``, without inventories.
+    """The providers of removed pools, which are not in ``tree``. Their inventories are empty.
 
-    A damaged file counts as empty, with a log line.
+    A damaged file counts as empty, with a line in the log.
     """
     try:
         kept = _load(state_path / FILE_NAME)
@@ -173,7 +186,7 @@ def recall_pools(state_path: Path, tree: ProviderTree, topology: HostTopology) -
 
 
 def keep_pools(state_path: Path, tree: ProviderTree) -> None:
-    """Save the CPUs of the pools of ``tree``, together with those of former pools.
+    """Save the CPUs of the pools in ``tree``, together with those of removed pools.
 
     :raises OSError: the file cannot be written.
     """
@@ -193,11 +206,12 @@ def keep_pools(state_path: Path, tree: ProviderTree) -> None:
     except FileNotFoundError:
         before = {}
     except (ValueError, KeyError, TypeError, AttributeError):
+        # The damaged file stays under another name, where the operator can look at it.
         put_aside(path)
         before = {}
     merged = {**{uuid: one for uuid, one in before.items() if uuid not in present}, **present}
     if merged != before:
-        # The present pools are the last ones, so the former are dropped first.
+        # The present pools are at the end of the list, so removed pools are dropped first.
         kept = dict(list(merged.items())[-_MAX_KEPT:])
         write_durably(path, json.dumps(kept, indent=1).encode())
 
@@ -213,5 +227,6 @@ def _load(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _pool_node(uuid: str, one: dict[str, Any], usable: frozenset[int]) -> ProviderNode:
+    # CPUs that are gone or offline meanwhile run no guest.
     cpus = cpuset.parse(one["cpus"]) & usable
     return ProviderNode(one["name"], uuid, one["parent"], cpus=cpus, pool=one["pool"])

@@ -1,12 +1,12 @@
-"""The CPUs for ``PCPU``, ``VCPU`` and emulator threads, by options and hardware.
+"""The CPUs for ``PCPU``, ``VCPU`` and emulator threads, from options and hardware.
 
-The option names and their legacy combinations are Nova's (``[compute] cpu_dedicated_set``,
-``cpu_shared_set``, ``[DEFAULT] vcpu_pin_set``, ``reserved_host_cpus``).
+The options and their deprecated combinations are Nova's (``[compute] cpu_dedicated_set``, ``cpu_shared_set``,
+``[DEFAULT] vcpu_pin_set``, ``reserved_host_cpus``).
 
-A core is split if both sets have threads of it. On a host with 48 CPUs, where the threads of a core are ``n``
-and ``n + 24``, ``cpu_dedicated_set = 2-17`` and ``cpu_shared_set = 18-47`` split the 16 cores of CPUs 2-17.
-A guest with CPU 2 then shares its core with all floating guests, on CPU 26. The sets ``2-9,26-33`` and
-``10-25,34-47`` have the same numbers of CPUs, and split none.
+A core is *split* if some of its threads are dedicated and others shared. For example, on a host with 48 CPUs
+the threads of a core are ``n`` and ``n + 24``. On this host ``cpu_dedicated_set = 2-17`` and ``cpu_shared_set
+= 18-47`` split the 16 cores of CPUs 2-17: a guest with CPU 2 shares its core with the floating guests on CPU
+26. The sets ``2-9,26-33`` and ``10-25,34-47`` have the same numbers of CPUs, and split no core.
 """
 
 from __future__ import annotations
@@ -21,22 +21,25 @@ from compute_agent.model.messages import ConfigError
 
 
 def split_cores(dedicated: CpuSet, shared: CpuSet, topology: HostTopology) -> list[CpuSet]:
-    """The threads of each split core, the lowest first."""
+    """The threads of each split core, the core with the lowest CPU first."""
     return sorted(
         (core.cpus for core in topology.cores if core.cpus & dedicated and core.cpus & shared), key=min
     )
 
 
 def better_sets(dedicated: CpuSet, shared: CpuSet, topology: HostTopology) -> tuple[CpuSet, CpuSet]:
-    """Dedicated and shared CPUs with the same union and without a split core.
+    """Dedicated and shared CPUs that are together the same CPUs, and split no core.
 
     Each NUMA node has at least as many dedicated CPUs as before, rounded up to whole cores.
     """
     ours = dedicated | shared
     by_node: dict[int | None, list[CpuSet]] = defaultdict(list)
     for threads in split_cores(dedicated, shared, topology):
+        # Threads in neither set belong to the host, and stay there.
         by_node[topology.node_of(min(threads))].append(threads & ours)
     for cores in by_node.values():
+        # Split cores become dedicated as a whole until the node has as many dedicated CPUs as before. The
+        # other split cores become shared.
         missing = sum(len(threads & dedicated) for threads in cores)
         for threads in cores:
             dedicated = dedicated | threads if missing > 0 else dedicated - threads
@@ -45,7 +48,7 @@ def better_sets(dedicated: CpuSet, shared: CpuSet, topology: HostTopology) -> tu
 
 
 def split_warning(dedicated: CpuSet, shared: CpuSet, topology: HostTopology) -> str:
-    """The warning for the operator; empty without a split core."""
+    """A warning for the operator about split cores; empty if there are none."""
     cores = split_cores(dedicated, shared, topology)
     if not cores:
         return ""
@@ -61,7 +64,10 @@ def split_warning(dedicated: CpuSet, shared: CpuSet, topology: HostTopology) -> 
 
 @dataclass(frozen=True, slots=True)
 class CpuOptions:
-    """The options as texts. None is an option that is not set; an empty text is set to nothing."""
+    """The options that name CPUs, as texts. An option that is not set is None.
+
+    An empty text is an option that names no CPU.
+    """
 
     cpu_dedicated_set: str | None = None
     cpu_shared_set: str | None = None
@@ -70,18 +76,18 @@ class CpuOptions:
 
 
 def resolve_cpu_sets(options: CpuOptions, topology: HostTopology) -> CpuSets:
-    """The CPU sets of the options on this host.
+    """The CPU sets that the options mean on this host.
 
     - No option: all online CPUs are shared, and serve emulator threads.
     - ``cpu_dedicated_set``: its CPUs are dedicated, and none is shared.
     - ``cpu_shared_set``: its CPUs are shared, and serve emulator threads.
-    - ``vcpu_pin_set`` (deprecated): its CPUs are dedicated and shared, and serve emulator threads.
-    - ``vcpu_pin_set`` with ``cpu_shared_set`` (deprecated): the CPUs of the former are shared. The CPUs of
-      ``cpu_shared_set`` serve emulator threads.
+    - ``vcpu_pin_set`` (deprecated): its CPUs are both dedicated and shared, and serve emulator threads.
+    - ``vcpu_pin_set`` with ``cpu_shared_set`` (deprecated): the CPUs of ``vcpu_pin_set`` are shared. The CPUs
+      of ``cpu_shared_set`` serve emulator threads.
 
-    :raises ConfigError: options contradict each other or the host. The message names options and CPUs.
+    :raises ConfigError: the options contradict each other or the host. The message names options and CPUs.
     """
-    # A power manager may keep dedicated CPUs offline as long as no guest holds them.
+    # Dedicated CPUs may be offline: a power manager may keep them so while no guest holds them.
     named_dedicated = _cpus(
         "[compute] cpu_dedicated_set", options.cpu_dedicated_set, topology, may_be_offline=True
     )
@@ -95,6 +101,7 @@ def resolve_cpu_sets(options: CpuOptions, topology: HostTopology) -> CpuSets:
         raise ConfigError(
             "[compute] cpu_dedicated_set and [DEFAULT] vcpu_pin_set are both set: unset vcpu_pin_set"
         )
+    # Offline CPUs count here, too: they may come online while the agent runs.
     if named_dedicated is not None and shared is not None and (both := named_dedicated & shared):
         raise ConfigError(
             f"[compute] cpu_dedicated_set and cpu_shared_set overlap: both name {named_cpus(both)}"
@@ -123,6 +130,7 @@ def resolve_cpu_sets(options: CpuOptions, topology: HostTopology) -> CpuSets:
             warnings=tuple(warnings),
         )
     if dedicated is None and shared is None:
+        # Nova, too, uses all CPUs for VCPU if no option names any.
         shared = topology.online
     if split := split_warning(dedicated or nothing, shared or nothing, topology):
         warnings.append(split)
@@ -139,7 +147,7 @@ def resolve_cpu_sets(options: CpuOptions, topology: HostTopology) -> CpuSets:
 def _cpus(
     option: str, text: str | None, topology: HostTopology, may_be_offline: bool = False
 ) -> frozenset[int] | None:
-    """The CPUs of an option; None where it is not set.
+    """The CPUs that an option names; None if the option is not set.
 
     :raises ConfigError: a CPU is absent, or offline where it must not be.
     """

@@ -27,7 +27,7 @@ from compute_agent.model.resource import RESCTRL_GROUP
 SHAPES: Final = ("flat", "numa", "l3")
 
 BESIDE: Final = "beside"
-"""The shape of a tree below the root provider of a nova-compute."""
+"""The value of ``[compute] provider_tree`` for a tree below the root provider of a nova-compute."""
 
 CONFIGURABLE: Final[Mapping[str, tuple[str, Field]]] = {
     "cpu_allocation_ratio": ("VCPU", "allocation_ratio"),
@@ -37,20 +37,21 @@ CONFIGURABLE: Final[Mapping[str, tuple[str, Field]]] = {
     "reserved_host_memory_mb": ("MEMORY_MB", "reserved"),
     "reserved_host_disk_mb": ("DISK_GB", "reserved"),
 }
-"""The options of [DEFAULT] that set a field of an inventory, with its resource class."""
+"""The options of ``[DEFAULT]`` that set a field of an inventory, with the resource class and the field."""
 
 _RESCTRL: Final = "RESCTRL"
-"""The provider of resctrl groups below a root of nova-compute's: the last part of its name."""
+"""The end of the name of the provider of resctrl groups in a tree beside nova-compute."""
 
 
 @dataclass(frozen=True, slots=True)
 class InventorySettings:
-    """The options for inventories, with amounts in the units of their names.
+    """The options for inventories. Amounts are in the units of the fields' names.
 
-    A ratio that the ini file does not set is the initial one, for new inventories.
+    If the ini file sets no allocation ratio, the ratio is the initial one, which new inventories get.
 
-    :ivar reserved_huge_pages: pages by NUMA node and size in KiB.
-    :ivar configured: names of the options that the ini file sets.
+    :ivar provider_tree: the shape of the tree.
+    :ivar reserved_huge_pages: the number of reserved pages by NUMA node and page size in KiB.
+    :ivar configured: the names of the options that the ini file sets.
     """
 
     provider_tree: str = "numa"
@@ -78,11 +79,11 @@ def derive_provider_tree(
 ) -> ProviderTree:
     """The provider tree of the host, with the root first.
 
-    In the shape ``beside`` the root belongs to nova-compute, and providers below it offer the rest. A tree
-    ``beside`` has no NUMA nodes: their CPUs and memory are in inventories of the root, and would be offered
-    twice. Nova chooses the node of a guest without Placement.
+    In the shape ``beside`` the root belongs to nova-compute, and the agent's providers are below it. Such a
+    tree has no NUMA nodes: their CPUs and memory are in inventories of the root already, and would be offered
+    twice. Nova chooses the NUMA node of a guest without Placement.
 
-    :param platform: None where resctrl is not available.
+    :param platform: the controls of resctrl; None: resctrl is not available.
     :param pools: the CPUs of each pool.
     :raises ConfigError: the settings do not fit the host.
     """
@@ -99,13 +100,15 @@ def derive_provider_tree(
         )
         if not settings.reclaimed:
             return tree
-        # The host's memory is in the inventory of nova-compute, which the agent's tree does not have.
+        # nova-compute offers the host's memory on its root, and the agent's tree does not contain that
+        # inventory.
         memory_mb = sum(node.memory_kib for node in topology.numa_nodes) // 1024
         unreserved = max(0, memory_mb - settings.reserved_host_memory_mb)
         return with_reclaimed(tree, cpu_sets, settings.reclaimed_memory, unreserved)
     zones = zone_layout(topology, settings.provider_tree, controlled)
     homes = _home_cpus(topology, zones)
     pool_parts = list_pool_parts(pools, homes)
+    # The providers of pools offer these CPUs, so neither zones nor the root offer them.
     pooled = frozenset[int]().union(*pools.values())
     own = [home - pooled for _, home in homes]
     on_root, by_zone = _host_inventories(topology, cpu_sets, settings, zones, own)
@@ -126,9 +129,10 @@ def derive_provider_tree(
 def _tree_beside_nova(
     topology: HostTopology, control: CachePlatform, zones: Sequence[HostZone], root_uuid: str, root_name: str
 ) -> ProviderTree:
-    """The tree below the root of a nova-compute, with a root that has only places of guests.
+    """The tree below the root of a nova-compute. The root has no inventories and no traits of the agent.
 
-    Class names are those that Nova accepts in extra specs (from microversion 2.86: CUSTOM_LLC, not LLC).
+    The names of resource classes are those that Nova accepts in extra specs (from microversion 2.86:
+    CUSTOM_LLC, not LLC).
     """
     root = _root(topology, root_uuid, root_name, {}, frozenset())
     found: dict[str, Mapping[str, ProviderInventory]] = {
@@ -175,7 +179,10 @@ def _zone_nodes(
     control: CachePlatform,
     topology: HostTopology,
 ) -> list[ProviderNode]:
-    """The providers of the zones. ``inventories`` are by name of the zone."""
+    """The providers of the zones.
+
+    :param inventories: the inventories by zone name and resource class.
+    """
     return [
         ProviderNode(
             name=f"{root.name}_{zone.name}",
@@ -193,7 +200,7 @@ def _zone_nodes(
 
 
 def _home_cpus(topology: HostTopology, zones: Sequence[HostZone]) -> list[tuple[str | None, CpuSet]]:
-    """The own CPUs of the root (None), and of each zone by its name."""
+    """The CPUs that belong to each zone, by its name, and to the root (None)."""
     homeless = topology.usable.difference(*(zone.home_of for zone in zones))
     return [(None, homeless), *((zone.name, zone.home_of) for zone in zones)]
 
@@ -201,7 +208,7 @@ def _home_cpus(topology: HostTopology, zones: Sequence[HostZone]) -> list[tuple[
 def _pool_provider(
     root: ProviderNode, part: PoolPart, cpu_sets: CpuSets, settings: InventorySettings, topology: HostTopology
 ) -> ProviderNode:
-    """The provider of a pool's part in a zone."""
+    """The provider of the part of a pool in one zone."""
     offered = {
         "PCPU": _simple_inventory(len(part.cpus & cpu_sets.dedicated)),
         "VCPU": _simple_inventory(len(part.cpus & cpu_sets.shared), ratio=settings.cpu_allocation_ratio),
@@ -226,16 +233,17 @@ def _host_inventories(
     zones: Sequence[HostZone],
     places: Sequence[CpuSet],
 ) -> tuple[dict[str, ProviderInventory], dict[str, dict[str, ProviderInventory]]]:
-    """CPU and memory inventories of the root, and of each zone by its name.
+    """The CPU and memory inventories of the root, and of each zone by its name.
 
-    The root has everything that belongs to no zone: all of a flat tree, CPUs on no NUMA node, and memory
-    where only the sum is known. Reserves of the host are divided over the places in proportion to their
-    amounts.
+    The root has what belongs to no zone: everything in a flat tree, CPUs on no NUMA node, and memory if only
+    its sum is known. Reserves of the host are divided over root and zones in proportion to their amounts.
 
-    :param places: the CPUs of the root and of each zone that are in no pool.
+    :param places: the CPUs in no pool, first of the root and then of each zone.
     """
+    # The root comes first. It has no node of its own, because a node's memory is on the zone of the node.
     nodes: list[Sequence[NumaNode]] = [(), *((zone.node,) if zone.node else () for zone in zones)]
     memory_mb = [sum(node.memory_kib for node in here) // 1024 for here in nodes]
+    # No zone has memory in a flat tree, or if the kernel shows only the sum. The root then offers all of it.
     if not any(memory_mb):
         nodes[0] = topology.numa_nodes
         memory_mb[0] = (sum(node.memory_kib for node in topology.numa_nodes) or topology.memory_kib) // 1024
@@ -243,6 +251,7 @@ def _host_inventories(
     if settings.huge_pages:
         check_reserved(settings.reserved_huge_pages, topology)
         pages = [page_inventories(here, settings.reserved_huge_pages) for here in nodes]
+        # Memory in huge pages would be offered twice otherwise.
         memory_mb = [max(0, mb - pages_mb(here)) for mb, here in zip(memory_mb, nodes, strict=True)]
     if settings.reserved_host_memory_mb > sum(memory_mb) > 0:
         raise ConfigError(
@@ -251,7 +260,7 @@ def _host_inventories(
         )
     vcpus = [len(place & cpu_sets.shared) for place in places]
     reserved_vcpus = spread_amount(cpu_sets.reserved_vcpus, vcpus)
-    # The host's own memory is on nodes with CPUs, not on nodes of memory expanders or GPUs.
+    # The host itself uses memory of nodes with CPUs, and not of memory expanders or GPUs.
     near_mb = [
         memory_mb[0],
         *(memory if zone.cpus else 0 for zone, memory in zip(zones, memory_mb[1:], strict=True)),
@@ -268,16 +277,16 @@ def _host_inventories(
             "MEMORY_MB": _simple_inventory(memory, memory_reserved, settings.ram_allocation_ratio),
             **in_pages,
         }
-        # Placement takes no inventory with a total of 0.
+        # Placement refuses an inventory with a total of 0.
         found.append({name: inventory for name, inventory in offered.items() if inventory.total})
     return found[0], {zone.name: inventories for zone, inventories in zip(zones, found[1:], strict=True)}
 
 
 def spread_amount(amount: int, weights: Sequence[int]) -> list[int]:
-    """``amount`` in whole parts proportional to ``weights``.
+    """Divide ``amount`` into whole parts in proportion to ``weights``.
 
-    The parts sum up to the amount, or to the sum of the weights if that is less. No part is above its weight.
-    Ties go to the first.
+    The sum of the parts is ``amount``, or the sum of the weights if that is less. No part exceeds its weight.
+    Among equal remainders the first ones get the units that are left.
     """
     whole = sum(weights)
     amount = min(amount, whole)
@@ -291,12 +300,14 @@ def spread_amount(amount: int, weights: Sequence[int]) -> list[int]:
 
 
 def _simple_inventory(total: int, reserved: int = 0, ratio: float = 1.0) -> ProviderInventory:
+    # Placement refuses a max_unit below 1.
     return ProviderInventory(total=total, reserved=reserved, max_unit=max(total, 1), allocation_ratio=ratio)
 
 
 def _disk_inventory(settings: InventorySettings) -> Mapping[str, ProviderInventory]:
     if settings.disk_gb <= 0:
         return {}
+    # Nova, too, rounds the reserve up to GiB.
     reserved_gb = -(-settings.reserved_host_disk_mb // 1024)
     if reserved_gb > settings.disk_gb:
         raise ConfigError(
@@ -307,7 +318,7 @@ def _disk_inventory(settings: InventorySettings) -> Mapping[str, ProviderInvento
 
 
 def _cache_inventories(domain: CacheDomain) -> Mapping[str, ProviderInventory]:
-    """``LLC`` in ways, with the shared ways reserved, and ``MBA`` in percent."""
+    """The inventories of an L3 cache: ``LLC`` in ways, shared ways reserved, and ``MBA`` in percent."""
     found = {}
     if domain.ways > 0:
         found["LLC"] = ProviderInventory(
@@ -332,7 +343,7 @@ def _zone_traits(zone: HostZone, control: CachePlatform, topology: HostTopology)
     domain = control.domains.get(zone.l3.id)
     if domain is None or domain.ways <= 0:
         return frozenset()
-    # Where resctrl shows no sizes, all ways count as equal parts of the cache.
+    # If resctrl shows no size of a way, all ways count as equal parts of the cache.
     way_kib = domain.way_kib or (zone.l3.size_kib or 0) // domain.ways
     return frozenset({traits.way_size_trait(way_kib)} if way_kib else ())
 
@@ -354,6 +365,7 @@ def _check_settings(settings: InventorySettings, root_name: str, pools: Position
         if not 0 < ratio < float("inf"):
             raise ConfigError(f"[DEFAULT] {option} = {ratio} is not a number above 0")
     ends = [*(f"_POOL_{pool}" for pool in pools), SUFFIX if settings.reclaimed else ""]
+    # No host has a longer number of a NUMA node: the kernel has at most 1024 nodes.
     longest = f"{root_name}_NUMA_65535" + max(ends, key=len)
     if not root_name or len(longest) > NAME_LIMIT:
         raise ConfigError(

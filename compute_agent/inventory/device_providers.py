@@ -1,8 +1,9 @@
 """Providers of PCI devices, each below the provider of its NUMA node. Pure functions.
 
-Names, classes and traits are those of Nova's reports (``[pci] report_in_placement``), so that its aliases
-match. Nova has the providers below the root; here a query joins a device with CPUs and memory of its node by
-``same_subtree``. Virtual functions are counted on the provider of their physical function.
+Names, resource classes and traits are those of Nova's reports (``[pci] report_in_placement``), so that Nova's
+aliases match. Nova has these providers below the root. The agent's providers are below NUMA nodes, so a query
+can join a device with CPUs and memory of its node by ``same_subtree``. Virtual functions are counted on the
+provider of their physical function.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ from compute_agent.inventory.traits import NUMA_ROOT
 from compute_agent.model.messages import ConfigError, named_few
 
 PCIE_SWITCH: Final = "CUSTOM_PCIE_SWITCH"
-"""Trait of a provider with devices below one switch."""
+"""The trait of a provider that stands for a PCIe switch and has the devices below it."""
 PCIE_ROOT: Final = "CUSTOM_PCIE_ROOT"
-"""Trait of a provider with devices below one root complex."""
+"""The trait of a provider that stands for a root complex and has the devices below it."""
 
 _SHOWN: Final = 5
-"""Maximum number of addresses in a sentence."""
+"""Maximum number of addresses that a sentence names."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceOffer:
     """The PCI devices that a host offers.
 
-    :ivar providers: address, resource class, traits and amount of each provider, by address.
-    :ivar warnings: sentences on devices that need the operator's attention.
+    :ivar providers: the offered devices, each of which gets a provider.
+    :ivar warnings: sentences about devices that need the operator's attention.
     """
 
     providers: tuple[OfferedDevice, ...] = ()
@@ -51,9 +52,12 @@ class DeviceOffer:
 
 @dataclass(frozen=True, slots=True)
 class OfferedDevice:
-    """A device, or a physical function with those of its virtual functions that are offered.
+    """An offered device, or a physical function with its offered virtual functions.
 
-    :ivar path: the root complex and the bridges above it.
+    :ivar address: the PCI address of the device or physical function.
+    :ivar amount: 1, or the number of offered virtual functions.
+    :ivar numa_node: the NUMA node of the device, from the kernel; None: not known.
+    :ivar path: the root complex and the bridges above the device.
     """
 
     address: str
@@ -65,11 +69,14 @@ class OfferedDevice:
 
 
 def offer_devices(specs: Sequence[DeviceSpec], devices: Iterable[PciDevice]) -> DeviceOffer:
-    """Decide on the devices that the host offers, with their classes and amounts.
+    """Decide which devices the host offers, with their resource classes and amounts.
 
-    A card is left out, with a warning, if a physical function and one of its virtual functions are both
-    selected, because the card would count twice. A physical function is left out, too, if its virtual
-    functions differ in class or traits, as they have one provider.
+    If the entries select a physical function and one of its virtual functions, the card is left out with a
+    warning, because it would count twice. A card is also left out if its virtual functions differ in class or
+    traits, because one provider stands for all of them.
+
+    :param specs: the entries of ``[pci] device_spec``.
+    :param devices: the devices of the host.
     """
     known = tuple(devices)
     by_address = {device.address: device for device in known}
@@ -84,7 +91,7 @@ def offer_devices(specs: Sequence[DeviceSpec], devices: Iterable[PciDevice]) -> 
             conflicts.append(conflict)
             continue
         first, spec = group[0]
-        # The virtual functions of a card are as near as the card itself.
+        # The virtual functions of a card are at the same place as the card itself.
         card = by_address.get(address, first)
         providers.append(
             OfferedDevice(address, spec.class_of(first), spec.traits, len(group), card.numa_node, card.path)
@@ -101,7 +108,7 @@ def offer_devices(specs: Sequence[DeviceSpec], devices: Iterable[PciDevice]) -> 
 
 
 def _find_conflict(address: str, group: Sequence[tuple[PciDevice, DeviceSpec]]) -> str:
-    """The reason why a card has no provider, as a sentence; empty without one."""
+    """A sentence with the reason why a card gets no provider; empty if it gets one."""
     first, spec = group[0]
     if first.is_virtual and ONE_TIME_USE in spec.traits:
         return (
@@ -131,7 +138,7 @@ def _device_warnings(selected: Sequence[tuple[PciDevice, DeviceSpec]]) -> Iterab
             f"{OPTION}: {named_few(without_iommu, _SHOWN)} cannot be given to domains, since the IOMMU is"
             " off: boot with intel_iommu=on or amd_iommu=on, and enable VT-d or AMD-Vi in the firmware"
         )
-    # vfio-pci, and the variant drivers: mlx5_vfio_pci, nvidia-vgpu-vfio ...
+    # The name contains "vfio" for vfio-pci and for its variants: mlx5_vfio_pci, nvidia-vgpu-vfio ...
     unbound = [device for device, spec in selected if not spec.managed and "vfio" not in device.driver]
     if unbound:
         drivers = [f"{device.address} ({device.driver or 'no driver'})" for device in unbound]
@@ -156,11 +163,12 @@ def with_devices(
 ) -> tuple[ProviderTree, tuple[str, ...]]:
     """Add the providers of devices to a tree.
 
-    A device is below the provider of its NUMA node, or below the root where the tree or the kernel does not
-    show one. Between both is a provider for each switch or root complex that several cards share.
+    A device is below the provider of its NUMA node. A device is below the root if the tree has no such
+    provider, or the kernel does not show the node. Between a device and that provider is a provider for each
+    switch or root complex that several cards share.
 
-    :returns: the tree, and sentences on devices without a node.
-    :raises ConfigError: the name of the root leaves no room for an address.
+    :return: the tree, and sentences about devices without a node.
+    :raises ConfigError: the name of the root is so long that an address does not fit after it.
     """
     if not offered:
         return tree, ()
@@ -195,9 +203,10 @@ def with_devices(
 def _with_devices_of(
     tree: ProviderTree, zone: ProviderNode, devices: Sequence[tuple[OfferedDevice, int | None]]
 ) -> tuple[ProviderNode, list[ProviderNode]]:
-    """The provider of a zone, and the providers to add below it: junctions of its devices, and the devices.
+    """The provider of a zone, and the providers below it: switches, root complexes and devices.
 
-    If all devices of a NUMA node are below one junction, the node stands for it, and has its traits.
+    If all devices of a NUMA node share one junction, the node gets the traits of the junction instead of a
+    provider.
     """
     chains = junctions_of({device.address: device.path for device, _ in devices})
     alone = common_junction(tuple(chains.values())) if zone is not tree.root else None
@@ -225,7 +234,7 @@ def _junction_traits(junction: Path, outermost: bool) -> frozenset[str]:
 def _junction_provider(
     root: ProviderNode, parent: ProviderNode, zone: ProviderNode, junction: Path, outermost: bool
 ) -> ProviderNode:
-    # With the zone: a root complex can have devices of several nodes.
+    # The name contains the zone, because a root complex may have devices of several NUMA nodes.
     place = f"{zone.name.removeprefix(root.name)}_{junction[-1].removeprefix('pci')}"
     kind = "ROOT" if len(junction) == 1 else "SWITCH"
     return ProviderNode(
@@ -241,8 +250,8 @@ def _junction_provider(
 def nearest_cpu_nodes(topology: HostTopology) -> Mapping[int, int]:
     """Map each NUMA node with CPUs to itself, and each other node to the nearest node with CPUs.
 
-    The memory of a GPU can be a node of its own. Of equally near nodes the first counts. A node without CPUs
-    and without distances is missing.
+    A node without CPUs may be the memory of a GPU. The first of equally near nodes counts. A node without
+    CPUs is left out if the kernel shows no distances for it.
     """
     with_cpus = [node.id for node in topology.numa_nodes if node.cpus]
     found = {node: node for node in with_cpus}
@@ -255,7 +264,10 @@ def nearest_cpu_nodes(topology: HostTopology) -> Mapping[int, int]:
 
 
 def _node_with_cpus(node: int | None, homes: Mapping[int, int], topology: HostTopology) -> int | None:
-    """The nearest node with CPUs. Firmware of hosts with a single node often names none."""
+    """The nearest NUMA node with CPUs; None if not known.
+
+    The firmware of a host with only one node often names none; then that node counts.
+    """
     nodes = topology.numa_nodes
     if node is None and len(nodes) == 1:
         node = nodes[0].id
@@ -265,7 +277,7 @@ def _node_with_cpus(node: int | None, homes: Mapping[int, int], topology: HostTo
 def foreign_attributes(
     devices: Iterable[PciDevice], topology: HostTopology
 ) -> Mapping[str, Mapping[str, str | float]]:
-    """Attributes for the providers of devices that nova-compute reports, by address."""
+    """The attributes for the providers of devices that nova-compute reports, by PCI address."""
     homes = nearest_cpu_nodes(topology)
     return {
         device.address: of_device(_node_with_cpus(device.numa_node, homes, topology), device.path)
@@ -276,7 +288,7 @@ def foreign_attributes(
 
 
 def _is_zone_of_one_node(node: ProviderNode) -> bool:
-    # Providers of L3 caches and pools lie inside a node; a device is as near to all of them.
+    # Providers of L3 caches and pools lie inside a node, and a device is equally near to all of them.
     return len(node.numa_nodes) == 1 and NUMA_ROOT in node.traits
 
 
@@ -285,7 +297,8 @@ def _device_provider(
 ) -> ProviderNode:
     return ProviderNode(
         name=device_name(root.name, device.address),
-        # By the address alone, so that a device keeps its provider when the shape of the tree changes.
+        # The uuid depends on the address alone, so that a device keeps its provider when the shape of the
+        # tree changes.
         uuid=child_uuid(root.uuid, f"PCI_{device.address}"),
         parent=parent.uuid,
         inventories={device.resource_class: ProviderInventory(total=device.amount, max_unit=device.amount)},

@@ -1,11 +1,11 @@
-"""Sets of PCI devices that guests may only have as a whole, such as partitions of an NVSwitch.
+"""Sets of PCI devices that a guest may only have as a whole, such as partitions of an NVSwitch.
 
-The functions are pure. A set is a provider with a trait above its members. Sets nest: of two, one contains
-the other, or they have no member in common. A request takes a set by one group for each member, below a
-provider with the trait, so that a set with a used member has no room.
+The functions are pure. A set is a provider with a trait, above the providers of its members. Sets nest: of
+two sets, one contains the other, or they have no member in common. A request takes a set by one group for
+each member, below a provider with the trait. So a set with a used member has no room for the request.
 
-An example: four GPUs of a NUMA node are a set of four and two sets of two. The node has the trait of the
-first, and each pair has a provider below it.
+An example: the four GPUs of a NUMA node are one set of four, and two sets of two. The node's provider gets
+the trait of the set of four, and each pair gets a provider below it.
 """
 
 from __future__ import annotations
@@ -29,14 +29,18 @@ from compute_agent.model.messages import ConfigError, named_few
 OPTION: Final = "[pci] device_set"
 
 _SHOWN: Final = 5
-"""Maximum number of addresses in a sentence."""
-# The name is a part of a trait, and of the provider's name.
+"""Maximum number of addresses that a sentence names."""
+# The name becomes a part of a trait, and of the provider's name.
 _NAME: Final = re.compile("[A-Z0-9_]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSet:
-    """Addresses of the devices of a set, and the name of its kind, which several sets of a host may have."""
+    """A set of devices.
+
+    :ivar name: the kind of the set; several sets of a host may have the same name.
+    :ivar addresses: the PCI addresses of its members.
+    """
 
     name: str
     addresses: frozenset[str]
@@ -76,12 +80,12 @@ def _parse_set(text: str) -> DeviceSet:
 
 
 def with_device_sets(tree: ProviderTree, sets: Sequence[DeviceSet]) -> tuple[ProviderTree, tuple[str, ...]]:
-    """Add the traits and providers of sets to a tree with devices.
+    """Add the traits and providers of sets to a tree that contains the devices.
 
-    :returns: the tree, and sentences on sets that cannot be offered.
+    :return: the tree, and sentences about sets that cannot be offered.
     """
     warnings = []
-    # The largest first, so that smaller ones find their place inside.
+    # The largest set first, so that a smaller one is placed inside it.
     for each in sorted(sets, key=lambda one: (-len(one.addresses), sorted(one.addresses))):
         tree, reason = _with_set(tree, each)
         if reason:
@@ -91,10 +95,12 @@ def with_device_sets(tree: ProviderTree, sets: Sequence[DeviceSet]) -> tuple[Pro
 
 
 def _with_set(tree: ProviderTree, wanted: DeviceSet) -> tuple[ProviderTree, str]:
-    """The tree with a set, or the same tree with the reason why not."""
+    """The tree with the set and an empty text, or the unchanged tree and the reason against the set."""
     devices = {node.device: node for node in tree.nodes if node.inventories and node.device}
     if missing := wanted.addresses - devices.keys():
         return tree, f"the host does not offer {named_few(sorted(missing), _SHOWN)}"
+    # A request for the set names the classes of its members, so devices of other classes below the same
+    # provider do not matter.
     classes = {name for address in wanted.addresses for name in devices[address].inventories}
     alike = {
         node.uuid: address for address, node in devices.items() if not classes.isdisjoint(node.inventories)
@@ -104,7 +110,7 @@ def _with_set(tree: ProviderTree, wanted: DeviceSet) -> tuple[ProviderTree, str]
     for provider, address in alike.items():
         for each in _lineage_of(provider, parents):
             below.setdefault(each, set()).add(address)
-    # The lowest provider above all members, which are leaves.
+    # The lowest provider that has all members below it. Members have no providers below them.
     members = [devices[address].uuid for address in wanted.addresses]
     common = set.intersection(*({*_lineage_of(each, parents)} for each in members))
     top = next(each for each in _lineage_of(members[0], parents) if each in common)
@@ -130,7 +136,7 @@ def _with_set(tree: ProviderTree, wanted: DeviceSet) -> tuple[ProviderTree, str]
 
 
 def _lineage_of(provider: str, parents: Mapping[str, str | None]) -> Iterator[str]:
-    """The uuids of a provider and of those above it."""
+    """The uuid of a provider, and the uuids of all providers above it, from the inside out."""
     at: str | None = provider
     while at is not None:
         yield at
@@ -140,7 +146,11 @@ def _lineage_of(provider: str, parents: Mapping[str, str | None]) -> Iterator[st
 def _with_provider(
     tree: ProviderTree, wanted: DeviceSet, above: ProviderNode, branches: set[str]
 ) -> Iterator[ProviderNode]:
-    """The providers of the tree with one more between a provider and some of those below it."""
+    """The providers of the tree, and a new one for the set between ``above`` and its ``branches``.
+
+    :param above: the provider that gets the new one as a child.
+    :param branches: the uuids of the children of ``above`` that move below the new one.
+    """
     first = min(wanted.addresses)
     place = f"{wanted.name}_{len(wanted.addresses)}_{first}"
     new = ProviderNode(
@@ -156,7 +166,7 @@ def _with_provider(
         if node.uuid not in branches:
             yield node
             continue
-        # Each parent comes before its children.
+        # In a tree each parent comes before its children.
         if not is_added:
             is_added = True
             yield new

@@ -1,8 +1,8 @@
-"""The PCI devices that a host offers: entries of ``[pci] device_spec`` in Nova's grammar.
+"""The PCI devices that a host offers: entries of ``[pci] device_spec`` in Nova's syntax.
 
-Nova's configuration reference (``[pci] device_spec``) has the keys. Each entry is a JSON object, or a list of
-them, that selects devices by vendor, product or address, and describes what they are. The first entry that
-matches a device counts.
+Nova's configuration reference (``[pci] device_spec``) has the keys. Each entry is a JSON object or a list of
+JSON objects. An object selects devices by vendor, product or address, and describes them. The first entry
+that matches a device applies.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ _ANY: Final = "*"
 # The ids of vendors and products have four hexadecimal digits.
 _MAX_ID: Final = 0xFFFF
 _SHOWN: Final = 200
-"""Maximum number of characters of a value in a sentence."""
+"""Maximum number of characters of a value that a message quotes."""
+# Placement's limit for names of traits and resource classes.
 _NAME_LIMIT: Final = 255
 _NAME: Final = re.compile(r"[A-Z0-9_]+", re.ASCII)
+# The words that oslo.utils takes for true, as Nova does.
 _TRUE: Final = frozenset({"1", "t", "true", "on", "y", "yes"})
 
 _KEYS: Final = frozenset(
@@ -46,67 +48,73 @@ _TRAIT_TAGS: Final = {
     "live_migratable": os_traits.HW_PCI_LIVE_MIGRATABLE,
     "one_time_use": ONE_TIME_USE,
 }
-"""Tags that are traits of the device's provider."""
+"""The keys of an entry that become traits of the device's provider."""
 
 AddressFields = tuple[str, str, str, str]
-"""The domain, bus, slot and function of an address, as texts in its notation."""
+"""The domain, bus, slot and function of a PCI address, as the texts in its notation."""
 
 
 def address_fields(address: str) -> AddressFields:
-    """Split an address such as ``0000:81:00.0``."""
+    """Split a PCI address such as ``0000:81:00.0`` into its fields."""
     domain, bus, rest = address.split(":")
     slot, function = rest.split(".")
     return domain, bus, slot, function
 
 
 class AddressRule(Protocol):
-    """Selects addresses of PCI devices."""
+    """Selects PCI devices by their address."""
 
     def matches_address(self, fields: AddressFields) -> bool:
-        """Whether the rule selects an address."""
+        """Whether the rule selects the address with these fields."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class AddressGlob:
-    """Fields of an address, where ``*`` matches any value."""
+    """An address rule with fixed fields; ``*`` matches any value of a field."""
 
     fields: AddressFields
 
     @property
     def single_address(self) -> str | None:
-        """The only address that the rule selects; None where it selects several."""
+        """The one address that the rule selects; None if it selects several."""
         if _ANY in self.fields:
             return None
         domain, bus, slot, function = self.fields
         return f"{domain}:{bus}:{slot}.{function}"
 
     def matches_address(self, fields: AddressFields) -> bool:
-        """Whether the rule selects an address."""
+        """Whether the rule selects the address with these fields."""
         return all(mine in (_ANY, theirs) for mine, theirs in zip(self.fields, fields, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class AddressRegex:
-    """A regular expression for each field of an address, matched from the field's beginning as in Nova."""
+    """An address rule with a regular expression for each field.
+
+    The expression matches from the beginning of the field, but not necessarily up to its end, as in Nova.
+    """
 
     patterns: tuple[re.Pattern[str], ...]
 
     def matches_address(self, fields: AddressFields) -> bool:
-        """Whether the rule selects an address."""
+        """Whether the rule selects the address with these fields."""
         return all(pattern.match(each) for pattern, each in zip(self.patterns, fields, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpec:
-    """An entry of the option.
+    """An entry of ``[pci] device_spec``.
 
-    :ivar vendor_id: four hexadecimal digits in lower case, or ``*``; ``product_id`` has the same form.
-    :ivar interface: the network interface of the only device that the entry selects; empty for any.
-    :ivar resource_class: empty for a class that names vendor and product.
-    :ivar neutrons: whether the devices belong to Neutron, so that they are in no inventory of devices.
-    :ivar managed: whether libvirt binds the driver of VFIO. Otherwise it has to be bound before.
-    :ivar text: the entry as it is written.
+    :ivar vendor_id: the vendor as four hexadecimal digits in lower case, or ``*`` for any.
+    :ivar product_id: the product as four hexadecimal digits in lower case, or ``*`` for any.
+    :ivar address: selects devices by their address.
+    :ivar resource_class: the resource class of the devices; empty: a class that names vendor and product.
+    :ivar traits: the traits of the provider of each device.
+    :ivar neutrons: whether the devices belong to Neutron, so that the agent offers none of them.
+    :ivar managed: whether libvirt binds the VFIO driver to the device; otherwise the operator must have bound
+        it.
+    :ivar text: the entry as it is written in the ini file.
     """
 
     vendor_id: str = _ANY
@@ -121,15 +129,16 @@ class DeviceSpec:
     def matches_device(self, device: PciDevice, physical: Mapping[str, PciDevice]) -> bool:
         """Whether the entry selects a device.
 
-        The address of a physical function selects its virtual functions, too.
+        The full address of a physical function selects its virtual functions, too.
 
-        :param physical: the physical functions of the host by address.
+        :param physical: the physical functions of the host, by address.
         """
         if self.vendor_id not in (_ANY, device.vendor_id) or self.product_id not in (_ANY, device.product_id):
             return False
         owner = physical.get(device.physical_function or "")
         if self.address.matches_address(address_fields(device.address)):
             return True
+        # Only an address without wildcards stands for the virtual functions of a card, as in Nova.
         single = self.address.single_address if isinstance(self.address, AddressGlob) else None
         return owner is not None and single == owner.address
 
@@ -139,9 +148,9 @@ class DeviceSpec:
 
 
 def parse_json(option: str, text: str) -> Any:
-    """Parse a value of an option.
+    """Parse the JSON value of an option.
 
-    :raises ConfigError: the value is not JSON, or nested too deeply. The text names the option.
+    :raises ConfigError: the value is not JSON, or nested too deeply. The message names the option.
     """
     try:
         return json.loads(text)
@@ -150,9 +159,9 @@ def parse_json(option: str, text: str) -> Any:
 
 
 def parse_device_specs(texts: Iterable[str]) -> tuple[DeviceSpec, ...]:
-    """Parse the values of the option, in order.
+    """Parse the values of ``[pci] device_spec``, in their order.
 
-    :raises ConfigError: a value is not JSON, or has a key or value that Nova refuses. The text names it.
+    :raises ConfigError: a value is not JSON, or has a key or value that Nova refuses. The message names it.
     """
     found: list[DeviceSpec] = []
     for text in texts:
@@ -170,8 +179,12 @@ def parse_device_specs(texts: Iterable[str]) -> tuple[DeviceSpec, ...]:
 def match_devices(
     specs: Sequence[DeviceSpec], devices: Iterable[PciDevice]
 ) -> tuple[tuple[PciDevice, DeviceSpec], ...]:
-    """Pair each device that an entry selects with the first such entry. No bridge is among them."""
+    """Pair each device that is no bridge with the first entry that selects it.
+
+    Unselected devices are left out.
+    """
     known = tuple(devices)
+    # A virtual function is also selected by the address of its physical function, which no entry need select.
     physical = {device.address: device for device in known if device.is_physical}
     pairs = []
     for device in known:
@@ -188,7 +201,7 @@ def _parse_entry(entry: Mapping[str, Any]) -> DeviceSpec:
     if unknown:
         raise ValueError(f"unknown key {unknown[0]}; known are {', '.join(sorted(_KEYS))}")
     if entry.get("devname"):
-        # Nova refuses it as well, together with report_in_placement.
+        # Nova, too, refuses devname together with report_in_placement.
         raise ValueError(
             "devname selects a device only until a guest has it, as its network interface goes then: use"
             " address"
@@ -228,7 +241,7 @@ def _parse_hex(name: str, text: str, limit: int) -> int:
     try:
         value = int(text, 16)
     except ValueError:
-        # The text of int() says no more than this.
+        # The error of int() adds nothing to this message.
         raise ValueError(f"{name} {text!r} is not a hexadecimal number") from None
     if not 0 <= value <= limit:
         raise ValueError(f"{name} {text} is not between 0 and {limit:X}")
@@ -253,7 +266,7 @@ def _parse_address(value: Any) -> AddressRule:
 
 
 def _parse_glob(text: str) -> AddressFields:
-    """The fields of an address; left ones may be missing, and an empty one is ``*``."""
+    """The fields of an address text. Missing fields on the left, and empty fields, become ``*``."""
     before, _, function = text.partition(".")
     parts = before.split(":")
     if len(parts) > len(_FIELDS) - 1:
@@ -269,7 +282,7 @@ def _parse_glob(text: str) -> AddressFields:
 
 
 def _parse_class(text: str) -> str:
-    """The name of a resource class as Nova makes it: upper case, ``CUSTOM_`` unless it is a standard one."""
+    """The name of a resource class as Nova spells it: upper case, and ``CUSTOM_`` unless it is standard."""
     name = text.upper()
     if name and name not in os_resource_classes.STANDARDS and not os_resource_classes.is_custom(name):
         name = os_resource_classes.normalize_name(name) or ""
@@ -280,7 +293,7 @@ def _parse_class(text: str) -> str:
 
 
 def _parse_traits(text: str) -> frozenset[str]:
-    """The names of traits as Nova makes them: upper case, ``CUSTOM_`` unless it is a standard one."""
+    """The names of traits as Nova spells them: in upper case, with ``CUSTOM_`` unless they are standard."""
     standard = frozenset(os_traits.get_traits())
     names = set()
     for part in filter(None, (each.strip() for each in text.split(","))):

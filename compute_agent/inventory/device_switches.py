@@ -1,13 +1,14 @@
 """Switches and root complexes that several cards share. Pure functions.
 
 Two devices below one PCIe switch exchange data without the root complex. The *junction* of two devices is the
-last part of their paths that both have. A junction counts if devices of at least two cards are below it, and
-it is the last one of some device. Functions of one card share the port of the card, which connects it to
-nothing else.
+last part that their paths have in common. A junction is used if devices of at least two cards are below it,
+and if it is the last such junction of at least one device. Functions of one card share the port of the card,
+which is no junction.
 
 An example: a GPU has the path ``pci0000:80/80:01.0/81:00.0/82:00.0``, a NIC
 ``pci0000:80/80:01.0/81:00.0/82:01.0``, and another NIC ``pci0000:80/80:02.0``. The junction of the first two
-is the switch ``81:00.0``. That of the third and the others is ``pci0000:80``, so the switch is below it.
+devices is the switch ``81:00.0``. The junction of the third device with each of them is ``pci0000:80``, and
+the switch is below it.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 Path = tuple[str, ...]
-"""A root complex and bridges below it."""
+"""The path to a PCI device or bridge: the root complex and the bridges below it, from the outside in."""
 
 
 def junctions_of(paths: Mapping[str, Path]) -> Mapping[str, tuple[Path, ...]]:
-    """The junctions above each device by its address, the outermost first.
+    """The used junctions above each device, by its address, the outermost first.
 
     :param paths: the paths of the devices, by address.
     """
@@ -37,6 +38,6 @@ def junctions_of(paths: Mapping[str, Path]) -> Mapping[str, tuple[Path, ...]]:
 
 
 def common_junction(chains: Sequence[tuple[Path, ...]]) -> Path | None:
-    """The outermost junction, if all devices are below it; None otherwise."""
+    """The outermost junction that all devices share; None if there is none."""
     first = {chain[0] if chain else None for chain in chains}
     return first.pop() if len(first) == 1 else None

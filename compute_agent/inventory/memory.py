@@ -17,7 +17,7 @@ from compute_agent.model.resource import HUGE_PAGES, MEMORY, RECLAIMED_MEMORY, R
 OPTION: Final = "[compute] reserved_huge_pages"
 
 Reserved = Mapping[tuple[int, int], int]
-"""Pages by NUMA node and size in KiB."""
+"""The number of reserved pages, by NUMA node and page size in KiB."""
 
 _NUMBER: Final = re.compile(r"[0-9]{1,12}", re.ASCII)
 _SIZE: Final = re.compile(r"([0-9]{1,12})(KB|MB|GB)?", re.ASCII)
@@ -25,8 +25,9 @@ _KIB: Final = {None: 1, "KB": 1, "MB": 1024, "GB": 1024**2}
 
 
 def parse_reserved(entries: Iterable[str]) -> dict[tuple[int, int], int]:
-    """The reserved pages of entries such as ``node:0,size:2048,count:64``.
+    """The number of reserved pages by NUMA node and page size in KiB.
 
+    :param entries: the values of the option, such as ``node:0,size:2048,count:64``.
     :raises ConfigError: an entry is wrong. The message quotes it.
     """
     found: dict[tuple[int, int], int] = {}
@@ -45,7 +46,7 @@ def parse_reserved(entries: Iterable[str]) -> dict[tuple[int, int], int]:
 
 
 def check_reserved(reserved: Reserved, topology: HostTopology) -> None:
-    """Check that the host has the reserved pages.
+    """Check that each NUMA node has at least as many huge pages as are reserved.
 
     :raises ConfigError: a node has fewer pages.
     """
@@ -59,7 +60,7 @@ def check_reserved(reserved: Reserved, topology: HostTopology) -> None:
 
 
 def page_inventories(nodes: Iterable[NumaNode], reserved: Reserved) -> dict[str, ProviderInventory]:
-    """The inventories of the huge pages of nodes, in pages, by resource class."""
+    """The inventories of the huge pages of these nodes together, in pages, by resource class."""
     nodes = tuple(nodes)
     found = {}
     for size, name in HUGE_PAGES.items():
@@ -71,8 +72,9 @@ def page_inventories(nodes: Iterable[NumaNode], reserved: Reserved) -> dict[str,
 
 
 def pages_mb(nodes: Iterable[NumaNode]) -> int:
-    """MiB of the huge pages of nodes, rounded up."""
+    """The MiB of memory in huge pages of these nodes, rounded up."""
     kib = sum(size * count for node in nodes for size, count in node.huge_pages.items() if size in HUGE_PAGES)
+    # The sum is rounded up, so MEMORY_MB never includes a part of a huge page.
     return -(-kib // 1024)
 
 
@@ -83,12 +85,12 @@ SUFFIX: Final = "_RECLAIMED"
 def with_reclaimed(
     tree: ProviderTree, cpu_sets: CpuSets, memory: bool = False, root_memory_mb: int = 0
 ) -> ProviderTree:
-    """The tree with providers of reclaimed capacity, below the root where NUMA nodes have no providers.
+    """The tree with providers of reclaimed capacity below NUMA nodes, or below the root if there are none.
 
-    All of each inventory is reserved at first.
+    At first all units of their inventories are reserved; with_offers() frees some.
 
-    :param memory: whether the zones also have memory, if the parent has some.
-    :param root_memory_mb: MiB of the root without the host's reserve, if another program reports them.
+    :param memory: whether reclaimed memory is offered, too, where the parent has memory.
+    :param root_memory_mb: the MiB of the host without its reserve, for a root that another program reports.
     """
     zones = [node for node in tree.nodes if traits.NUMA_ROOT in node.traits] or [tree.root]
     amounts = {zone.uuid: _unreserved_mb(zone) for zone in zones} if memory else {}
@@ -107,6 +109,7 @@ def _reclaimed_node(
     root: ProviderNode, zone: ProviderNode, cpu_sets: CpuSets, memory_mb: int
 ) -> ProviderNode:
     most = {RECLAIMED_VCPU: len(reclaimable_cpus(zone, cpu_sets)), RECLAIMED_MEMORY: memory_mb}
+    # All units are reserved at first: nothing is offered before an estimate exists.
     offered = {
         name: ProviderInventory(amount, amount, max_unit=amount) for name, amount in most.items() if amount
     }
@@ -118,14 +121,18 @@ def _reclaimed_node(
 
 
 def reclaimable_cpus(zone: ProviderNode, cpu_sets: CpuSets) -> frozenset[int]:
-    """The CPUs of a zone that reclaimed guests may use: those that guests of no pool float on."""
+    """The CPUs of a zone that reclaimed guests may use: shared CPUs that are in no pool."""
+    # The CPUs of the legacy vcpu_pin_set are both shared and dedicated, and are never reclaimed.
     return (cpu_sets.open_shared - cpu_sets.dedicated) & zone.cpus
 
 
 def with_offers(
     tree: ProviderTree, offers: Mapping[str, int], resource_class: str = RECLAIMED_VCPU
 ) -> ProviderTree:
-    """The tree with these amounts of a class free rather than reserved, by uuid of the provider."""
+    """The tree in which these amounts of a class are free instead of reserved.
+
+    :param offers: the amounts by provider uuid.
+    """
     return replace(tree, nodes=tuple(_with_offer(node, offers, resource_class) for node in tree.nodes))
 
 

@@ -1,18 +1,18 @@
-"""The topology of offline CPUs, kept from the time when they were online.
+"""The topology of offline CPUs, remembered from the time when they were online.
 
-The kernel removes topology and caches of a CPU from sysfs while the CPU is offline (``topology`` and
-``cache`` of Documentation/admin-guide/cputopology.rst). A power manager takes dedicated CPUs offline as long
-as no guest holds them: nova-compute with ``cpu_power_management``, or the agent with ``[cpu_class:idle]
-park``. Such CPUs are *parked*: they count as present, so their core, caches and node must be known.
+While a CPU is offline, the kernel removes its topology and caches from sysfs (``topology`` and ``cache`` of
+Documentation/admin-guide/cputopology.rst). A power manager takes dedicated CPUs offline while no guest holds
+them: nova-compute with ``cpu_power_management``, or the agent with ``[cpu_class:idle] park``. Such CPUs are
+*parked*: they count as present, so their core, caches and node must be known.
 
-If cores ``0-1`` and ``2-3`` were online before, and CPUs 2 and 3 are offline now, the memory adds the core
-``2-3``. If only CPU 3 is offline, the memory adds it to the core of CPU 2.
+An example: cores ``0-1`` and ``2-3`` were online before. If CPUs 2 and 3 are offline now, the remembered
+topology adds the core ``2-3``. If only CPU 3 is offline, it adds CPU 3 to the core of CPU 2.
 
-Always: the memory adds parked CPUs to groups and changes nothing else; a memory that contradicts the online
-CPUs (another machine, other firmware settings) is not used.
+Invariants: the remembered topology adds parked CPUs to groups and changes nothing else. If it contradicts the
+online CPUs (another machine, other firmware settings), it is not used.
 
-The memory is a file of the state folder. Without the file, an offline CPU counts only after it has been
-online again.
+The remembered topology is kept in a file of the state folder. Without the file, an offline CPU does not count
+until it has been online again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,11 @@ _CpuGroup = TypeVar("_CpuGroup", CpuPackage, CpuDie, CpuCluster, CpuCore, CpuCac
 
 
 def with_parked(topology: HostTopology, memory: HostTopology | None, parkable: CpuSet) -> HostTopology:
-    """The topology with those offline CPUs of ``parkable`` that the memory knows, as parked ones."""
+    """The topology with parked CPUs: offline CPUs in ``parkable`` that ``memory`` knows.
+
+    :param memory: the remembered topology; None: there is none.
+    :param parkable: the CPUs that a power manager may take offline.
+    """
     if memory is None:
         return topology
     parked = topology.offline & parkable & memory.online
@@ -84,7 +88,7 @@ def _join_groups(
     parked: CpuSet,
     is_same_kind: Callable[[_CpuGroup, _CpuGroup], bool] = lambda one, other: True,
 ) -> list[_CpuGroup]:
-    """The present groups with their parked CPUs, and groups with only parked CPUs."""
+    """The present groups with their parked CPUs added, and remembered groups that have only parked CPUs."""
     found = list(present)
     for group in known:
         missing = group.cpus & parked
@@ -101,7 +105,8 @@ def _join_groups(
         if at is None:
             found.append(replace(group, cpus=missing))
         else:
-            # Ids of caches and cores may be the lowest CPU's, which may be a parked one.
+            # The remembered group has the right id: the id of a cache or core may be that of its lowest CPU,
+            # which may be parked.
             found[at] = replace(group, cpus=found[at].cpus | missing)
     return found
 
@@ -113,9 +118,13 @@ def _is_same_kind(one: CpuCache, other: CpuCache) -> bool:
 def _join_nodes(
     present: Sequence[NumaNode], known: Iterable[NumaNode], parked: CpuSet
 ) -> tuple[NumaNode, ...]:
-    """The nodes with their parked CPUs. The kernel shows nodes without CPUs, too, with their memory."""
+    """The NUMA nodes with their parked CPUs added.
+
+    The kernel also shows nodes without CPUs, with their memory.
+    """
     missing = {node.id: node.cpus & parked for node in known if node.cpus & parked}
     found = [replace(node, cpus=node.cpus | missing.pop(node.id, frozenset())) for node in present]
+    # The kernel does not show such a node while its CPUs are offline, so it has no memory.
     found += [NumaNode(node_id, cpus, 0) for node_id, cpus in missing.items()]
     return tuple(sorted(found, key=lambda node: node.id))
 
@@ -129,7 +138,7 @@ def _by_place(groups: Iterable[_CpuGroup]) -> tuple[_CpuGroup, ...]:
 
 
 def is_consistent(topology: HostTopology, memory: HostTopology) -> bool:
-    """Whether the online CPUs have the same places as in the memory."""
+    """Whether the online CPUs are in the same cores, caches and nodes as in the remembered topology."""
     if not memory.online <= topology.present or memory.model_name != topology.model_name:
         return False
     both = topology.online & memory.online
@@ -137,6 +146,7 @@ def is_consistent(topology: HostTopology, memory: HostTopology) -> bool:
 
 
 def _group_places(topology: HostTopology, cpus: CpuSet) -> frozenset[tuple[Any, ...]]:
+    # Ids of dies, clusters, cores and caches are not compared: some are those of the lowest online CPU.
     groups: list[tuple[Any, ...]] = [("package", each.id, each.cpus & cpus) for each in topology.packages]
     groups += [("die", each.package, each.cpus & cpus) for each in topology.dies]
     groups += [("cluster", each.package, each.cpus & cpus) for each in topology.clusters]
@@ -147,16 +157,21 @@ def _group_places(topology: HostTopology, cpus: CpuSet) -> frozenset[tuple[Any, 
 
 
 def learn_topology(topology: HostTopology, memory: HostTopology | None) -> HostTopology:
-    """The memory after this topology was read: all online CPUs, and the known offline ones.
+    """The topology to remember: that of all online CPUs, and of offline ones that are known already.
 
     :param topology: the topology as the kernel shows it, without parked CPUs.
+    :param memory: the topology remembered so far.
     """
+    # The file keeps each offline CPU that was known. The options decide later which of them count as parked.
     known = with_parked(topology, memory, topology.offline)
     return replace(known, online=known.online | known.parked, parked=frozenset())
 
 
 def recall_topology(folder: Path) -> HostTopology | None:
-    """The memory of a state folder; None without a usable file. Nothing is changed."""
+    """The remembered topology in a state folder; None if there is no usable file.
+
+    The function writes no file.
+    """
     try:
         return kept_json.parse(_VERSION, read_own(folder / FILE_NAME), _read_document)
     except FileNotFoundError:
@@ -171,7 +186,7 @@ def recall_topology(folder: Path) -> HostTopology | None:
 
 
 def remember_topology(folder: Path, topology: HostTopology) -> HostTopology:
-    """Update the memory from a fresh topology, write it, and return it.
+    """Update the remembered topology from a new one, write it to its file, and return it.
 
     If the file cannot be written, CPUs that go offline before the next call are not known after a restart.
     """
@@ -185,7 +200,7 @@ def remember_topology(folder: Path, topology: HostTopology) -> HostTopology:
     content = _content(after)
     if before is None or _content(before) != content:
         try:
-            # A file that is there and was not recalled is damaged.
+            # The file exists but could not be read, so it is damaged.
             if before is None and (folder / FILE_NAME).exists():
                 put_aside(folder / FILE_NAME)
             write_durably(folder / FILE_NAME, content)
@@ -232,7 +247,8 @@ def _read_document(document: Mapping[str, Any]) -> HostTopology:
             CpuCache(int(level), str(kind), int(one), size, ways, cpuset.parse(text))
             for level, kind, one, size, ways, text in data["caches"]
         ),
-        # The kernel shows the memory of a node also while its CPUs are offline.
+        # The memory of a node need not be remembered: the kernel shows it even while the node's CPUs are
+        # offline.
         numa_nodes=tuple(NumaNode(int(one), cpuset.parse(text), 0) for one, text in data["nodes"]),
         online=cpus,
         present=cpus,

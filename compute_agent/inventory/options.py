@@ -17,7 +17,7 @@ _GIB: Final = 1024**3
 
 
 def cpu_options(conf: cfg.ConfigOpts) -> CpuOptions:
-    """The options that name CPUs."""
+    """The values of the options that name CPUs."""
     return CpuOptions(
         cpu_dedicated_set=conf.compute.cpu_dedicated_set,
         cpu_shared_set=conf.compute.cpu_shared_set,
@@ -27,16 +27,17 @@ def cpu_options(conf: cfg.ConfigOpts) -> CpuOptions:
 
 
 DEFAULT_SHAPE: Final = "numa"
-"""The shape of the tree where the ini file has none and the root belongs to the agent."""
+"""The shape of the tree if the ini file names none and the root belongs to the agent."""
 
 
 def settings(conf: cfg.ConfigOpts) -> InventorySettings:
-    """The options for inventories, with the present size of the file system of the state path.
+    """The options for inventories, with the present size of the file system that has the state path.
 
     :raises ConfigError: an entry of reserved_huge_pages is wrong.
     """
     return InventorySettings(
         provider_tree=conf.compute.provider_tree or DEFAULT_SHAPE,
+        # A ratio of 0 counts as not set, as in Nova.
         cpu_allocation_ratio=conf.cpu_allocation_ratio or conf.initial_cpu_allocation_ratio,
         ram_allocation_ratio=conf.ram_allocation_ratio or conf.initial_ram_allocation_ratio,
         disk_allocation_ratio=conf.disk_allocation_ratio or conf.initial_disk_allocation_ratio,
@@ -52,7 +53,7 @@ def settings(conf: cfg.ConfigOpts) -> InventorySettings:
 
 
 def provider_configs(conf: cfg.ConfigOpts) -> ProviderConfigs:
-    """The present additions to providers from files.
+    """The additional inventories and traits in the provider files.
 
     :raises ConfigError: a file is wrong.
     """
@@ -60,16 +61,16 @@ def provider_configs(conf: cfg.ConfigOpts) -> ProviderConfigs:
 
 
 def _is_set(conf: cfg.ConfigOpts, option: str) -> bool:
-    """Whether the ini file sets an option of [DEFAULT]. A ratio of 0 counts as not set, as in Nova."""
+    """Whether the ini file sets an option of ``[DEFAULT]``. A ratio of 0 counts as not set, as in Nova."""
     found = conf.get_location(option)
     is_ratio = option.endswith("_ratio")
     return found is not None and found.location.is_user_controlled and not (is_ratio and not conf[option])
 
 
 def root_name(conf: cfg.ConfigOpts) -> str:
-    """The name of the root provider: from the option, else the last one, else the host's name.
+    """The name of the root provider: from the option, else the name used before, else the host's name.
 
-    :raises IdentityError: the file with the last name is damaged.
+    :raises IdentityError: the file with the name used before is damaged.
     """
     if conf.compute.resource_provider_name:
         return str(conf.compute.resource_provider_name)
@@ -83,10 +84,10 @@ def host_name() -> str:
 
 
 def hypervisor_name(conf: cfg.ConfigOpts) -> str:
-    """The name of this host's provider in Nova: the one of the option, or else the one of the hypervisor.
+    """The name of this host's provider in Nova: from the option, or else the name of the hypervisor.
 
-    Libvirt's virConnectGetHostname returns the host's name if it has a domain, or else the canonical name
-    that the resolver returns, unless that is localhost.
+    The hypervisor's name follows libvirt's virConnectGetHostname. That is the host's name if it contains a
+    domain. Otherwise it is the canonical name from the resolver, unless that is localhost.
     """
     if conf.compute.resource_provider_name:
         return str(conf.compute.resource_provider_name)
@@ -96,16 +97,16 @@ def hypervisor_name(conf: cfg.ConfigOpts) -> str:
     try:
         found = socket.getaddrinfo(name, None, flags=socket.AI_CANONNAME)
     except OSError:
-        # Where the resolver fails, libvirt takes the host's name as well.
+        # libvirt, too, uses the host's name if the resolver fails.
         return name
     canonical = next((entry[3] for entry in found if entry[3]), name)
     return name if canonical.startswith("localhost") else canonical
 
 
 def name_warning(conf: cfg.ConfigOpts) -> str:
-    """A warning about a changed name; empty without a change.
+    """A warning about a changed name of the host or provider; empty if nothing changed.
 
-    :raises IdentityError: the file with the last name is damaged.
+    :raises IdentityError: the file with the name used before is damaged.
     """
     kept, configured = _kept_name(conf), conf.compute.resource_provider_name
     if configured:
@@ -116,7 +117,8 @@ def name_warning(conf: cfg.ConfigOpts) -> str:
         return ""
     return (
         f"This host is called {found} now; its provider keeps the name {kept}. To rename it, set [compute]"
-        f" resource_provider_name = {found}; if [DEFAULT] state_path was copied from {kept}, empty it"
+        f" resource_provider_name = {found}. If [DEFAULT] state_path was copied from host {kept}, empty"
+        " that folder"
     )
 
 
@@ -124,12 +126,12 @@ def _kept_name(conf: cfg.ConfigOpts) -> str:
     try:
         return provider_tree.kept_name(Path(conf.state_path))
     except OSError:
-        return ""  # a command of another user may not read the state folder
+        return ""  # A command of another user may have no right to read the state folder.
 
 
 def disk_gb(path: Path) -> int:
-    """Size in GiB, rounded down, of the file system of ``path``, which need not exist yet."""
-    # os.path.exists() is False rather than an error in folders that the user may not read.
+    """The size in GiB, rounded down, of the file system of ``path``. The path need not exist yet."""
+    # os.path.exists() returns False, and raises no error, in folders that the user may not read.
     existing = next(folder for folder in (path, *path.absolute().parents) if os.path.exists(folder))
     status = os.statvfs(existing)
     return status.f_blocks * status.f_frsize // _GIB

@@ -1,8 +1,8 @@
 """Additional inventories and traits, from files in the format of Nova's ``provider.yaml`` (schema 1.0).
 
 Files that Nova refuses are refused (its guide "Managing Resource Providers Using Config Files"), and so are
-values that Placement would refuse. A file with the same class twice for one provider is refused, too, where
-Nova uses the last one.
+values that Placement would refuse. A file that lists the same class twice for one provider is refused, too;
+Nova would use the last one.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from compute_agent.model.resource import OWN_CLASSES
 OPTION: Final = "[compute] provider_config_location"
 
 COMPUTE_NODE: Final = "$COMPUTE_NODE"
-"""A placeholder for the uuid of the root provider."""
+"""The placeholder for the uuid of the root provider."""
 
 _MAJOR, _MINOR = 1, 0
 _MAX_BYTES: Final = 1 << 18
-"""The largest file in bytes."""
+"""Maximum size in bytes of a provider file. Larger files are refused."""
 
 _MAX_AMOUNT: Final = 2**31 - 1
-"""The largest number in an inventory of Placement, and the default of ``max_unit``."""
+"""The largest number in an inventory of Placement, which is also its default of ``max_unit``."""
 
-# Placement refuses more: OpenStack Placement keeps ratios as floats of single precision.
+# The largest ratio: OpenStack Placement stores ratios as floats of single precision, and refuses larger ones.
 _MAX_RATIO: Final = 3.4e38
 _UUID: Final = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _CUSTOM: Final = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}")
@@ -41,7 +41,10 @@ _LEAST: Final[Mapping[str, int]] = {"total": 1, "reserved": 0, "min_unit": 1, "m
 
 @dataclass(frozen=True, slots=True)
 class ProviderConfig:
-    """The additions of a file to one provider, which ``uuid`` or ``name`` identifies."""
+    """The additions of a file to one provider, which is identified by ``uuid`` or ``name``.
+
+    :ivar source: the path of the file.
+    """
 
     source: str
     uuid: str = ""
@@ -51,25 +54,28 @@ class ProviderConfig:
 
     @property
     def provider_id(self) -> str:
-        """The uuid or name of the provider."""
+        """The uuid of the provider, or its name if the file has no uuid."""
         return self.uuid or self.name
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderConfigs:
-    """All files of the folder. ``warnings`` are sentences about parts without effect."""
+    """The additions of all files in the folder.
+
+    :ivar warnings: sentences about parts of files that have no effect.
+    """
 
     configs: tuple[ProviderConfig, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
 def files_in(location: str) -> tuple[Path, ...]:
-    """The files of the folder that end in ``.yaml``, by name; none without the folder.
+    """The files ``*.yaml`` of the folder, sorted by name; none if the folder does not exist.
 
     :raises OSError: the folder cannot be listed.
     """
     try:
-        # Hidden files are left out, as by the glob of Nova.
+        # Hidden files are left out, as Nova does.
         names = sorted(name for name in os.listdir(location) if name.endswith(".yaml") and name[0] != ".")
     except FileNotFoundError:
         return ()
@@ -77,7 +83,7 @@ def files_in(location: str) -> tuple[Path, ...]:
 
 
 def read_provider_configs(location: str) -> ProviderConfigs:
-    """Read the files of a folder.
+    """Read the provider files of a folder. An empty ``location`` stands for no files.
 
     :raises ConfigError: a file cannot be read, or is wrong.
     """
@@ -93,8 +99,9 @@ def read_provider_configs(location: str) -> ProviderConfigs:
 
 
 def gather_configs(contents: Mapping[Path, bytes]) -> ProviderConfigs:
-    """Parse the contents of files.
+    """Parse the contents of provider files.
 
+    :param contents: the content by path.
     :raises ConfigError: a file is wrong, or two files define the same provider.
     """
     found: dict[str, ProviderConfig] = {}
@@ -132,10 +139,13 @@ def _parse(path: Path, content: bytes, warnings: list[str]) -> Iterator[Provider
 
 
 def _load(content: bytes) -> Any:
-    import yaml  # only where there are such files
+    import yaml  # Imported here, because most hosts have no such files.
 
     class BoundedLoader(yaml.SafeLoader):
-        """A loader with a limit for merges (``<<``), since merges of merges can be of almost any size."""
+        """A loader with a limit for merges (``<<``).
+
+        Merges of merges can expand to almost any size.
+        """
 
         merged = 0
 
@@ -152,12 +162,15 @@ def _load(content: bytes) -> Any:
         return yaml.load(content, BoundedLoader)
     except ConfigError:
         raise
-    except Exception as error:  # with hostile content the parser raises almost anything
+    except Exception as error:  # For hostile content the YAML parser may raise almost any exception.
         raise ConfigError(f"it is not YAML: {printable_text(str(error))}") from error
 
 
 def _minor_version(document: Any) -> int:
-    """The minor version of the schema of a document."""
+    """The minor version in the ``schema_version`` of a document.
+
+    :raises ConfigError: the version is missing, malformed, or of another major version.
+    """
     meta = document.get("meta") if isinstance(document, dict) else None
     version = meta.get("schema_version") if isinstance(meta, dict) else None
     match = re.fullmatch(r"([1-9]\d{0,8})\.(0|[1-9]\d{0,8})", version) if isinstance(version, str) else None
@@ -195,7 +208,7 @@ def _parse_provider(source: str, provider: Mapping[Any, Any], where: str) -> Pro
 
 
 def _additional_items(provider: Mapping[Any, Any], kind: str, where: str) -> tuple[list[Any], str]:
-    """The list below ``additional``, and its path in the document."""
+    """The list below the key ``additional`` of ``kind``, and its path in the document for messages."""
     where = f"{where}.{kind}"
     found = _check_mapping(provider.get(kind, {}), where).get("additional", [])
     where = f"{where}.additional"
@@ -263,23 +276,23 @@ def _check_list(value: Any, where: str) -> list[Any]:
 
 
 def _show_value(value: Any) -> str:
-    """A value for a message. Containers are named only by their type, since they may be endless."""
+    """A value for a message. Of a container only the type is named, because its text may be endless."""
     if isinstance(value, dict | list | set | tuple):
         return f"a {type(value).__name__}"
     try:
         return printable_text(repr(value))
     except ValueError:
-        # Python prints no number of more than 4300 digits (sys.set_int_max_str_digits).
+        # Python refuses to print a number of more than 4300 digits (sys.set_int_max_str_digits).
         return "a number without end"
 
 
 def with_additions(
     tree: ProviderTree, configs: Iterable[ProviderConfig]
 ) -> tuple[ProviderTree, tuple[str, ...]]:
-    """The tree with the additions, and a sentence for each addition without effect.
+    """The tree with the additions of files, and a sentence for each addition without effect.
 
-    Inventories of files overrule values that were set through the API, as in Nova. A root that a file names
-    by its uuid or name gets no additions of ``$COMPUTE_NODE``.
+    Inventories of files take precedence over values that were set through the API, as in Nova. A root that a
+    file identifies by its uuid or name gets no additions of ``$COMPUTE_NODE``.
 
     :raises ConfigError: two files define the same provider, or a file has a class or trait of the agent.
     """
@@ -303,6 +316,7 @@ def with_additions(
                 f" {other.provider_id} and {config.provider_id}"
             )
     if default is not None:
+        # A definition by uuid or name takes precedence over ``$COMPUTE_NODE``.
         explicit.setdefault(tree.root.uuid, default)
     if tree.beside and tree.root.uuid in explicit:
         config = explicit.pop(tree.root.uuid)

@@ -1,4 +1,4 @@
-"""The reported tree of resource providers, and the files with the uuid and name of its root.
+"""The tree of resource providers that a host reports, and the files with the uuid and name of its root.
 
 Field names and limits are those of the Placement API (PUT /resource_providers/{uuid}/inventories). The uuid
 of the root is made once, and kept in the state folder.
@@ -19,18 +19,18 @@ from compute_agent.host.pci_devices import PCI_ADDRESS
 from compute_agent.model.resource import STOCK_NAMES
 
 Field = Literal["reserved", "allocation_ratio"]
-"""Fields of an inventory that operators may also set through the API."""
+"""The fields of an inventory that operators may also set through the API."""
 
 FIELDS: Final[tuple[Field, ...]] = ("reserved", "allocation_ratio")
 
 
 NAME_LIMIT: Final = 200
-"""Maximum length of the name of a provider (Placement API, POST /resource_providers)."""
+"""Maximum number of characters in the name of a provider (Placement API, POST /resource_providers)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderInventory:
-    """The inventory of one resource class."""
+    """The inventory of one resource class, with the fields of the Placement API."""
 
     total: int
     reserved: int = 0
@@ -42,18 +42,19 @@ class ProviderInventory:
 
 @dataclass(frozen=True, slots=True)
 class ProviderNode:
-    """A resource provider, which stands for a zone of the host.
+    """A resource provider for a part of the host.
 
-    :ivar parent: uuid of the parent; None for the root.
-    :ivar cpus: online CPUs of the zone, also those in no CPU set.
-    :ivar numa_nodes: NUMA nodes in the zone or around it; ``l3_ids`` are the L3 caches.
-    :ivar pool: the name of a pool, if the provider stands for its part of a zone. Then the provider has only
-        the CPUs of the pool.
-    :ivar device: the address of the PCI device that the provider stands for, or the switch or root complex
-        above some devices. The provider has no CPUs then.
-    :ivar device_class: the resource class of that PCI device; empty for other providers. Provider files may
+    :ivar parent: the uuid of the parent; None for the root.
+    :ivar cpus: the online CPUs in the provider's part of the host, including CPUs in no CPU set.
+    :ivar numa_nodes: the NUMA nodes that the part contains or lies in.
+    :ivar l3_ids: the L3 caches that the part contains or lies in.
+    :ivar pool: the name of the pool if the provider stands for a pool's part of a zone, with the CPUs of the
+        pool only.
+    :ivar device: the address of the PCI device, switch or root complex that the provider stands for. Such a
+        provider has no CPUs.
+    :ivar device_class: the resource class of the PCI device; empty for other providers. Provider files may
         add other classes.
-    :ivar withheld: amounts by class to reserve on top of the inventory, except amounts that guests hold.
+    :ivar withheld: by resource class, the units to reserve in addition, as far as guests do not hold them.
     """
 
     name: str
@@ -75,9 +76,9 @@ class ProviderNode:
 class ProviderTree:
     """All providers of a host, the root first, and each parent before its children.
 
-    :ivar configured: resource classes and fields that options of the ini file set.
-    :ivar beside: whether the root belongs to nova-compute. The agent does not write the root then.
-    :ivar device_attributes: attributes of PCI devices that nova-compute reports, by address.
+    :ivar configured: the resource classes and fields that options of the ini file set.
+    :ivar beside: whether the root belongs to nova-compute, so that the agent does not write it.
+    :ivar device_attributes: the attributes of PCI devices that nova-compute reports, by address.
     """
 
     nodes: tuple[ProviderNode, ...]
@@ -92,11 +93,11 @@ class ProviderTree:
 
     @property
     def ours(self) -> tuple[ProviderNode, ...]:
-        """The providers that the agent makes, writes and removes."""
+        """The providers that the agent creates, changes and deletes."""
         return self.nodes[1:] if self.beside else self.nodes
 
     def get(self, provider_uuid: str) -> ProviderNode | None:
-        """The provider of this host with that uuid; None without one."""
+        """The provider of this host with that uuid; None if there is none."""
         return next((node for node in self.nodes if node.uuid == provider_uuid), None)
 
     def providers_of(self, resource_class: str) -> tuple[ProviderNode, ...]:
@@ -109,12 +110,12 @@ class ProviderTree:
         return tuple(node for node in self.nodes if node.device_class)
 
     def without_devices(self, addresses: Collection[str]) -> ProviderTree:
-        """The tree without the PCI devices of these addresses."""
+        """The tree without the PCI devices at these addresses."""
         nodes = (node for node in self.nodes if not (node.device_class and node.device in addresses))
         return replace(self, nodes=tuple(nodes))
 
     def with_attributes(self, told: Mapping[str, str | float]) -> ProviderTree:
-        """The tree with more attributes on the first provider of the agent, if there is one."""
+        """The tree with more attributes on the first provider of the agent, if the agent has one."""
         if not self.ours:
             return self
         first = self.ours[0]
@@ -123,29 +124,32 @@ class ProviderTree:
 
 
 def nodes_below(root: ProviderNode, parent: ProviderNode) -> frozenset[int]:
-    """The NUMA nodes of a provider of devices below another one; the root's say nothing of it."""
+    """The NUMA nodes for a provider of devices below ``parent``; none below the root, which has all nodes."""
     return frozenset() if parent is root else parent.numa_nodes
 
 
 def child_uuid(root_uuid: str, zone: str) -> str:
-    """The uuid of the provider of a zone (``NUMA_0``, ``L3_2``), which is the same on every start."""
-    # From the zone rather than the whole name, so that a renamed host keeps its providers.
+    """The uuid of the provider of a zone (``NUMA_0``, ``L3_2``), which is the same at each start."""
+    # The uuid depends on the zone and not on the provider's name, so that a renamed host keeps its providers.
     return str(uuid.uuid5(uuid.UUID(root_uuid), zone))
 
 
 def device_name(root_name: str, address: str) -> str:
-    """The name of the provider of a PCI device, as Nova makes it."""
+    """The name of the provider of a PCI device, as Nova spells it."""
     return f"{root_name}_{address.upper()}"
 
 
 def device_of(name: str) -> str:
-    """The address of the PCI device that a provider of that name stands for; empty for other providers."""
+    """The address of the PCI device that a provider of that name stands for.
+
+    Empty for names of other providers.
+    """
     address = name.rpartition("_")[2].lower()
     return address if PCI_ADDRESS.fullmatch(address) else ""
 
 
 def with_stock_names(tree: ProviderTree) -> ProviderTree:
-    """The tree for a server without ``LLC`` and ``MBA``, with ``CUSTOM_LLC`` and ``CUSTOM_MBA`` instead."""
+    """The tree with ``CUSTOM_LLC`` and ``CUSTOM_MBA``, for a server without ``LLC`` and ``MBA``."""
     return replace(
         tree,
         nodes=tuple(
@@ -164,22 +168,27 @@ NAME_FILE: Final = "provider_name"
 
 
 class IdentityError(Exception):
-    """The file of the uuid or the name is damaged. The text names the file and the remedy."""
+    """The file with the uuid or the name of the root provider is damaged.
+
+    The text names the file and says what to do.
+    """
 
 
 def load_or_create(state_path: Path) -> str:
-    """The uuid kept in ``state_path``. A missing uuid is created; concurrent callers get the same one.
+    """The uuid of the root provider in ``state_path``, which is created if it is missing.
+
+    Concurrent callers get the same uuid.
 
     An operator may write a uuid into the file before the first start.
 
     :raises IdentityError: the file has other content. A new uuid would leave the host's allocations with a
-        provider without an agent.
+        provider that no agent reports.
     :raises OSError: the folder cannot be made or written.
     :raises UnsafeFileError: other users could change the file.
     """
     secure_folder(state_path)
     path = state_path / FILE_NAME
-    # A lock file of its own, since a write replaces the other file.
+    # The lock has a file of its own, because a write replaces the file of the uuid.
     lock = open_own(state_path / f"{FILE_NAME}.lock", os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -194,7 +203,7 @@ def load_or_create(state_path: Path) -> str:
 
 
 def look_up(state_path: Path) -> str | None:
-    """The uuid kept in ``state_path``; None without one. No uuid is created.
+    """The uuid of the root provider in ``state_path``; None if there is none. No uuid is created.
 
     :raises IdentityError: the file has other content.
     :raises OSError: the file cannot be read.
@@ -206,7 +215,7 @@ def look_up(state_path: Path) -> str | None:
 
 
 def kept_name(state_path: Path) -> str:
-    """The last name of the root provider; empty without one.
+    """The name that the root provider had last; empty if none is saved.
 
     :raises IdentityError: the file has other content.
     :raises OSError: the file cannot be read.
@@ -229,7 +238,7 @@ def kept_name(state_path: Path) -> str:
 
 
 def keep_name(state_path: Path, name: str) -> None:
-    """Keep the name of the root provider.
+    """Save the name of the root provider.
 
     :raises IdentityError: the file has other content.
     :raises OSError: the file cannot be written.

@@ -1,4 +1,4 @@
-"""The capabilities of cache and bandwidth control (resctrl) that inventories need."""
+"""The capabilities of resctrl (cache and bandwidth control) that inventories need."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ from compute_agent.resctrl.share_spec import ShareSpec
 
 @dataclass(frozen=True, slots=True)
 class CacheDomain:
-    """Control over one L3 cache, with the cache's own id (ids of MB domains may differ).
+    """The control over one L3 cache.
 
-    :ivar ways: 0 where ways cannot be controlled.
-    :ivar bandwidth_min: percent; None where bandwidth cannot be controlled, as for ``bandwidth_step``.
+    :ivar l3_id: the id of the cache. Ids of bandwidth domains may differ from it.
+    :ivar ways: the number of all ways; 0: ways cannot be controlled.
+    :ivar reserved_ways: the ways that are not offered.
+    :ivar min_ways: the smallest number of ways that a group may have.
+    :ivar way_kib: the size of a way in KiB; None: not known.
+    :ivar bandwidth_min: the smallest bandwidth limit in percent; None: bandwidth cannot be controlled.
+    :ivar bandwidth_step: the step between limits in percent; None: bandwidth cannot be controlled.
     """
 
     l3_id: int
@@ -33,16 +38,17 @@ class CacheDomain:
 
 @dataclass(frozen=True, slots=True)
 class CachePlatform:
-    """Control over all L3 caches of a host.
+    """The control over all L3 caches of a host.
 
-    :ivar groups: the number of CLOSIDs.
-    :ivar groups_taken: CLOSIDs used without an allocation: by the default group, QoS classes and foreign
-        groups.
-    :ivar features: names such as ``L3_CAT``, ``L3_CDP``, ``L2_CAT``, ``MBA``, ``MBA_MBPS``, ``CMT``, ``MBM``.
+    :ivar groups: the number of CLOSIDs, which limits the number of groups.
+    :ivar groups_taken: the CLOSIDs that are used without an allocation: by the default group, QoS classes and
+        foreign groups.
+    :ivar features: the features that the host has, of ``L3_CAT``, ``L3_CDP``, ``L2_CAT``, ``MBA``,
+        ``MBA_MBPS``, ``CMT`` and ``MBM``.
     """
 
     domains: Mapping[int, CacheDomain] = field(default_factory=dict, hash=False)
-    """Control by L3 cache id."""
+    """The control over each L3 cache, by its id."""
     groups: int = 0
     groups_taken: int = 0
     features: frozenset[str] = frozenset()
@@ -51,10 +57,10 @@ class CachePlatform:
 def cache_platform(
     host: ResctrlLayout, present: ResctrlGroups, classes: Mapping[str, ShareSpec]
 ) -> CachePlatform:
-    """Control over the L3 caches of a host with ``present`` groups and QoS ``classes``.
+    """The control over the L3 caches of a host with ``present`` groups and QoS ``classes``.
 
-    The default group, classes and foreign groups take groups without an allocation. Groups of guests do not
-    count: they are allocated, or they belong to annotations, which yield to allocations.
+    The default group, classes and foreign groups are groups without an allocation. Groups of guests are not
+    counted: they have an allocation, or belong to annotations, which give way to allocations.
     """
     platform = host.platform
     foreign = sum(1 for name in present.groups if name != DEFAULT_GROUP and not host.is_ours(name))
@@ -62,6 +68,7 @@ def cache_platform(
     return CachePlatform(
         domains={cache: _cache_domain(host, cache) for cache in platform.cache_ids},
         groups=platform.max_groups,
+        # The default group takes a CLOSID, too: hence the 1.
         groups_taken=min(platform.max_groups, 1 + len(of_classes) + foreign),
         features=_feature_names(platform),
     )
@@ -85,7 +92,11 @@ def _cache_domain(host: ResctrlLayout, cache: int) -> CacheDomain:
 
 
 def _bandwidth_steps(host: ResctrlLayout, cache: int) -> tuple[int | None, int | None]:
-    """The smallest percent and the step; None without control, or where the value of 100 % is unknown."""
+    """The smallest bandwidth limit and the step, in percent.
+
+    Both numbers are None if bandwidth cannot be controlled, or if the value that stands for 100 % is not
+    known.
+    """
     engine, domain = host.codec, host.platform.mb_domain(cache)
     if engine is None or domain is None:
         return None, None

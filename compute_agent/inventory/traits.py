@@ -1,7 +1,7 @@
 """Traits of a host: flags of its processors in the names of os-traits, and features of resctrl.
 
-os-traits names most CPU traits after the kernel's flag without underscores (``avx512_vnni``:
-HW_CPU_X86_AVX512VNNI). The tables of this module have the exceptions. Flags are those of
+os-traits names most CPU traits after the kernel's flag, without underscores: ``avx512_vnni`` is
+HW_CPU_X86_AVX512VNNI. The tables of this module contain the exceptions. Flags are those of
 arch/x86/include/asm/cpufeatures.h and Documentation/arch/arm64/elf_hwcaps.rst of the kernel.
 """
 
@@ -50,7 +50,8 @@ _OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 _OF_VENDOR: Final[Mapping[str, Mapping[str, str]]] = {
-    # Linux has one flag for features that vendors enumerate differently; os-traits has one trait for each.
+    # Linux has one flag for a feature that vendors enumerate differently; os-traits has a trait for each
+    # vendor.
     "GenuineIntel": {
         "ibrs": "HW_CPU_X86_INTEL_SPEC_CTRL",
         "md_clear": "HW_CPU_X86_INTEL_MD_CLEAR",
@@ -77,7 +78,7 @@ _BY_NAME: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 def cpu_traits(topology: HostTopology) -> frozenset[str]:
-    """The traits of the processors: features of all online CPUs, since a guest may run on any."""
+    """The traits for features that all online CPUs have, because a guest may run on any of them."""
     namespace = _NAMESPACES.get(topology.architecture)
     if namespace is None:
         return frozenset()
@@ -87,7 +88,7 @@ def cpu_traits(topology: HostTopology) -> frozenset[str]:
         of_vendor = _OF_VENDOR.get(topology.vendor or "", {})
         found.update(of_vendor[flag] for flag in topology.cpu_flags if flag in of_vendor)
         found.update(trait for flag in topology.cpu_flags for trait in _OTHER_NAMES.get(flag, ()))
-    if namespace == "HW_CPU_PPC64LE_":  # POWER has no flags, its generation is the model
+    if namespace == "HW_CPU_PPC64LE_":  # POWER has no flags; the model names its generation.
         found.update(by_name[word] for word in _model_words(topology.model_name) if word in by_name)
     return frozenset(found)
 
@@ -101,17 +102,17 @@ def root_traits(topology: HostTopology, resctrl_features: frozenset[str] = froze
 
 
 def resctrl_traits(features: frozenset[str]) -> frozenset[str]:
-    """The traits of resctrl features."""
+    """The traits for features of resctrl."""
     return frozenset(RESCTRL_PREFIX + feature for feature in features)
 
 
 def memory_trait(memory_type: MemoryType) -> str:
-    """The trait of the kind of memory of a NUMA node: ``CUSTOM_MEMORY_TIER_HBM``."""
+    """The trait for the type of a NUMA node's memory, such as ``CUSTOM_MEMORY_TIER_HBM``."""
     return f"{MEMORY_TIER_PREFIX}{memory_type.upper()}"
 
 
 def with_isolation(tree: ProviderTree, levels: Collection[IsolationLevel]) -> ProviderTree:
-    """The tree with a trait for each level, such as ``CUSTOM_CPU_QUIET``, on providers that offer PCPU."""
+    """The tree with a trait for each isolation level, such as ``CUSTOM_CPU_QUIET``, on providers of PCPU."""
     offered = frozenset(f"{CPU_PREFIX}{level.upper()}" for level in levels)
     nodes = tuple(
         replace(node, traits=node.traits | offered) if "PCPU" in node.inventories else node
@@ -121,7 +122,7 @@ def with_isolation(tree: ProviderTree, levels: Collection[IsolationLevel]) -> Pr
 
 
 def way_size_trait(way_kib: int) -> str:
-    """The trait of the size of a cache way: ``CUSTOM_LLC_WAY_1408KIB``."""
+    """The trait for the size of a cache way in KiB, such as ``CUSTOM_LLC_WAY_1408KIB``."""
     return f"{WAY_SIZE_PREFIX}{way_kib}KIB"
 
 

@@ -183,7 +183,10 @@ class HostIsolator:
             except BalancerError as error:
                 failures[key] = str(error)
                 continue
-            LOG.info("irqbalance keeps off CPUs: %s", cpuset.format(cpus) or "those of its environment")
+            LOG.info(
+                "irqbalance now keeps interrupts off CPUs: %s",
+                cpuset.format(cpus) or "those of its environment",
+            )
             if not cpus:
                 kept[key] = replace(kept[key], written=cpus)
         self._keep_bans(kept)

@@ -114,7 +114,8 @@ class DeviceSource:
         )
         links = GaugeMetricFamily(
             "compute_agent_pci_link_share",
-            "Present bandwidth of a PCI Express link by that of its device; idle devices may lower it.",
+            "Present bandwidth of a PCI Express link, divided by the maximum of its device; idle devices"
+            " may lower it.",
             labels=["device"],
         )
         lanes = GaugeMetricFamily(

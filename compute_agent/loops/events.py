@@ -131,10 +131,10 @@ _LOOKS: Final = 2
 """Reads of the guests after a kill: the kernel counts it for the host first, then for the guest."""
 
 REASONS: Final = {
-    True: "it used all that it may have (memory.max): let it hold more MEMORY_MB, or see what it does with"
-    " it",
-    False: "the host, or the NUMA nodes of its memory, had none left: see [DEFAULT] reserved_host_memory_mb"
-    " and ram_allocation_ratio, or set a watermark for memory_usage",
+    True: "it reached its own limit (memory.max): allocate more MEMORY_MB, or find what uses the memory"
+    " in the guest",
+    False: "the host, or the NUMA nodes of its memory, had no memory left: see [DEFAULT]"
+    " reserved_host_memory_mb and ram_allocation_ratio, or set a watermark for memory_usage",
 }
 
 
@@ -173,8 +173,8 @@ class OomEvents:
         self._recorder = recorder
         self._kills = Counter(
             "compute_agent_oom_kills",
-            "Processes of guests that the kernel killed for lack of memory, at their own limit or as the host"
-            " had none left.",
+            "Processes of guests that the kernel killed for lack of memory: at the limit of the guest, or"
+            " because the host had none left.",
             ["limit"],
             registry=registry,
         )

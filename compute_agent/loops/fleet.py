@@ -184,7 +184,7 @@ class FleetLoop:
         )
         self._generation = Gauge(
             "compute_agent_fleet_generation",
-            "Generation of the fleet's settings that the host works by; 0 without any.",
+            "Generation of the fleet's settings in force; 0 without settings of a fleet.",
             ["group"],
             registry=registry,
         )

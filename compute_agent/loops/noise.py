@@ -106,23 +106,23 @@ def _noise_families() -> tuple[CounterMetricFamily, ...]:
     return (
         CounterMetricFamily(
             "compute_agent_cpu_interrupts",
-            "Interrupts but the tick on a CPU that a guest holds.",
+            "Interrupts, except timer interrupts, on a dedicated CPU of a guest.",
             labels=("cpu",),
         ),
         CounterMetricFamily(
-            "compute_agent_cpu_softirqs", "Softirqs on a CPU that a guest holds.", labels=("cpu",)
+            "compute_agent_cpu_softirqs", "Softirqs on a dedicated CPU of a guest.", labels=("cpu",)
         ),
         CounterMetricFamily(
-            "compute_agent_cpu_ticks", "Timer interrupts on a CPU that a guest holds.", labels=("cpu",)
+            "compute_agent_cpu_ticks", "Timer interrupts on a dedicated CPU of a guest.", labels=("cpu",)
         ),
         CounterMetricFamily(
             "compute_agent_guest_involuntary_switches",
-            "Switches away from threads of guest CPUs that could go on, of guests with dedicated CPUs.",
+            "Involuntary context switches of guest CPUs, for guests with dedicated CPUs.",
             labels=("guest",),
         ),
         CounterMetricFamily(
             "compute_agent_guest_run_delay_seconds",
-            "Time in which threads of guest CPUs waited for their CPU, of guests with dedicated CPUs.",
+            "Time that guest CPUs waited for a host CPU, for guests with dedicated CPUs.",
             labels=("guest",),
         ),
     )

@@ -60,9 +60,9 @@ class ReclaimGauges:
         labels = ["provider", "resource"]
         self.broken = Counter(
             "compute_agent_reclaimed_broken",
-            "Broken promises of unused capacity: its owners needed it (use), or a guest that lives on it was"
-            " throttled or evicted for a metric of it or for a guest that waited for CPUs (run_delay,"
-            " cpu_pressure, cpi).",
+            "Times at which offered unused capacity was missing. The cause is use if its owners needed"
+            " it. Otherwise the cause is the metric, or the signal of a waiting guest (run_delay,"
+            " cpu_pressure, cpi), for which a guest on this capacity was throttled or evicted.",
             [*labels, "cause"],
             registry=registry,
         )
@@ -285,13 +285,13 @@ class StolenTime:
         labels = ["provider"]
         self._taken = Gauge(
             "compute_agent_stolen_cpus",
-            "CPUs behind VCPU that the hypervisor takes, without the worst of the last 15 minutes.",
+            "CPUs behind VCPU that the hypervisor takes away, in the second worst of the last 15 minutes.",
             labels,
             registry=registry,
         )
         self._withheld = Gauge(
             "compute_agent_withheld_cpus",
-            "CPUs that are withheld from VCPU, as the hypervisor takes them.",
+            "VCPU that the agent reserves because the hypervisor takes CPUs away.",
             labels,
             registry=registry,
         )

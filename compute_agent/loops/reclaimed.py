@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -38,6 +38,7 @@ from compute_agent.reclaim.zone import HostUse, guest_entitlements, memory_entit
 from compute_agent.report.held_amounts import WithheldUnits
 from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec
 from compute_agent.throttling.watermarks.metrics import CPU_ORDER, MEMORY_ORDER
+from compute_agent.usage.rounds import OversoldCapacity
 
 LOG = logging.getLogger(__name__)
 
@@ -51,6 +52,8 @@ CAPACITY_THREAD: Final = ThreadSpec(
     NO_LOCK,
     "files of the host and of guests; files of the state folder; wakes ``report``",
 )
+
+_MIB: Final = 1 << 20
 
 MEMORY_PRESSURE: Final = "memory_pressure"
 """The metric of memory that sorts guests by no use, so that its sorter does not tell its subject."""
@@ -193,6 +196,26 @@ class ReclaimLoop:
             tree = with_offers(tree, promises.list_offers(now), promises.resource.name)
         return tree
 
+    def read_oversold(self, resource_class: str) -> OversoldCapacity | None:
+        """The amount of a class that guests hold beyond the present offers, in cores or bytes.
+
+        None where nothing is offered, or no reading is new enough: an offer that has expired breaks nothing.
+        """
+        found = [one for one in self._active_estimators if one.resource.name == resource_class]
+        if self._settings.mode != ACT or not found:
+            return None
+        offers = found[0].list_offers(self._clock())
+        held = {
+            view.guest.uuid: {
+                uuid: amounts[resource_class]
+                for uuid, amounts in (view.allocation or {}).items()
+                if uuid in offers and amounts.get(resource_class)
+            }
+            for view in self._pipeline.guest_views()
+        }
+        unit = float(_MIB) if resource_class == RECLAIMED_MEMORY else 1.0
+        return oversold_capacity(offers, held, unit)
+
     def count_blame(self, guest: str, metric: str, cause: str = "") -> None:
         """Count a broken promise: a guest was throttled or evicted for a metric.
 
@@ -308,6 +331,33 @@ class ReclaimLoop:
             entitled = memory_entitlements(use.guests, nodes)
             # More may be reserved than these nodes have.
             yield MeasuredZone(node, max(0.0, capacity), read_zone(use, nodes), entitled)
+
+
+def oversold_capacity(
+    offers: Mapping[str, int], held: Mapping[str, Mapping[str, int]], unit: float
+) -> OversoldCapacity | None:
+    """The amount held beyond the offers; None without an offer.
+
+    :param offers: by provider.
+    :param held: by guest, then by provider.
+    :param unit: the size of a unit, in cores or bytes.
+    """
+    if not offers:
+        return None
+    beyond = {
+        provider: sum(amounts.get(provider, 0) for amounts in held.values()) - offer
+        for provider, offer in offers.items()
+    }
+    short = {provider for provider, amount in beyond.items() if amount > 0}
+    guests = {
+        guest: unit * sum(amount for provider, amount in amounts.items() if provider in short)
+        for guest, amounts in held.items()
+    }
+    # A guest of another provider gives nothing back here.
+    return OversoldCapacity(
+        unit * sum(beyond[provider] for provider in short),
+        {guest: amount for guest, amount in guests.items() if amount},
+    )
 
 
 def first_tree(tree: ProviderTree, conf: cfg.ConfigOpts) -> ProviderTree:

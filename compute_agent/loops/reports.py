@@ -46,8 +46,8 @@ class LocationReader(Protocol):
 
 
 DISABLE_SERVICE: Final = (
-    "the root provider is nova-compute's, which takes foreign COMPUTE_STATUS_DISABLED away; openstack compute"
-    " service set --disable HOST nova-compute keeps them away"
+    "nova-compute owns the root provider, and removes COMPUTE_STATUS_DISABLED that another program sets;"
+    " run openstack compute service set --disable HOST nova-compute instead"
 )
 
 
@@ -88,7 +88,7 @@ class ReportMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.reports = Counter(
             "compute_agent_reports",
-            "Comparisons of the host with what Placement knows, by outcome.",
+            "Comparisons of the host with Placement, by outcome.",
             ["outcome"],
             registry=registry,
         )
@@ -99,7 +99,7 @@ class ReportMetrics:
         )
         self.last_report = Gauge(
             "compute_agent_last_report_timestamp_seconds",
-            "When the last report to Placement was complete; before the first, when the agent started.",
+            "Time of the last complete report to Placement; before the first report, the start of the agent.",
             registry=registry,
         )
         # A series that began at 0 would raise the alert about old reports at each start.

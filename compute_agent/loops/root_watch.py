@@ -117,7 +117,7 @@ class RootWatch:
             return None
         if owner.novas is not None:
             root = full_name(owner.novas.name, owner.novas.uuid)
-            LOG.info("The root provider is nova-compute's, %s: the agent's providers are below it", root)
+            LOG.info("nova-compute owns the root provider %s: the agent's providers are below it", root)
         return owner
 
     def _is_taken(self, reporter: HostReporter) -> bool:
@@ -128,8 +128,8 @@ class RootWatch:
         contested = self._is_taken(reporter)
         if contested and not self._contested:
             LOG.warning(
-                "nova-compute writes the root provider of this host, too: set [compute] provider_tree = %s"
-                " instead of %s, or both undo what the other writes",
+                "nova-compute writes the root provider of this host, too: set [compute] provider_tree ="
+                " %s instead of %s. Otherwise the agent and nova-compute undo each other's changes",
                 BESIDE,
                 shape,
             )

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from compute_agent.drivers.base import GuestThreads
@@ -28,7 +29,7 @@ from compute_agent.throttling.watermarks.breaches import Streaks
 from compute_agent.throttling.watermarks.schedule import WeekMoment, local_moment
 from compute_agent.throttling.watermarks.sections import WatermarkRules
 from compute_agent.throttling.watermarks.state import WatermarkState
-from compute_agent.usage.rounds import CacheReader
+from compute_agent.usage.rounds import CacheReader, OversoldReader, SourceReader
 from compute_agent.usage.snapshot import UsageSnapshot
 from compute_agent.usage.subjects import CacheAllotments, SubjectFactory, open_allotments
 
@@ -82,11 +83,14 @@ class WatermarkLoop:
         root: str = "/",
         cache: CacheReader | None = None,
         cache_allotments: CacheAllotments | None = None,
+        read_source: SourceReader = lambda name: None,
+        read_oversold: OversoldReader = lambda resource_class: None,
         moment: Callable[[], WeekMoment] = local_moment,
     ) -> None:
         """Prepare the loop, and give the limits of a former agent to the arbiter.
 
         :param root: the folder that /proc is below.
+        :param read_source: knows the metrics from outside the kernel.
         :param moment: tells the present minute of the week.
         """
         self._moment = moment
@@ -95,10 +99,9 @@ class WatermarkLoop:
         self._executor = executor
         self._arbiter = arbiter
         self._evictions = evictions
-        self._root = root
-        self._cache = cache
+        self._new_sampler = partial(MetricSampler, root, cache, read_source, read_oversold)
         self._subjects = SubjectFactory(driver, cache_allotments)
-        self._sampler = MetricSampler(root, cache)
+        self._sampler = self._new_sampler()
         self._trigger = WatermarkTrigger(
             settings.rules, file.state.watermarks, executor, file.keep_watermarks
         )
@@ -156,7 +159,7 @@ class WatermarkLoop:
 
     def _renew_sampler(self) -> None:
         # Rates since the last round before a pause would be means over the pause.
-        self._sampler = MetricSampler(self._root, self._cache)
+        self._sampler = self._new_sampler()
 
     def is_needed(self) -> bool:
         """Tell whether there is anything to measure, or to give back."""

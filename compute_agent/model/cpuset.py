@@ -17,16 +17,20 @@ CpuSet = frozenset[int]
 """Logical CPUs, by the number that the kernel gives them."""
 
 Parser = Callable[[str], frozenset[int]]
+"""Parses a text with CPU numbers; raises :class:`BadCpuSet` for a wrong one."""
 
 MAX_CPU: Final = 65535
-"""Highest CPU number accepted: above any NR_CPUS of kernels, and low enough that a typing error fills no
-memory."""
+"""Highest CPU number that is accepted.
+
+It is above NR_CPUS of all kernels, and low enough that a typing error, such as 0-99999999, does not fill the
+memory.
+"""
 
 _PART: Final = re.compile(r"(\^?)\s*([0-9]+)(?:\s*-\s*([0-9]+))?", re.ASCII)
 
 
 class BadCpuSet(ValueError):
-    """A text that is not a CPU set; ``part`` is the piece that is wrong."""
+    """A text is not a CPU set; ``part`` is its wrong part."""
 
     def __init__(self, text: str, part: str, why: str) -> None:
         super().__init__(f"bad CPU set {text!r}: {part!r} {why}")
@@ -35,10 +39,9 @@ class BadCpuSet(ValueError):
 
 
 def parse(text: str) -> frozenset[int]:
-    """CPU numbers of a list such as ``0-3,^2,8,^4-5``; exclusions apply wherever they stand.
+    """Parse a list of CPUs such as ``0-3,^2,8,^4-5``. An exclusion (``^``) also applies to parts before it.
 
-    Blanks around parts and empty parts are allowed, as they are in the kernel; an empty text is the empty
-    set.
+    Blanks around parts and empty parts are allowed, as in the kernel. An empty text is the empty set.
 
     :raises BadCpuSet: a part is not a CPU number, range or exclusion.
     """
@@ -56,13 +59,13 @@ def parse(text: str) -> frozenset[int]:
             raise BadCpuSet(text, part, f"is above the highest CPU number, {MAX_CPU}")
         if last < first:
             raise BadCpuSet(text, part, "is a range that ends before it starts")
-        # Collected apart, as an exclusion also applies to parts behind it.
+        # Exclusions are subtracted at the end, because they also apply to parts that follow them.
         (excluded if match[1] else included).update(range(first, last + 1))
     return frozenset(included - excluded)
 
 
 def parse_or_empty(text: str | None) -> frozenset[int]:
-    """CPU numbers of a list; the empty set for a missing text, or one that is not a CPU set."""
+    """Parse a list of CPUs; a missing or wrong text is the empty set."""
     try:
         return parse(text or "")
     except BadCpuSet:
@@ -70,7 +73,7 @@ def parse_or_empty(text: str | None) -> frozenset[int]:
 
 
 def format(cpus: Iterable[int]) -> str:
-    """The shortest list of ``cpus``, as the kernel prints it: ``0-3,8``; the empty set is an empty text."""
+    """The list of ``cpus`` as the kernel prints it, such as ``0-3,8``; empty for the empty set."""
     ranges: list[tuple[int, int]] = []
     for cpu in sorted(set(cpus)):
         if ranges and ranges[-1][1] == cpu - 1:
@@ -81,7 +84,7 @@ def format(cpus: Iterable[int]) -> str:
 
 
 def parse_mask(text: str) -> frozenset[int]:
-    """CPU numbers of a kernel mask such as ``ff,ffffffff``.
+    """Parse a mask of the kernel such as ``ff,ffffffff``.
 
     :raises BadCpuSet: a word has more than 8 digits, or another character.
     """
@@ -95,7 +98,7 @@ def parse_mask(text: str) -> frozenset[int]:
 
 
 def format_mask(cpus: Iterable[int]) -> str:
-    """A kernel mask of ``cpus``, such as ``ff,ffffffff``, without leading zeros."""
+    """The mask of ``cpus`` in the kernel's format, such as ``ff,ffffffff``, without leading zeros."""
     digits = f"{sum(1 << cpu for cpu in set(cpus)):x}"
     digits = digits.zfill(-(-len(digits) // 8) * 8)
     words = [digits[index : index + 8] for index in range(0, len(digits), 8)]
@@ -104,16 +107,18 @@ def format_mask(cpus: Iterable[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CpuSets:
-    """The purpose of each usable CPU. CPUs in no set belong to the host.
+    """The purpose of each usable CPU. CPUs that are in no set belong to the host.
 
-    :ivar dedicated: CPUs that back PCPU. Disjoint from ``shared``, except with ``vcpu_pin_set`` alone.
+    :ivar dedicated: CPUs that back PCPU. They are disjoint from ``shared``, except with the legacy option
+        ``vcpu_pin_set`` alone.
     :ivar shared: CPUs that back VCPU.
-    :ivar emulator: CPUs for emulator threads without a CPU of their own; empty without shared CPUs.
-    :ivar reserved_vcpus: VCPU that the host keeps.
-    :ivar warnings: sentences for operators.
-    :ivar pooled: dedicated and shared CPUs that belong to a pool, for its members only.
-    :ivar offline: CPUs of ``[compute] cpu_dedicated_set`` that are offline and were never seen online. Such
-        CPUs are in no set until they are online.
+    :ivar emulator: CPUs for emulator threads of guests that have no dedicated CPU for these; empty without
+        shared CPUs.
+    :ivar reserved_vcpus: the number of VCPU that are reserved for the host.
+    :ivar warnings: sentences for operators about the options.
+    :ivar pooled: dedicated and shared CPUs that belong to a pool, which only its members may use.
+    :ivar offline: CPUs of ``[compute] cpu_dedicated_set`` that are offline and were never seen online. They
+        are in no set until they are online.
     """
 
     dedicated: frozenset[int]
@@ -126,7 +131,7 @@ class CpuSets:
 
     @property
     def offline_warning(self) -> str:
-        """A sentence on offline dedicated CPUs; empty if there are none."""
+        """A sentence about the CPUs in ``offline``; empty if there are none."""
         if not self.offline:
             return ""
         return (
@@ -137,7 +142,7 @@ class CpuSets:
 
     @property
     def open_shared(self) -> frozenset[int]:
-        """The shared CPUs of no pool."""
+        """The shared CPUs that belong to no pool."""
         return self.shared - self.pooled
 
     @property
@@ -153,16 +158,17 @@ class CpuSets:
     def describe_strays(
         self, held: frozenset[int], online: frozenset[int], reach: frozenset[int] | None = None
     ) -> str:
-        """Words about dedicated CPUs that a guest holds and should not have; empty if all are right.
+        """A clause about CPUs that a guest holds but should not have any more; empty if there are none.
 
-        After a change of the configuration they may be in another set or in none.
+        Such a CPU is offline, or a change of the configuration has taken it out of the dedicated set or out
+        of the guest's pool.
 
-        :param held: dedicated CPUs of the guest.
-        :param online: CPUs of the host that are online.
-        :param reach: CPUs where the guest may be: those of its pools, or, if the guest has no pool, the CPUs
-            outside all pools. None if the host has no pools.
+        :param held: the dedicated CPUs of the guest.
+        :param online: the online CPUs of the host.
+        :param reach: the CPUs that the guest may have: those of its pools or, if the guest has no pool, the
+            CPUs outside of all pools. None if the host has no pools.
         """
-        # An offline CPU counts once, as offline: it is in no set either way.
+        # An offline CPU is reported as offline only, although it is not in the dedicated set either.
         gone, offline = held & online - self.dedicated, held - online
         pooled = held & online & self.dedicated - reach if reach is not None else frozenset[int]()
         reasons = [
@@ -187,14 +193,14 @@ def _verb_for(cpus: frozenset[int]) -> str:
 
 
 IDLE: Final = "idle"
-"""Name of the class of dedicated CPUs that no guest holds."""
+"""Name of the CPU class of dedicated CPUs that no guest holds."""
 
 SHARED: Final = "shared"
-"""Name of the class of shared CPUs."""
+"""Name of the CPU class of shared CPUs."""
 
 
 class NamedFrequency(enum.StrEnum):
-    """A frequency by name; its value depends on the processor."""
+    """A frequency by name. The processor determines its value in kHz."""
 
     MIN = "min"
     BASE = "base"
@@ -202,7 +208,7 @@ class NamedFrequency(enum.StrEnum):
 
 
 class ParkMode(enum.StrEnum):
-    """How idle dedicated cores are parked."""
+    """How the agent parks idle dedicated cores: offline, by a governor, or in a deep idle state."""
 
     OFFLINE = "offline"
     GOVERNOR = "governor"
@@ -210,18 +216,20 @@ class ParkMode(enum.StrEnum):
 
 
 Bound = int | NamedFrequency | None
-"""A frequency in kHz or by name; None leaves it unchanged."""
+"""A limit of a frequency, in kHz or by name; None leaves the present limit unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuClass:
-    """A section ``[cpu_class:NAME]``. A value of None or an empty one changes nothing.
+    """A section ``[cpu_class:NAME]``. A value of None, or an empty one, leaves the CPU as it is.
 
+    :ivar governor: name of a governor of cpufreq.
     :ivar energy_preference: one of the kernel's energy_performance_available_preferences.
     :ivar disabled_c_states: names of idle states that CPUs of the class must not enter.
-    :ivar min_uncore: as ``max_uncore``, a frequency in kHz, ``min`` or ``turbo``; ``base`` is not possible.
-    :ivar park: how idle cores are parked; in the class ``idle`` only.
-    :ivar park_after: seconds that a core is idle before the agent parks the core.
+    :ivar min_uncore: lower limit of the uncore frequency: kHz, ``min`` or ``turbo``, but not ``base``. The
+        same values are possible for ``max_uncore``, the upper limit.
+    :ivar park: how idle cores are parked; only for the class ``idle``.
+    :ivar park_after: seconds for which a core has to be idle before the agent parks it.
     """
 
     name: str
@@ -238,9 +246,9 @@ class CpuClass:
 
 @dataclass(frozen=True, slots=True)
 class FormerValues:
-    """Contents of kernel files, by path, before the agent wrote to them.
+    """Contents of kernel files, by path, from before the agent's first write, for their restoration.
 
-    The values apply to one boot of the host, which ``boot`` names by its boot_id: a reboot resets the files.
+    ``boot`` is the boot_id of the boot for which the values hold: a reboot resets the files.
     """
 
     boot: str = ""
@@ -248,21 +256,21 @@ class FormerValues:
 
 
 CPU_POOL: Final = "cpu_pool:"
-"""Prefix of the names of sections of pools."""
+"""Prefix of the names of sections that define pools of CPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuPool:
     """A section ``[cpu_pool:NAME]``.
 
-    :ivar cpus: the CPUs of the pool, empty if the section has numbers of CPUs instead.
-    :ivar dedicated_cpus: number of dedicated CPUs of one NUMA node; ``shared_cpus`` is the number of shared
-        ones.
+    :ivar cpus: the CPUs of the pool; empty if the section has numbers of CPUs instead.
+    :ivar dedicated_cpus: the number of dedicated CPUs, all of one NUMA node.
+    :ivar shared_cpus: the number of shared CPUs, all of one NUMA node.
     :ivar per_node: whether the pool has these numbers of CPUs on each NUMA node.
-    :ivar max_cpus: CPUs that all floating members together may use, unheld dedicated ones of the zone
-        included; None limits them to the CPUs of the pool.
-    :ivar classes: classes of guests that the pool takes; empty takes all.
-    :ivar max_guests: guests that the pool takes at a time; None takes any number.
+    :ivar max_cpus: maximum number of CPUs on which floating members may run, including idle dedicated CPUs
+        that the pool borrows. None: the pool does not borrow.
+    :ivar classes: the classes of guests that the pool admits; empty: all.
+    :ivar max_guests: maximum number of guests in the pool at a time; None: any number.
     """
 
     name: str

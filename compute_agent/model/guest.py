@@ -1,6 +1,6 @@
-"""A guest: a virtual machine or a plain process that the agent places.
+"""Guests: virtual machines and plain processes, with their allocations and assignments of CPUs.
 
-A guest holds resources in Placement, by itself or through a migration, and has an assignment of CPUs. The
+A guest holds an allocation in Placement; during a migration, a consumer of the migration holds it. The
 settings of a guest are in :mod:`compute_agent.model.guest_settings`.
 """
 
@@ -17,7 +17,7 @@ from compute_agent.model.messages import full_name
 
 @dataclass(frozen=True, slots=True)
 class GuestCell:
-    """A part of a guest's CPUs, by number, with memory from these NUMA nodes of the host only."""
+    """Guest CPUs, by number, with memory that must come from these NUMA nodes of the host."""
 
     vcpus: frozenset[int]
     nodes: frozenset[int]
@@ -27,11 +27,11 @@ class GuestCell:
 class PlacementConstraints:
     """Demands of a guest's definition. A policy that cannot meet them leaves the guest where it is.
 
-    :ivar nodes: NUMA nodes for all memory of the guest; empty allows any node.
-    :ivar cells: the same for the memory of some guest CPUs.
-    :ivar pins: host CPUs that a guest CPU may use, by number of the guest CPU; guest CPUs without an entry
-        may use any host CPU.
-    :ivar emulator: host CPUs of all other threads; empty allows any.
+    :ivar nodes: NUMA nodes of the host from which all memory of the guest must come; empty: any node.
+    :ivar cells: NUMA nodes from which the memory of some guest CPUs must come.
+    :ivar pins: pairs of the number of a guest CPU and the host CPUs that it may use. A guest CPU without an
+        entry may use any host CPU.
+    :ivar emulator: host CPUs that all other threads may use; empty: any CPU.
     """
 
     nodes: frozenset[int] = frozenset()
@@ -50,12 +50,16 @@ UNCONSTRAINED: Final = PlacementConstraints()
 
 
 Allocation = Mapping[str, Mapping[str, int]]
-"""Amounts by provider uuid and resource class."""
+"""An allocation: amounts by uuid of the provider and by resource class."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerAllocations:
-    """Everything that one consumer holds, on this host and elsewhere; empty if it holds nothing."""
+    """The whole allocation of one consumer, on this host and elsewhere, with its owner and generation.
+
+    ``resources`` are empty if the consumer holds nothing. A ``generation`` of None stands for a consumer that
+    Placement does not know.
+    """
 
     consumer: str
     resources: Allocation = field(default_factory=dict)
@@ -65,23 +69,22 @@ class ConsumerAllocations:
     consumer_type: str | None = None
 
     def without_providers(self, providers: Collection[str]) -> ConsumerAllocations:
-        """The allocations of the consumer without those of some providers."""
+        """The allocation without the amounts on ``providers``."""
         rest = {uuid: amounts for uuid, amounts in self.resources.items() if uuid not in providers}
         return replace(self, resources=rest)
 
 
 @dataclass(frozen=True, slots=True)
 class CpuAssignment:
-    """The place of a guest, as logical CPU numbers.
+    """The CPUs and memory nodes of a guest. CPUs are numbers of logical CPUs of the host.
 
     :ivar vcpu_cpus: for each guest CPU, the host CPUs that it may use.
-    :ivar emulator_cpus: host CPUs of all other threads.
-    :ivar dedicated: CPUs that no other guest gets. The CPUs of guest CPUs come first, in the order of guest
-        CPUs.
-    :ivar withheld: the part of ``dedicated`` that stays empty, as siblings of used CPUs.
-    :ivar mems: NUMA nodes of the memory; empty allows any.
-    :ivar given: another program placed the guest, whatever its allocation names. Other guests may use the
-        same CPUs.
+    :ivar emulator_cpus: host CPUs that all other threads may use.
+    :ivar dedicated: CPUs that no other guest gets. CPUs of guest CPUs come first, in the order of guest CPUs.
+    :ivar withheld: the part of ``dedicated`` that stays empty, because a sibling thread is in use.
+    :ivar mems: NUMA nodes for the memory; empty: any node.
+    :ivar given: another program has placed the guest, possibly against its allocation. Other guests may use
+        the same CPUs.
     """
 
     vcpu_cpus: tuple[CpuSet, ...]
@@ -93,21 +96,21 @@ class CpuAssignment:
 
     @property
     def held_cpus(self) -> CpuSet:
-        """The CPUs that no other guest may have."""
+        """The dedicated CPUs of the guest, as a set."""
         return frozenset(self.dedicated)
 
     @property
     def cpus(self) -> CpuSet:
-        """The CPUs that any guest CPU may use."""
+        """The union of the host CPUs that the guest CPUs may use."""
         return frozenset().union(*self.vcpu_cpus)
 
 
 @dataclass(frozen=True, slots=True)
 class GuestMigration:
-    """The migration of a guest that still runs here.
+    """The migration of a guest that still runs on this host.
 
-    :ivar consumer: the migration that now holds the guest's former allocation here.
-    :ivar others: further consumers that hold as much, so that each of them could be the migration.
+    :ivar consumer: uuid of the migration's consumer, which holds the guest's former allocation on this host.
+    :ivar others: uuids of further consumers with equal amounts, each of which could be the migration, too.
     """
 
     consumer: str
@@ -120,7 +123,7 @@ class GuestMigration:
 
 @dataclass(frozen=True, slots=True)
 class GuestHolding:
-    """The allocation of a guest on this host, its own or that of its migration."""
+    """The allocation of a guest on this host; with ``migration``, the allocation is the migration's."""
 
     allocation: Allocation
     migration: GuestMigration | None = None
@@ -128,10 +131,11 @@ class GuestHolding:
 
 @dataclass(frozen=True, slots=True)
 class GuestIdentity:
-    """Facts about a guest for rules and people. A value that the driver does not know is empty.
+    """Facts about a guest for rules and messages. A value that the driver does not know is empty.
 
-    :ivar display_name: as ``flavor``, ``extra_specs``, owner and image, the value in Nova.
-    :ivar cgroup: path of the cgroup of an adopted process before its adoption.
+    All values but ``cgroup`` are those of Nova.
+
+    :ivar cgroup: path of the cgroup in which an adopted process was before its adoption.
     """
 
     display_name: str = ""
@@ -151,19 +155,20 @@ class Guest:
     """One guest as its driver reports it.
 
     :ivar uuid: the uuid of the guest's consumer in Placement.
-    :ivar pid: the main process of the guest.
-    :ivar settings: all settings, which the worker of the pipeline resolves.
-    :ivar cgroup: folder of the guest's group of cgroup v2; empty if the guest shares a group.
-    :ivar details: further facts of the driver, by name, for people only.
-    :ivar dedicated: number of guest CPUs that were ordered as dedicated; 0: none, or unknown.
+    :ivar driver: the name of the driver.
+    :ivar pid: the process id of the guest's main process.
+    :ivar settings: all settings, as the worker of the pipeline has resolved them.
+    :ivar cgroup: path of the guest's own cgroup v2 folder; empty if the guest shares a group with others.
+    :ivar details: further facts of the driver by name, for messages only.
+    :ivar dedicated: the number of guest CPUs that the flavor wants dedicated; 0: none, or unknown.
     :ivar constraints: demands of the guest's definition.
     :ivar dedicated_vcpus: numbers of the dedicated guest CPUs, if only some are dedicated.
-    :ivar declared: settings that the driver knows, with ``declared_by`` as their source.
+    :ivar declared: settings that the driver found at the guest; ``declared_by`` is their source.
     :ivar declared_problems: sentences about declared values that have no effect.
-    :ivar setting_sources: the source of each setting, in words.
-    :ivar setting_problems: sentences about values that have no effect.
-    :ivar rule: name of the rule that matches.
-    :ivar devices: addresses of the PCI devices of the host that it has; None where they are not known.
+    :ivar setting_sources: the source of each setting as text, by setting.
+    :ivar setting_problems: sentences about values of settings that have no effect.
+    :ivar rule: name of the rule that matches; empty: none.
+    :ivar devices: addresses of the host's PCI devices that the guest has; None if they are not known.
     """
 
     uuid: str

@@ -1,8 +1,8 @@
-"""The settings of a guest beside amounts: classes, priority, shares and policies, and their origins.
+"""The settings of a guest: its classes, priority, policies and shares of caches, and their sources.
 
 Each setting has a name, a type and a default (:class:`GuestSettings`). Domain metadata, extra specs, rules
-and commands have its value as text, which :func:`read_setting` parses. :class:`SettingSource` names the
-origins.
+and commands give the value of a setting as text, which :func:`read_setting` parses. :class:`SettingSource`
+lists the sources.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ LATENCY_SENSITIVE: Final = "LS"
 LATENCY_SENSITIVE_RESERVED: Final = "LSR"
 
 CLASS_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z", re.ASCII)
-"""Names that classes may have. Folders of resctrl and labels of metrics carry them, hence the characters."""
+"""The names that classes may have. They are also names of resctrl folders and labels of metrics."""
 
 
 def class_section(prefix: str, name: str) -> str:
-    """The section of a class of guests, CPUs or block I/O, as errors name it.
+    """The name of a section in brackets for messages, such as ``[qos_class:gold]``.
 
-    :raises ConfigError: the name has other characters, or is too long.
+    :raises ConfigError: the name is empty or too long, or has characters that are not allowed.
     """
     section = f"[{prefix}{name}]"
     if not CLASS_NAME.match(name):
@@ -47,10 +47,14 @@ def class_section(prefix: str, name: str) -> str:
 
 
 MAX_VCPUS: Final = 4096
-"""Guest CPUs of one guest: above the limit of QEMU, and low enough that a hostile definition costs little."""
+"""Maximum number of guest CPUs of a guest.
+
+It is above the limit of QEMU, and low enough that a hostile definition costs little memory.
+"""
 MAX_PRIORITY: Final = (1 << 31) - 1
+"""Largest priority; the smallest is its negative."""
 MAX_ANNOTATION: Final = 4096
-"""Characters of a resctrl annotation."""
+"""Maximum number of characters of a resctrl annotation."""
 
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,10}\Z")
 _TRUTHS: Final = {
@@ -76,39 +80,42 @@ class EmulatorPolicy(enum.StrEnum):
 
 
 class IsolationLevel(enum.StrEnum):
-    """How far the host's own work keeps off the dedicated CPUs of a guest."""
+    """The isolation level of a guest's dedicated CPUs: the work of the host that may run on them."""
 
     UNSET = ""
-    """Of a guest: the level of its class. Of a class: ``shared``."""
+    """No level is chosen. A guest has the level of its class, and a class the level ``shared``."""
     SHARED = "shared"
-    """Interrupts, workqueues and watchdogs of the host may run there."""
+    """Interrupts, workqueues and watchdogs of the host may run on the CPUs."""
     QUIET = "quiet"
-    """Interrupts, other work of the kernel and processes of the host run elsewhere, as far as they can."""
+    """Interrupts, other work of the kernel and processes of the host run elsewhere, where possible."""
     ALONE = "alone"
-    """As ``quiet``, and the CPUs are cpuset partitions of the kernel."""
+    """The level ``quiet``, with the CPUs in a cpuset partition of the kernel in addition."""
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the host's work is to keep off the CPUs."""
+        """Whether the agent keeps work of the host off the CPUs."""
         return self in (IsolationLevel.QUIET, IsolationLevel.ALONE)
 
 
 ISOLATION_LEVELS: Final = tuple(level.value for level in IsolationLevel if level)
-"""The levels that options and commands take."""
+"""The isolation levels that options and commands accept."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuestSettings:
-    """The settings of a guest beside amounts.
+    """The settings of a guest, apart from the amounts of its allocation.
 
-    :ivar priority: guests of a lower priority are throttled and evicted first within their class.
-    :ivar resctrl: annotation about cache and memory bandwidth; empty asks for nothing.
-    :ivar blockio_class: class of block I/O; empty asks for nothing.
-    :ivar memory_type: kind of memory that the guest gets.
-    :ivar cpu_class: class of the guest's dedicated CPUs; empty: the class that ``qos_class`` names.
-    :ivar spread: dedicated CPUs go to as many cores as possible, where the thread policy is ``prefer``.
-    :ivar preserve: the agent leaves the guest as it is.
-    :ivar isolation: level of isolation of the guest's dedicated CPUs.
+    :ivar vcpus: the number of guest CPUs.
+    :ivar qos_class: name of the guest's QoS class.
+    :ivar priority: within a class, guests of a lower priority are throttled and evicted first.
+    :ivar resctrl: annotation with shares of cache and memory bandwidth; empty: the shares of the class.
+    :ivar blockio_class: name of the class of block I/O; empty: none.
+    :ivar memory_type: the type of memory that the guest gets.
+    :ivar cpu_class: name of the CPU class of the guest's dedicated CPUs; empty: that of the QoS class.
+    :ivar spread: whether the dedicated CPUs are on as many cores as possible; only with thread policy
+        ``prefer``.
+    :ivar preserve: whether the agent leaves the guest as it is.
+    :ivar isolation: isolation level of the guest's dedicated CPUs.
     """
 
     vcpus: int = 1
@@ -126,34 +133,38 @@ class GuestSettings:
 
     @property
     def core_policy(self) -> ThreadPolicy:
-        """The thread policy by which dedicated CPUs are chosen."""
-        # An explicit thread policy is a demand on siblings, which spreading must not break.
+        """The thread policy by which dedicated CPUs are chosen, with ``spread`` taken into account."""
+        # Other thread policies are demands on sibling threads, which take precedence over ``spread``.
         if self.spread and self.thread_policy is ThreadPolicy.PREFER:
             return ThreadPolicy.SPREAD
         return self.thread_policy
 
     @property
     def chosen_values(self) -> dict[str, Any]:
-        """The settings that are not at their defaults, by name."""
+        """The settings with a value other than the default, by name."""
         values = {name: getattr(self, name) for name in SETTING_NAMES}
         return {name: value for name, value in values.items() if value != DEFAULT_VALUES[name]}
 
 
 class SettingSource(enum.StrEnum):
-    """The origin of a setting, strongest first."""
+    """The sources of a setting, the strongest first."""
 
     BY_HAND = "by hand"
-    """``compute-agent guest set``."""
+    """The command ``compute-agent guest set``."""
     FLEET = "fleet"
     """A section ``[guest:UUID]`` of the fleet's settings."""
     DOMAIN = "domain"
-    """The metadata of the domain."""
+    """The metadata of the guest's libvirt domain."""
     START = "start"
     """Options of ``guest run`` or ``guest adopt``."""
     FLAVOR = "flavor"
+    """Extra specs of the guest's flavor."""
     IMAGE = "image"
+    """Properties of the guest's image."""
     RULE = "rule"
+    """A section ``[guest_rule:NAME]`` that matches the guest."""
     DEFAULT = "default"
+    """The configuration's default, or that of :class:`GuestSettings`."""
 
 
 def _class_name(text: str) -> str:
@@ -173,7 +184,7 @@ def _read_annotation(text: str) -> str:
 
 
 def _read_priority(text: str) -> int:
-    # int() accepts digits of all scripts, and thousands of them.
+    # The pattern comes first, because int() accepts digits of all scripts, and thousands of them.
     if not _NUMBER.match(text) or abs(int(text)) > MAX_PRIORITY:
         raise ValueError(f"a whole number within {MAX_PRIORITY} of 0")
     return int(text)
@@ -215,16 +226,17 @@ SETTING_NAMES: Final = tuple(_READERS)
 DEFAULT_VALUES: Final[Mapping[str, Any]] = {
     field.name: field.default for field in fields(GuestSettings) if field.name in _READERS
 }
+"""The default of each setting, by name."""
 
 
 def read_setting(name: str, text: str) -> Any:
-    """The value of a setting from its text.
+    """Parse the text of a setting.
 
-    :raises ValueError: the text is not a value of the setting; the message has the possible ones.
+    :raises ValueError: the text is not a value of the setting; the error lists the possible values.
     """
     return _READERS[name](text)
 
 
 def setting_text(value: Any) -> str:
-    """The text of a value, such that read_setting() gives the value back."""
+    """The text of a setting's value, which :func:`read_setting` parses to the same value."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""Errors that cross rooms, names of guests and providers in messages, and foreign text made safe to show."""
+"""Errors that several packages share, names in messages, and foreign text made safe to show."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ class ConfigError(Exception):
 
 
 class DriverError(Exception):
-    """A guest could not be started, adopted, changed or stopped. The text names it and the reason."""
+    """A guest could not be started, adopted, changed or stopped. The text has the guest and the reason."""
 
 
 class GuestGoneError(DriverError):
-    """The guest has ended meanwhile, so the caller has nothing left to change."""
+    """The guest has ended, so that the caller has nothing left to change."""
 
 
 _MAX_LENGTH: Final = 1000
-"""Characters of a foreign text that messages show."""
+"""Maximum number of characters of a foreign text that a message shows."""
 
 
 def is_uuid(text: str) -> bool:
@@ -33,9 +33,9 @@ def is_uuid(text: str) -> bool:
 
 
 def full_name(name: str, uuid: str) -> str:
-    """The name, for people, and the uuid, for commands and searches: ``web-1 (8f0c...)``.
+    """The name and the uuid of a guest or provider as messages show them: ``web-1 (8f0c...)``.
 
-    Tenants choose names: control characters, which could forge lines of the log, appear as escapes.
+    Tenants choose names. Control characters, which could forge lines of the log, appear as escapes.
     """
     if name in ("", uuid):
         return uuid
@@ -43,35 +43,34 @@ def full_name(name: str, uuid: str) -> str:
 
 
 def on_one_line(text: str) -> str:
-    """A text without control characters, which a terminal would interpret."""
+    """The text with a replacement for each control character, which a terminal would interpret."""
     if text.isprintable():  # the common case, and this runs hundreds of times a round
         return text
     return "".join(it if it.isprintable() else "\N{REPLACEMENT CHARACTER}" for it in text)
 
 
 def named_few(names: Sequence[str], most: int) -> str:
-    """The first names, ``most`` of them, and the number of the others: ``a, b and 3 more``."""
+    """The first ``most`` names and the number of further ones, for messages: ``a, b and 3 more``."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
 def printable_text(text: str) -> str:
     """A foreign text as terminals, logs and labels may show it: on one line, at most 1,000 characters."""
-    # Cut before the replacement, which looks at each character of a text that may be huge.
+    # Cut first, because on_one_line() examines each character of a text that may be huge.
     text = on_one_line(text[: _MAX_LENGTH + 1])
     return text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}..."
 
 
 def missing_package(wanted: str, package: str, extra: str) -> ConfigError:
-    """The error of a feature that needs a Python package which is not installed.
+    """Build the error of a feature that needs a missing Python package; its text says how to install it.
 
-    The message says how to install it.
-
-    :param wanted: the feature or option, as the sentence begins.
-    :param extra: the extra of the distribution that brings the package.
+    :param wanted: the feature or option, with which the sentence begins.
+    :param package: the name of the Python package.
+    :param extra: the extra of the agent's distribution that requires the package.
     """
-    # A path in place of a name: the public index has no distribution of this name, so that pip would
-    # install whatever a stranger registers under it.
+    # The command has a path, not a name: the public index has no distribution of the agent's name, and pip
+    # would install whatever a stranger registers under that name.
     return ConfigError(
         f"{wanted} needs the Python package {package}, which is not installed: install this release's wheel"
         f" with its extra {extra}, pip install '/PATH/TO/placement_compute-VERSION-py3-none-any.whl[{extra}]'"
@@ -79,6 +78,6 @@ def missing_package(wanted: str, package: str, extra: str) -> ConfigError:
 
 
 def require_cryptography(wanted: str) -> None:
-    """:raises ConfigError: cryptography, which signatures need, is not installed."""
+    """:raises ConfigError: the package ``cryptography``, which verifies signatures, is not installed."""
     if find_spec("cryptography") is None:
         raise missing_package(wanted, "cryptography", "fleet")

@@ -1,4 +1,4 @@
-"""Resource classes that the agent reports, in one table; block I/O, memory shares and controls of guests."""
+"""Resource classes, settings of block I/O, memory and CPU time of guests, and throttle controls."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ MEMORY: Final = "MEMORY_MB"
 """OpenStack's resource class of memory."""
 
 RECLAIMED_VCPU: Final = "CUSTOM_RECLAIMED_VCPU"
-"""The resource class of shared CPUs that their holders leave unused."""
+"""The resource class of shared CPUs that guests hold but do not use."""
 
 RECLAIMED_MEMORY: Final = "CUSTOM_RECLAIMED_MEMORY_MB"
-"""The resource class of memory that its holders leave unused."""
+"""The resource class of memory that guests hold but do not use."""
 
 
 HUGE_PAGES: Final[Mapping[int, str]] = {
@@ -30,9 +30,10 @@ HUGE_PAGES: Final[Mapping[int, str]] = {
     1048576: "CUSTOM_HUGE_PAGES_1GB",
     16777216: "CUSTOM_HUGE_PAGES_16GB",
 }
-"""Resource classes of huge pages by size in KiB: the sizes of Linux on x86, ARM and POWER. Amounts are pages.
+"""Resource classes of huge pages by size in KiB. Amounts are numbers of pages.
 
-OpenStack has no class for them, and no trait for the size of a page.
+The sizes are those of Linux on x86, ARM and POWER. OpenStack has no class for huge pages, and no trait for
+the size of a page.
 """
 
 
@@ -40,14 +41,14 @@ OpenStack has no class for them, and no trait for the size of a page.
 class ResourceClass:
     """A resource class of inventories of a host.
 
-    :ivar host_owned: whether an inventory on one of the agent's providers is the agent's, even if no file
-        remembers that the agent made it.
+    :ivar host_owned: whether an inventory on a provider of the agent always belongs to the agent. An
+        inventory of other classes belongs to it only if a file records that the agent made the inventory.
     :ivar movable: whether inventories and allocations move to other providers when the shape of the tree
         changes. Cache ways and bandwidth do not move, because they always belong to one L3 domain.
-    :ivar exclusive: whether one holder has the amount alone, so that the amount cannot be sold twice.
+    :ivar exclusive: whether a consumer has its amount alone, so that the class cannot be overcommitted.
     :ivar cpu: whether amounts are CPUs, which the agent assigns.
-    :ivar stock_name: the custom class that stands for this class on an OpenStack Placement that does not know
-        this class.
+    :ivar stock_name: the custom class that is used instead on an OpenStack Placement that does not know this
+        class; empty: all releases know it.
     """
 
     name: str
@@ -74,40 +75,40 @@ RESOURCE_CLASSES: Final = (
 STOCK_NAMES: Final[Mapping[str, str]] = {
     one.name: one.stock_name for one in RESOURCE_CLASSES if one.stock_name
 }
-"""The custom class in place of each class that a stock OpenStack Placement does not know."""
+"""The custom class that replaces a class on an OpenStack Placement that does not know it, by the class."""
 
 OWN_CLASSES: Final = frozenset(
     name for one in RESOURCE_CLASSES for name in (one.name, one.stock_name) if name
 )
-"""All classes of the table, under either name: allocations of these have a meaning to the agent."""
+"""The classes with a meaning to the agent: all names of the table, including ``stock_name``."""
 
 HOST_OWNED: Final = frozenset(
     name for one in RESOURCE_CLASSES if one.host_owned for name in (one.name, one.stock_name) if name
 )
-"""Classes of inventories that are the agent's on its own providers, under either name."""
+"""Names of the ``host_owned`` classes, including ``stock_name``."""
 
 MOVABLE: Final = frozenset(one.name for one in RESOURCE_CLASSES if one.movable)
-"""Classes of inventories that move when the shape of the tree changes."""
+"""Names of the ``movable`` classes."""
 
 EXCLUSIVE: Final = frozenset(
     name for one in RESOURCE_CLASSES if one.exclusive for name in (one.name, one.stock_name) if name
 )
-"""Classes that cannot be sold twice, under either name."""
+"""Names of the ``exclusive`` classes, including ``stock_name``."""
 
 CPU_CLASSES: Final = frozenset(one.name for one in RESOURCE_CLASSES if one.cpu)
-"""Classes with CPUs as amounts."""
+"""Names of the classes with CPUs as amounts."""
 
 
 DEFAULT_WEIGHT: Final = 100
-"""The kernel's io.weight of a cgroup without one."""
+"""The default of ``io.weight`` of a cgroup in the kernel."""
 
 GUEST_DISKS: Final = "guest"
-"""The word for the guest's own disks in a list of devices."""
+"""The word that stands for the guest's own disks in an option with a list of devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRates:
-    """Upper limits of a guest's I/O on one device, in bytes and operations a second. None is not a limit."""
+    """Limits of a guest's I/O on one device, in bytes and operations a second; None: no limit."""
 
     read_bytes: int | None = None
     write_bytes: int | None = None
@@ -119,11 +120,11 @@ class DeviceRates:
 
     @property
     def all_rates(self) -> tuple[int | None, int | None, int | None, int | None]:
-        """Rates of bytes read and written, then of operations."""
+        """The four rates: bytes read, bytes written, read operations, write operations."""
         return self.read_bytes, self.write_bytes, self.read_operations, self.write_operations
 
     def scaled_rates(self, percent: float) -> DeviceRates:
-        """The limits at ``percent`` of their values, each at least 1, as the kernel refuses 0."""
+        """The rates multiplied by ``percent`` / 100, and at least 1, because the kernel refuses 0."""
         return DeviceRates(
             *(None if one is None else max(int(one * percent / 100), 1) for one in self.all_rates)
         )
@@ -133,10 +134,10 @@ class DeviceRates:
 class BlockIo:
     """Settings of block I/O of one guest.
 
-    :ivar weight: weight beside other guests; None is the default.
-    :ivar rates: limits on each of the devices.
-    :ivar latency_us: target latency on the devices, in microseconds. The kernel slows other guests down to
-        reach the target.
+    :ivar weight: weight relative to other guests; None: the kernel's default.
+    :ivar rates: limits on each device in ``devices``.
+    :ivar latency_us: target latency on each device in ``devices``, in microseconds. The kernel slows other
+        guests down to reach the target. None: no target.
     :ivar devices: devices of the host, as ``MAJOR:MINOR``.
     :ivar own_disks: whether the settings apply to the guest's own disks, too.
     """
@@ -148,7 +149,7 @@ class BlockIo:
     own_disks: bool = False
 
     def scaled_limits(self, percent: float) -> BlockIo:
-        """Weight and rates at ``percent`` of their values, for a guest that is throttled."""
+        """The settings of a throttled guest: weight and rates multiplied by ``percent`` / 100."""
         weight = DEFAULT_WEIGHT if self.weight is None else self.weight
         return replace(
             self, weight=max(int(weight * percent / 100), 1), rates=self.rates.scaled_rates(percent)
@@ -159,7 +160,8 @@ class BlockIo:
 class BlockIoClass:
     """A section ``[blockio_class:NAME]``.
 
-    ``devices`` are names, patterns of names, or :data:`GUEST_DISKS`.
+    The fields are those of :class:`BlockIo`, except for ``devices``, which has names of devices, patterns of
+    names, or :data:`GUEST_DISKS`.
     """
 
     name: str
@@ -170,18 +172,18 @@ class BlockIoClass:
 
     @property
     def host_devices(self) -> list[str]:
-        """Names and patterns of devices of the host."""
+        """The names and patterns in ``devices``, without :data:`GUEST_DISKS`."""
         return [each for each in self.devices if each != GUEST_DISKS]
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryShare:
-    """Settings of memory of a class of guests, in percent of what a guest holds of ``MEMORY_MB``.
+    """Settings of memory of a class of guests. Amounts are percent of a guest's allocation of ``MEMORY_MB``.
 
-    :ivar high: above this amount the kernel slows the guest down and reclaims its memory; None is not a
-        limit.
-    :ivar low: up to this amount the kernel reclaims memory of other guests first.
-    :ivar oom_score_adj: the kernel's, -1000 to 1000. Processes with a higher one are killed first.
+    :ivar high: the kernel slows a guest above this amount down, and reclaims its memory; None: no limit.
+    :ivar low: the kernel reclaims memory of other guests first while a guest is below this amount.
+    :ivar oom_score_adj: adjustment for the kernel's OOM killer, from -1000 to 1000. A process with a higher
+        value is killed earlier.
     """
 
     high: int | None = None
@@ -193,27 +195,29 @@ class CoreScope(enum.StrEnum):
     """The guests that may run on one core at the same time as a guest of a class (core scheduling)."""
 
     NONE = "none"
-    """All guests and processes."""
+    """All guests and processes may run on the core."""
     GUEST = "guest"
-    """None but the guest itself."""
+    """Only threads of the guest itself may run on the core."""
     CLASS = "class"
-    """Guests of its class."""
+    """Only guests of the same class may run on the core."""
 
 
 BEST_EFFORT_WEIGHT: Final = 1
-"""The weight of each CPU of a guest that gives way to all others, a hundredth of the usual weight."""
+"""The default CPU weight, for each CPU of a guest, of best-effort classes; that of other classes is 100."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuShare:
-    """Settings of CPU time of a class of guests beside others.
+    """Settings of CPU time of a class of guests.
 
-    :ivar cpu_weight: weight of each VCPU and PCPU of a guest; None: 100, or 1 for ``BE`` and below.
-    :ivar cpu_idle: guests run only where no other group wants to.
-    :ivar cpu_burst: percent of a guest's quota that the guest may save up and use later.
-    :ivar reclaimed_cap: percent of its reclaimed CPUs that a guest gets at most; None is not a limit.
-    :ivar realtime_priority: realtime priority of guest CPUs on dedicated CPUs; None: the usual schedule.
-    :ivar core_scheduling: which others may use the cores of a guest while it runs there.
+    :ivar cpu_weight: weight of each VCPU and PCPU of a guest; None: 100, or 1 for ``BE`` and classes below.
+    :ivar cpu_idle: whether guests run only on CPU time that no other group wants (``cpu.idle``).
+    :ivar cpu_burst: unused CPU time that a guest may save and use later, in percent of its quota; None: the
+        guest saves none.
+    :ivar reclaimed_cap: maximum CPU use of a guest in percent of its reclaimed CPUs; None: no limit.
+    :ivar realtime_priority: realtime priority of guest CPUs on dedicated CPUs; None: the kernel's usual
+        scheduling.
+    :ivar core_scheduling: the guests that may run on a core at the same time as a guest of the class.
     """
 
     cpu_weight: int | None = None
@@ -228,12 +232,14 @@ DEFAULT_SHARES: Final[Mapping[str, MemoryShare]] = {
     BEST_EFFORT: MemoryShare(oom_score_adj=500),
     LATENCY_SENSITIVE_RESERVED: MemoryShare(low=100, oom_score_adj=0),
 }
-"""Shares of built-in classes that differ from the defaults of a class.
+"""Memory settings of built-in classes that differ from the defaults of :class:`MemoryShare`.
 
-None is below 0: the host's daemons have 0 and are to survive guests, and a lower value takes a privilege.
+No ``oom_score_adj`` is below 0: daemons of the host have 0 and should survive guests, and a process needs
+CAP_SYS_RESOURCE to lower the value.
 """
 
 
+# The names of the built-in levers. The state file has them, so that a name must not change between releases.
 CPU_QUOTA: Final = "cpu_quota"
 MEMORY_BANDWIDTH: Final = "memory_bandwidth"
 CACHE_WAYS: Final = "cache_ways"
@@ -241,7 +247,7 @@ BLOCKIO: Final = "blockio"
 
 
 class ThrottleControl(NamedTuple):
-    """A lever, by its name, on one domain of the host: an L3 cache id as text, or "" for the whole host."""
+    """A control: the name of a lever, and a domain (an L3 cache id as text, or "" for the whole host)."""
 
     lever: str
     domain: str = ""

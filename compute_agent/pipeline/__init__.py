@@ -1,4 +1,4 @@
-"""From events to settings of the kernel: one queue, one worker, a cache of guests and its state file.
+"""The pipeline from events to settings of the kernel: a queue, a worker, a cache of guests and a state file.
 
 A driver, a report or a command puts an event into the queue (:mod:`~compute_agent.pipeline.events`). The
 worker (:mod:`~compute_agent.pipeline.worker`) then does the following for one event at a time:

@@ -1,4 +1,4 @@
-"""PCI devices that vanish while guests hold them."""
+"""Reports PCI devices that vanish while guests hold them, and that return."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ LOG = logging.getLogger(__name__)
 
 
 class HeldDeviceWatch:
-    """Records devices that vanish while guests hold them, and their return. Used by the worker only."""
+    """Records events about PCI devices that vanish while guests hold them, and that return.
+
+    Only the worker uses it.
+    """
 
     def __init__(self, recorder: EventRecorder) -> None:
         self._recorder = recorder
         self._gone: dict[str, dict[str, Guest]] = {}
-        """The guests that hold a gone device, by its address and their uuid."""
+        """The guests that hold a vanished device, by address of the device and uuid of the guest."""
 
     def compare_trees(self, before: ProviderTree, now: ProviderTree, guests: Iterable[CachedGuest]) -> None:
-        """Record the difference between two trees.
+        """Record the devices that ``guests`` hold and that are in the tree ``before`` but not in ``now``.
 
-        A device that the configuration selects no longer counts as gone.
+        A device that the configuration does not select any more counts as vanished, too.
         """
         had, has = offered_devices(before), offered_devices(now)
         for uuid, address in had.items():
@@ -52,5 +55,5 @@ class HeldDeviceWatch:
 
 
 def offered_devices(tree: ProviderTree) -> Mapping[str, str]:
-    """The addresses of the devices of a tree by provider."""
+    """The addresses of the PCI devices that a tree offers, by uuid of the provider."""
     return {node.uuid: node.device for node in tree.device_providers}

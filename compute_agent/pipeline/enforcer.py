@@ -1,7 +1,7 @@
-"""Runs the controllers, one after the other; the failure of one does not stop the next.
+"""The enforcer: runs the controllers one after the other; a failure of one does not stop the next.
 
-For a guest that is about to start only the cache group is made and filled, before the driver can see the
-guest. CPUs and memory wait until it runs, because libvirt itself still sets them during the start.
+For a guest that is about to start, only controllers of cache groups run, before the driver reports the guest.
+CPUs and memory are set when the guest runs, because libvirt still sets them during the start.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 
 KEPT_SECONDS: Final = 60.0
-"""Seconds that a guest is expected without a process; a start without one by then has failed."""
+"""Seconds for which a guest is expected until its process exists; later, the start counts as failed."""
 
 STARTING_SECONDS: Final = 600.0
-"""Seconds that a guest with a process is expected; clearing many huge pages takes minutes."""
+"""Seconds for which a guest with a process is expected until it runs; clearing huge pages takes minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,9 @@ class ExpectedGuest:
     """A guest that is about to start.
 
     :ivar guest: the guest, with pid 0 until its process exists.
-    :ivar until: the monotonic second at which the agent gives up.
-    :ivar delay: seconds from the start of the guest's process until its cache group took effect.
+    :ivar until: the monotonic second from which on the guest is not expected any more.
+    :ivar delay: the age of the guest's process, in seconds, when it was put into its cache group; None: not
+        yet.
     """
 
     guest: Guest
@@ -45,7 +46,7 @@ class ExpectedGuest:
 
 
 class ExpectedGuests:
-    """The guests that are about to start. Used by the worker, under the pipeline's lock."""
+    """The guests that are about to start. Only the worker uses it, under the lock of the pipeline."""
 
     def __init__(self, cache: GuestCache, now: Callable[[], float] = time.monotonic) -> None:
         self._cache = cache
@@ -53,25 +54,26 @@ class ExpectedGuests:
         self._expected: dict[str, ExpectedGuest] = {}
 
     def add(self, guest: Guest, allocation: Allocation | None) -> None:
-        """Expect a guest."""
+        """Expect the start of a guest for the next minute."""
         self._expected[guest.uuid] = ExpectedGuest(guest, allocation, self._now() + KEPT_SECONDS)
-        # The cache group of an expected guest is made by sync(), which must not be skipped now.
+        # sync() makes the cache group of an expected guest, and has to run again.
         self._cache.synced = False
 
     def note_process(self, guest: Guest) -> ExpectedGuest | None:
-        """Note that the process of a guest is there; None if the guest is not expected."""
+        """Note the process of a guest and return the updated entry; None if the guest is not expected."""
         one = self._expected.get(guest.uuid)
         if one is None:
             return None
-        # The driver's guest has unresolved settings; those of the announcement are resolved.
+        # Only the pid is taken: settings of the expected guest are resolved already, those of ``guest`` are
+        # not.
         found = replace(one, guest=replace(one.guest, pid=guest.pid), until=self._now() + STARTING_SECONDS)
         self._expected[guest.uuid] = found
         return found
 
     def waiting_guests(self) -> list[ExpectedGuest]:
-        """The expected guests that are not in the cache. Late and ended guests are dropped."""
+        """The expected guests that are not in the cache yet, without those that are late or have ended."""
         now = self._now()
-        # Pruned at each use: no event reports a start that failed before the guest ran.
+        # Dropped at each call, because no event reports a start that has failed.
         self._expected = {
             uuid: one
             for uuid, one in self._expected.items()
@@ -80,15 +82,15 @@ class ExpectedGuests:
         return [one for uuid, one in self._expected.items() if self._cache.get(uuid) is None]
 
     def note_delay(self, guest: Guest) -> None:
-        """Record that the process of an expected guest has its cache group."""
+        """Record the age of an expected guest's process when it was put into its cache group."""
         if (one := self._expected.get(guest.uuid)) is not None:
             self._expected[guest.uuid] = replace(one, delay=procfs.process_age(guest.pid))
 
     def delay_of(self, guest: Guest) -> float | None:
-        """The age of a guest's process, in seconds, when it had its cache group; None if the process is gone.
+        """The age of a guest's process, in seconds, when it was put into its cache group; None if it is gone.
 
-        An unexpected guest has its group now, so the current age counts. Afterwards the guest is no longer
-        expected, unless its next start was announced, even before Placement has answered about this start.
+        For a guest that was not expected, this is the present age. An expected guest is not expected any more
+        after the call. Another start of the guest that was announced meanwhile stays expected.
         """
         age, one = procfs.process_age(guest.pid), self._expected.get(guest.uuid)
         if one is None or (one.guest.pid or guest.pid) != guest.pid or (age is None and not one.guest.pid):
@@ -103,7 +105,7 @@ _OUTCOMES: Final = {True: "was changed", False: "is as it should be"}
 
 
 class GuestEnforcer:
-    """Puts pending changes into effect, and finds drift. Used by the worker only."""
+    """Runs controllers for pending changes, and finds drift of the kernel. Only the worker uses it."""
 
     def __init__(
         self,
@@ -112,9 +114,9 @@ class GuestEnforcer:
         recorder: EventRecorder,
         read_online: Callable[[], CpuSet] | None = None,
     ) -> None:
-        """Run these controllers.
+        """Run these controllers, in their order.
 
-        :param read_online: reads the CPUs that are online now; None uses those of the host state.
+        :param read_online: reads the CPUs that are online now; None: the CPUs of the host state count.
         """
         self._read_online = read_online
         self._controllers = controllers
@@ -124,27 +126,27 @@ class GuestEnforcer:
         self._expected = ExpectedGuests(self.cache)
 
     def use_controllers(self, controllers: Sequence[KernelController]) -> None:
-        """Replace the controllers, as after a reload; each new one looks at every guest."""
+        """Replace the controllers, such as after a reload, and mark each as pending for all guests."""
         self._controllers = controllers
         self.cache.controllers = frozenset(controller.name for controller in controllers)
-        # Explicitly, as a host without guests has CPU classes to sync as well.
+        # Also without guests, because sync() applies the classes of CPUs to the host.
         self.cache.synced = False
         for entry in self.cache:
             self.cache.mark_pending(entry)
 
     def compare_all(self, host_state: HostState) -> None:
-        """Mark each guest and controller where the kernel differs from the target."""
+        """Compare the kernel with the target of each guest; controllers with a difference become pending."""
         self.cache.synced = False
         self._sync(host_state)
         for entry in self.cache:
             self._compare_guest(entry, host_state)
 
     def apply(self, host_state: HostState, but: CachedGuest | None = None) -> None:
-        """Put all pending changes into effect; failed ones stay pending.
+        """Run the controllers for all pending changes. A change that fails is logged and stays pending.
 
-        Guests that float come first: they leave the CPUs that others are about to be pinned to.
+        Floating guests come first, because they have to leave CPUs to which other guests will be pinned.
 
-        :param but: a guest to leave out, which the caller handles.
+        :param but: a guest to leave out.
         """
         self._sync(host_state)
         for controller in self._controllers:
@@ -154,16 +156,16 @@ class GuestEnforcer:
                     changed = controller.apply(self._target_for(entry, host_state))
                     LOG.debug("%s: guest %s %s", controller.name, entry.guest, _OUTCOMES[changed])
                 except GuestGoneError:
-                    pass  # Its stop event is in the queue.
+                    pass  # the queue has the event of its end
                 except (DriverError, OSError) as error:
                     self._note_failure(controller, error)
                     continue
                 entry.pending.discard(controller.name)
 
     def apply_to(self, entry: CachedGuest, host_state: HostState) -> None:
-        """Put the pending changes of one guest into effect.
+        """Run the pending controllers for one guest.
 
-        :raises DriverError: of the first controller that fails; the next ones are not called.
+        :raises DriverError: a controller has failed; later ones were not called and stay pending.
         """
         self._sync(host_state)
         for controller in self._controllers:
@@ -171,18 +173,17 @@ class GuestEnforcer:
                 try:
                     changed = controller.apply(self._target_for(entry, host_state))
                     LOG.debug("%s: guest %s %s", controller.name, entry.guest, _OUTCOMES[changed])
-                # The sender of an order hears of errors of the driver alone, so an error of a file becomes
-                # one.
+                # Senders of orders handle DriverError only, so that errors of files are raised as such.
                 except OSError as error:
                     raise DriverError(f"{controller.name}: {error}") from error
                 entry.pending.discard(controller.name)
 
     def lift_limits(self, entry: CachedGuest, host_state: HostState) -> None:
-        """Lift the limits of a guest that gets the setting ``preserve``. A failure is logged."""
-        # Cleared before the target is made, which has a copy of them.
+        """Remove the limits of a guest that gets the setting ``preserve``. A failure is logged."""
+        # Cleared first, because the target has a copy of the limits.
         entry.limits.clear()
         target = self._target_for(entry, host_state)
-        # Limits of cache groups belong to sync(), which drops them with the guest's target.
+        # Controllers of cache groups (acts_early) remove their limits in sync().
         for controller in (each for each in self._controllers if not each.acts_early):
             try:
                 controller.apply(target)
@@ -193,18 +194,18 @@ class GuestEnforcer:
                 self._note_failure(controller, error)
 
     def expect_guest(self, guest: Guest, allocation: Allocation | None, host_state: HostState) -> None:
-        """Prepare for a guest that is about to start: its cache group, and its CPUs online."""
+        """Prepare for a guest that is about to start: make its cache group, and bring its CPUs online."""
         self._expected.add(guest, allocation)
         self._sync(host_state)
 
     def begin_guest(self, guest: Guest, host_state: HostState) -> None:
-        """Put the process of an expected guest into its cache group, before its start is over.
+        """Put the process of an expected guest into its cache group during its start.
 
-        :raises DriverError: a controller cannot do it.
+        :raises DriverError: a controller has failed.
         """
         one = self._expected.note_process(guest)
-        # The guest was given up, or the driver has reported its start already. A preserved guest is expected
-        # only so that its CPUs are online.
+        # None: the guest is not expected any more, or the driver has reported its start already. A preserved
+        # guest is expected only so that its CPUs are online.
         if one is None or one.guest.settings.preserve:
             return
         self._sync(host_state)
@@ -216,7 +217,7 @@ class GuestEnforcer:
         self._expected.note_delay(guest)
 
     def note_cache_delay(self, guest: Guest) -> None:
-        """Record the time that a guest ran without its cache group after its start, if it has a group now."""
+        """Record the age of a started guest's process when it got its cache group, if it has one now."""
         entry, early = self.cache.get(guest.uuid), self._early_controllers()
         if entry is None or not early or any(controller.name in entry.pending for controller in early):
             return
@@ -228,7 +229,7 @@ class GuestEnforcer:
         return [controller for controller in self._controllers if controller.acts_early]
 
     def update_gauges(self) -> None:
-        """Set the gauges of pending changes."""
+        """Set the gauge of pending changes for each controller."""
         for controller in self._controllers:
             waiting = sum(1 for _ in self.cache.pending_for(controller.name))
             self._metrics.pending.labels(controller.name).set(waiting)
@@ -236,14 +237,14 @@ class GuestEnforcer:
     def _sync(self, host_state: HostState) -> None:
         if self.cache.synced:
             return
-        # Preserved guests are among the targets: others must not get what they hold.
+        # Preserved guests are among the targets, so that no other guest gets their CPUs and cache ways.
         targets = [self._target_for(entry, host_state) for entry in self.cache]
         expected = [_target_of(one, host_state) for one in self._expected.waiting_guests()]
         synced = True
         for controller in self._controllers:
             try:
                 controller.sync([*targets, *expected] if controller.awaits else targets, host_state.all_zones)
-            # Not synced: the next event calls all controllers again.
+            # ``synced`` stays False, so that the next event calls all controllers again.
             except (DriverError, OSError) as error:
                 self._note_failure(controller, error)
                 synced = False
@@ -251,7 +252,7 @@ class GuestEnforcer:
         self._log_refused()
 
     def _log_refused(self) -> None:
-        """Record the refused requests of each guest, and log each new one."""
+        """Note the requests of guests that controllers have refused, and record each new one as an event."""
         for entry in self.cache:
             uuid = entry.guest.uuid
             refused = tuple(
@@ -270,7 +271,7 @@ class GuestEnforcer:
             self._metrics.refused_settings.labels(controller.name).set(refusals)
 
     def _compare_guest(self, entry: CachedGuest, host_state: HostState) -> None:
-        # The agent must not change this guest, so no difference of it is drift.
+        # The agent must not change a preserved guest, so that differences are no drift.
         if entry.guest.settings.preserve:
             return
         target = self._target_for(entry, host_state)
@@ -281,10 +282,10 @@ class GuestEnforcer:
             try:
                 difference = controller.describe_drift(target)
             except GuestGoneError:
-                # Its stop event is in the queue.
+                # The queue has the event of its end.
                 return
             except (DriverError, OSError) as error:
-                # Settings that cannot be read count as drift, so that the next apply() tries again.
+                # Settings that cannot be read count as drift, so that the next apply() writes them again.
                 difference = str(error)
             if difference is not None:
                 self._recorder.record_done(
@@ -295,14 +296,14 @@ class GuestEnforcer:
 
     def _target_for(self, entry: CachedGuest, host_state: HostState) -> GuestTarget:
         online, spare = self._online_cpus(host_state), frozenset[int]()
-        # All CPUs of the guest are offline: it borrows those that no other guest holds.
+        # If all CPUs of the guest are offline, it runs on online CPUs that no other guest holds.
         if entry.assignment is not None and online.isdisjoint(entry.assignment.cpus):
             others = [held for uuid, held in self.cache.held_cpus().items() if uuid != entry.guest.uuid]
             spare = online.difference(*others)
         return GuestTarget(entry.guest, entry.assignment, online, entry.allocation, dict(entry.limits), spare)
 
     def _online_cpus(self, host_state: HostState) -> CpuSet:
-        """The CPUs that are online at the moment: a power manager may have changed them."""
+        """The CPUs that are online now, which a power manager may have changed since the last event."""
         return (
             host_state.reachable_cpus
             if self._read_online is None
@@ -310,8 +311,8 @@ class GuestEnforcer:
         )
 
     def refresh_online(self, host_state: HostState) -> HostState:
-        """The host state with the CPUs that are online at the moment."""
-        # This is called for each guest, so the file is read only where a power manager changes it.
+        """The host state with the CPUs that are online now."""
+        # Called for each guest: the file is read only on hosts with a power manager.
         if self._read_online is None or not host_state.powered:
             return host_state
         return host_state.with_online(self._read_online())
@@ -322,7 +323,7 @@ class GuestEnforcer:
 
 
 def _target_of(one: ExpectedGuest, host_state: HostState) -> GuestTarget:
-    # Without a place: libvirt itself sets CPUs and memory during the start.
+    # Without an assignment, because libvirt sets CPUs and memory itself during the start.
     return GuestTarget(one.guest, None, host_state.topology.online, one.allocation)
 
 

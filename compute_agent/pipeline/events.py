@@ -1,7 +1,8 @@
 """Events of the worker's queue.
 
-An event carries all data for its handling, so that the worker sends no request. ``as_of`` is the monotonic
-time of the request that read the allocations in the event. An *answer* is the result of the event's future.
+An event has all data that the worker needs, so that the worker sends no request to Placement. ``as_of`` is
+the monotonic second of the request that read the event's allocations. The *answer* to an event is the result
+of the future that ``submit()`` returns.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from compute_agent.report.history import ConsumerOwner
 
 @dataclass(frozen=True, slots=True)
 class StartGuest:
-    """An order to start a guest. The answer is its GuestView, or the reason for a refusal.
+    """An order to start a guest. The answer is its GuestView, or GuestRefusedError with the reason.
 
-    :ivar declared: the names of the settings that the order has.
-    :ivar owner: project, user and type of the guest's consumer in Placement.
+    :ivar command: the program and arguments of the guest.
+    :ivar cwd: the working directory of the guest.
+    :ivar declared: the names of those settings that the order sets explicitly.
+    :ivar owner: project, user and type of the guest's consumer in Placement; None: unknown.
     """
 
     uuid: str
@@ -33,7 +36,7 @@ class StartGuest:
     allocation: Allocation
     as_of: float
     cwd: str = "/"
-    # Not in repr(), which the log has: variables may hold a password.
+    # Not in repr(), which may be logged: a variable may contain a password.
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     declared: tuple[str, ...] = ()
     owner: ConsumerOwner | None = None
@@ -43,9 +46,10 @@ class StartGuest:
 class AdoptGuest:
     """An order to adopt a running process, or all processes of a cgroup, as a guest.
 
-    The answer is that of StartGuest.
+    The answer is the guest's GuestView, or GuestRefusedError with the reason.
 
-    :ivar origin: the pid, or the folder of the cgroup.
+    :ivar origin: the process id, or the folder of the cgroup.
+    :ivar declared: the names of those settings that the order sets explicitly.
     """
 
     uuid: str
@@ -60,13 +64,13 @@ class AdoptGuest:
 
 @dataclass(frozen=True, slots=True)
 class GuestStarted:
-    """A driver reports a guest that runs.
+    """A driver reports a running guest.
 
-    :ivar allocation: None: Placement was not asked, or did not answer.
-    :ivar since: the monotonic time of the report.
-    :ivar started: whether the guest has just started. Otherwise the guest has other settings or another main
+    :ivar allocation: the guest's allocation; None: Placement was not asked, or did not answer.
+    :ivar since: the monotonic second at which the driver saw the guest.
+    :ivar started: whether the guest has just started. Otherwise it has changed its settings or its main
         process, or the agent sees it for the first time.
-    :ivar owner: project, user and type of its consumer; None: as before.
+    :ivar owner: project, user and type of the guest's consumer; None: unchanged.
     """
 
     guest: Guest
@@ -79,10 +83,10 @@ class GuestStarted:
 
 @dataclass(frozen=True, slots=True)
 class GuestExpected:
-    """A guest is about to start. The answer comes when the guest's cache group exists, if one is possible.
+    """A guest is about to start. The answer comes when its cache group exists, if it can have one.
 
-    :ivar allocation: None: Placement did not answer.
-    :ivar owner: None: Placement did not answer.
+    :ivar allocation: the guest's allocation; None: Placement did not answer.
+    :ivar owner: project, user and type of the guest's consumer; None: Placement did not answer.
     """
 
     guest: Guest
@@ -92,7 +96,7 @@ class GuestExpected:
 
 @dataclass(frozen=True, slots=True)
 class GuestAppeared:
-    """The process of an expected guest is there. The answer comes when the guest is in its cache group."""
+    """The process of an expected guest exists. The answer comes when the process is in its cache group."""
 
     guest: Guest
 
@@ -110,12 +114,14 @@ class GuestStopped:
 
 @dataclass(frozen=True, slots=True)
 class AllocationsRead:
-    """The current allocations of guests, by uuid, of their own consumers or of their migrations.
+    """The allocations of guests were read from Placement.
 
-    :ivar allocations: an empty allocation: the guest holds nothing any more.
-    :ivar held: the allocations of all consumers of this host, with guest or without; None: as before.
-    :ivar migrations: the migrations that hold the allocations of some of these guests.
-    :ivar owners: new owners of the guests' consumers.
+    :ivar allocations: the allocation of each guest by uuid, its own or that of its migration. Empty: the
+        guest holds nothing any more.
+    :ivar held: the allocations of all consumers on this host, with or without a guest, by consumer; None:
+        unchanged.
+    :ivar migrations: the migrations that hold the allocation of a guest, by uuid of the guest.
+    :ivar owners: changed owners of consumers, by uuid of the guest.
     """
 
     allocations: Mapping[str, Allocation]
@@ -127,9 +133,9 @@ class AllocationsRead:
 
 @dataclass(frozen=True, slots=True)
 class HostStateChanged:
-    """The configuration or the hardware changed.
+    """The configuration or the hardware has changed.
 
-    :ivar controllers: the controllers from now on; None: the current ones stay.
+    :ivar controllers: the new controllers; None: the present ones stay.
     """
 
     host_state: HostState
@@ -138,10 +144,12 @@ class HostStateChanged:
 
 @dataclass(frozen=True, slots=True)
 class ConfigureGuest:
-    """An operator, or the fleet, sets and unsets settings of a guest by their texts.
+    """An operator or the fleet sets and unsets settings of a guest.
 
-    The answer comes when the settings are stored and in effect, or is an error: GuestGoneError if there is no
-    such guest.
+    The answer comes when the settings are saved and applied. It is GuestGoneError if there is no such guest.
+
+    :ivar texts: the values as text, by setting.
+    :ivar unset: the names of settings to remove.
     """
 
     uuid: str
@@ -152,11 +160,12 @@ class ConfigureGuest:
 
 @dataclass(frozen=True, slots=True)
 class LimitGuest:
-    """Throttling limits a guest, or lifts a limit.
+    """Throttling sets or removes a limit of a guest.
 
-    The answer comes when that is in effect, or is the error: GuestGoneError if there is no such guest.
+    The answer comes when the kernel has the limit. It is GuestGoneError if there is no such guest, or the
+    error of the controller.
 
-    :ivar limit: in the lever's unit; None: no limit.
+    :ivar limit: the limit in the unit of the control's lever; None: no limit.
     """
 
     uuid: str
@@ -166,12 +175,12 @@ class LimitGuest:
 
 @dataclass(frozen=True, slots=True)
 class MoveGuest:
-    """An order to move a guest off the CPUs that are outside the current CPU sets.
+    """An order to move a guest that holds CPUs outside of the current CPU sets to CPUs within them.
 
-    The answer is the guest's new assignment, None if the guest has no such CPUs, or the reason why the guest
-    cannot move. The answer is GuestGoneError if there is no such guest.
+    The answer is the new assignment, or None if the guest has no such CPUs. It is GuestRefusedError if there
+    are no free CPUs within the sets, and GuestGoneError if there is no such guest.
 
-    :ivar dry_run: whether the move is only planned.
+    :ivar dry_run: whether the move is only computed.
     """
 
     uuid: str
@@ -180,14 +189,17 @@ class MoveGuest:
 
 @dataclass(frozen=True, slots=True)
 class UseMeasured:
-    """The CPU use of guests, in cores by uuid, measured over minutes. Guests without an entry are unknown."""
+    """The CPU use of guests was measured, as means over minutes.
+
+    :ivar use: the use in cores by uuid; the use of a missing guest is unknown.
+    """
 
     use: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class ReconcileGuests:
-    """The timer: compare every guest with the kernel, repair drift, and retry pending changes."""
+    """A periodic order to compare all guests with the kernel, repair drift, and retry pending changes."""
 
 
 Event = (

@@ -1,4 +1,4 @@
-"""The cache of guests: their allocations, their assignments, and the changes that are still pending."""
+"""The cache of guests: allocations, assignments, and changes that are not applied to the kernel yet."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from compute_agent.report.history import ConsumerOwner
 
 @dataclass(slots=True)
 class CachedGuest:
-    """One guest.
+    """One guest with all that the worker knows of it.
 
-    :ivar allocation: the last answer of Placement; None: there was none yet.
-    :ivar assignment: None: the agent does not place the guest.
-    :ivar refusal: the reason why the guest has no CPUs. Its assignment then keeps the guest off the CPUs of
-        others.
-    :ivar stray: the CPUs that the guest holds outside the current CPU sets, in words.
-    :ivar refused: other requests of the guest that were refused, with reasons.
-    :ivar limits: the temporary limits of throttling.
-    :ivar pending: the controllers that have yet to put all this into effect.
-    :ivar as_of: the monotonic second at which Placement was asked.
+    :ivar allocation: the guest's allocation on this host by the last answer of Placement; None: no answer
+        yet.
+    :ivar assignment: the CPUs of the guest; None: the agent does not place the guest.
+    :ivar refusal: the reason why the policy refused the guest; empty: it did not. The assignment of a refused
+        guest keeps it off the CPUs that other guests hold.
+    :ivar stray: a clause about CPUs that the guest holds outside of the current CPU sets; empty: none.
+    :ivar refused: requests of the guest that controllers have refused, as sentences with the reason.
+    :ivar limits: the limits of throttling by control, in the unit of the lever.
+    :ivar pending: the names of the controllers that have not applied the present state of the guest yet.
+    :ivar as_of: the monotonic second of the request that read the allocation from Placement.
     :ivar migration: the migration that holds the guest's allocation; None: the guest's own consumer holds it.
-    :ivar cache_delay: the age of the guest's process, in seconds, when its cache group took effect; None:
+    :ivar cache_delay: the age of the guest's process, in seconds, when it was put into its cache group; None:
         unknown.
     :ivar owner: project, user and type of the guest's consumer in Placement; None: unknown.
     """
@@ -47,9 +48,10 @@ class CachedGuest:
 
 @dataclass(frozen=True, slots=True)
 class UnclaimedHolding:
-    """The allocation of a consumer without a guest here.
+    """The allocation on this host of a consumer without a guest on this host.
 
-    :ivar since: the monotonic second at which the agent first saw the guest.
+    :ivar since: the monotonic second since which the consumer has this allocation without a guest, as far as
+        the agent knows.
     """
 
     allocation: Allocation
@@ -57,58 +59,59 @@ class UnclaimedHolding:
 
 
 class GuestCache:
-    """Guests by uuid. Used by the worker, under the pipeline's lock."""
+    """The guests of the host by uuid. Only the worker changes it, under the lock of the pipeline."""
 
     def __init__(self, controllers: frozenset[str]) -> None:
         """:param controllers: the names of all controllers."""
         self.controllers = controllers
         self.synced = False
-        """Whether the last sync() of all controllers is still current."""
+        """Whether no guest has changed since the last successful sync() of all controllers."""
         self.unclaimed: dict[str, UnclaimedHolding] = {}
-        """By consumer."""
+        """The allocations of consumers without a guest on this host, by uuid of the consumer."""
         self.migrations: dict[str, str] = {}
-        """Guests by the consumer of their migration, which holds their allocation here meanwhile."""
+        """Uuids of migrating guests, by the consumer of the migration, which holds the guest's allocation."""
         self.lost: dict[str, SavedGuest] = {}
-        """Guests that may run and that the driver cannot manage, as last known. These guests keep their
+        """The last known state of guests that may run but that the driver cannot manage. They keep their
         CPUs."""
         self._guests: dict[str, CachedGuest] = {}
-        # Made again after a change only: the placer compares it by identity and value at each event.
+        # Computed again only after a change: the placer compares it at each event, which is fast for the same
+        # object.
         self._holdings: Mapping[str, frozenset[int]] | None = None
 
     def __iter__(self) -> Iterator[CachedGuest]:
-        """All guests, as a copy: guests may come and go meanwhile."""
+        """Iterate over a copy of the guests, so that guests may be added and removed during the loop."""
         return iter(list(self._guests.values()))
 
     def __len__(self) -> int:
         return len(self._guests)
 
     def get(self, uuid: str) -> CachedGuest | None:
-        """The guest of that uuid, if it is known."""
+        """The guest with this uuid; None if it is not in the cache."""
         return self._guests.get(uuid)
 
     def add(self, entry: CachedGuest) -> None:
-        """Add a guest, pending for every controller."""
+        """Add a guest, and mark all controllers as pending for it."""
         self._guests[entry.guest.uuid] = entry
         self._holdings = None
-        # From here on the guest itself holds this allocation and these CPUs.
+        # The entry of the guest has its allocation and CPUs from now on.
         self.unclaimed.pop(entry.guest.uuid, None)
         self.lost.pop(entry.guest.uuid, None)
         self.mark_pending(entry)
 
     def remove(self, uuid: str) -> None:
-        """Forget a guest."""
+        """Remove a guest from the cache."""
         del self._guests[uuid]
         self._holdings = None
-        # Controllers notice an end by sync() alone, for example to remove its cache group.
+        # Controllers learn of the end only by sync(), in which they remove the guest's cache group.
         self.synced = False
 
     def discard(self, uuid: str) -> None:
-        """Forget a guest if it is here."""
+        """Remove a guest from the cache, if it is there."""
         if uuid in self._guests:
             self.remove(uuid)
 
     def lose_guest(self, uuid: str, saved: SavedGuest) -> None:
-        """Keep the CPUs of a guest that may still run, but that the driver cannot manage."""
+        """Keep the CPUs of a guest that may still run but that the driver cannot manage."""
         self.lost[uuid] = saved
         self._holdings = None
 
@@ -118,9 +121,10 @@ class GuestCache:
         self._holdings = None
 
     def hold_for(self, allocations: Mapping[str, Allocation], now: float) -> None:
-        """Replace the allocations of consumers without a guest.
+        """Replace the allocations of consumers without a guest; drop the migrations that hold nothing here.
 
-        :param now: monotonic seconds, the start of allocations that are new or have changed.
+        :param allocations: the allocations of all consumers on this host, by consumer.
+        :param now: monotonic seconds, the time since which new and changed allocations count as unclaimed.
         """
         before, self.unclaimed = self.unclaimed, {}
         for consumer, allocation in allocations.items():
@@ -128,21 +132,21 @@ class GuestCache:
                 old = before.get(consumer)
                 same = old is not None and old.allocation == allocation
                 self.unclaimed[consumer] = old if old and same else UnclaimedHolding(allocation, now)
-        # A migration that holds nothing here has ended.
+        # A migration has ended when its consumer holds nothing on this host any more.
         self.migrations = {one: guest for one, guest in self.migrations.items() if one in self.unclaimed}
 
     def migration_of(self, uuid: str) -> str:
-        """The consumer of the migration that holds the allocation of a guest here; empty if there is none."""
+        """The consumer of the migration that holds a guest's allocation on this host; empty without one."""
         return next((one for one, guest in self.migrations.items() if guest == uuid), "")
 
     def mark_pending(self, entry: CachedGuest) -> None:
-        """Mark a guest as pending for every controller, unless its setting ``preserve`` excludes them."""
+        """Mark all controllers as pending for a guest, or none if the guest is preserved."""
         entry.pending = set() if entry.guest.settings.preserve else set(self.controllers)
         self.synced = False
 
     def assign_cpus(self, entry: CachedGuest, assignment: CpuAssignment | None) -> None:
-        """Give a guest an assignment. A new one is pending for every controller."""
-        # Most events compute the same assignment for all guests, which must cost no write to the kernel.
+        """Set the assignment of a guest; if it has changed, mark all controllers as pending."""
+        # Most events compute an equal assignment for all guests, which must not cause writes to the kernel.
         if assignment != entry.assignment:
             if _held_cpus(assignment) != _held_cpus(entry.assignment):
                 self._holdings = None
@@ -150,13 +154,13 @@ class GuestCache:
             self.mark_pending(entry)
 
     def pending_for(self, controller: str) -> Iterator[CachedGuest]:
-        """The guests with a pending change of a controller."""
+        """The guests for which the controller of this name is pending."""
         return (entry for entry in self if controller in entry.pending)
 
     def held_cpus(self) -> Mapping[str, frozenset[int]]:
-        """The dedicated CPUs that guests hold, by guest; a new object after each change."""
+        """The dedicated CPUs that guests hold, by uuid; a new object after each change."""
         if self._holdings is None:
-            # Guests come second: a lost one that runs again holds its new CPUs.
+            # Guests of the cache replace lost ones of the same uuid.
             held = {uuid: _held_cpus(entry.assignment) for uuid, entry in self.lost.items()}
             held |= {uuid: _held_cpus(entry.assignment) for uuid, entry in self._guests.items()}
             self._holdings = {uuid: cpus for uuid, cpus in held.items() if cpus}
@@ -169,9 +173,9 @@ def _held_cpus(assignment: CpuAssignment | None) -> frozenset[int]:
 
 @dataclass(frozen=True, slots=True)
 class GuestView:
-    """A copy of a cached guest for other threads, with the fields of :class:`CachedGuest`.
+    """A frozen copy of a :class:`CachedGuest` for other threads, with the same fields.
 
-    :ivar cpu_nodes: the NUMA nodes of the guest's CPUs; the memory of the guest may be on other nodes.
+    :ivar cpu_nodes: the NUMA nodes of the guest's CPUs. Its memory may be on other nodes.
     """
 
     guest: Guest
@@ -188,14 +192,14 @@ class GuestView:
 
     @property
     def remote_memory(self) -> frozenset[int]:
-        """The NUMA nodes of its memory that have none of its CPUs."""
+        """The NUMA nodes of the guest's memory on which none of its CPUs is."""
         return frozenset() if self.assignment is None else self.assignment.mems - self.cpu_nodes
 
 
 def view_guest(entry: CachedGuest, topology: HostTopology | None = None) -> GuestView:
-    """A copy of the guest.
+    """Copy a cached guest for other threads.
 
-    :param topology: has the NUMA nodes of the guest's CPUs; None: the nodes are left out.
+    :param topology: the topology with the NUMA nodes of the guest's CPUs; None leaves ``cpu_nodes`` empty.
     """
     cpus = frozenset[int]() if entry.assignment is None else entry.assignment.cpus
     nodes = frozenset[int]() if topology is None else topology.nodes_of(cpus)
@@ -206,7 +210,7 @@ def view_guest(entry: CachedGuest, topology: HostTopology | None = None) -> Gues
         entry.refusal,
         entry.stray,
         entry.refused,
-        # A copy, since the worker changes the limits while other threads read the view.
+        # A copy, because the worker changes the limits while other threads read the view.
         dict(entry.limits),
         tuple(sorted(entry.pending)),
         entry.migration,

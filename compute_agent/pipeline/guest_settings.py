@@ -1,8 +1,8 @@
-"""Settings of running guests: keeps those set by hand and by the fleet, and resolves all sources.
+"""Settings of running guests: a file with settings by hand and by the fleet, and resolution of all sources.
 
-Domain metadata does not last: Nova writes a domain's definition again at each hard reboot and resize. A file
-of the agent therefore keeps settings by hand, by the uuid of the guest, until they are unset or the guest has
-left for good.
+Settings by hand cannot be stored in domain metadata, because Nova writes a domain's definition again at each
+hard reboot and resize. A file of the agent keeps them, by uuid of the guest, until they are unset or the
+guest has left this host for good.
 """
 
 from __future__ import annotations
@@ -28,50 +28,53 @@ from compute_agent.report.history import ConsumerOwner
 LOG = logging.getLogger(__name__)
 
 FILE_NAME: Final = "guest-settings.json"
-"""Name of the file in the state folder."""
+"""Name of the file with settings by hand and by the fleet, in the agent's state folder."""
 
 _VERSION: Final = 1
+"""Version of the content of the file."""
 
 GONE_SECONDS: Final = 600.0
-"""Seconds after which the settings of a guest that left this host are removed; longer than a hard reboot."""
+"""Seconds after which the settings of a guest that left this host are removed; a hard reboot is shorter."""
 
 MANUAL_SOURCES: Final = (SettingSource.BY_HAND, SettingSource.FLEET)
+"""The sources with settings in the file."""
 
 _Texts = Mapping[str, Mapping[SettingSource, Mapping[str, str]]]
-"""Texts by guest, source and setting."""
+"""Values as text, by uuid of the guest, source and setting."""
 
 
 class ManualSettings:
-    """Settings by hand and by the fleet, in a file. The worker changes them, any thread reads them."""
+    """The settings by hand and by the fleet, in a file. Only the worker changes them; any thread may read."""
 
     def __init__(self, path: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        """Read the file. An absent file has no settings, and an unusable one is put aside.
+        """Read the file. Without a file there are no settings. A damaged file is renamed.
 
-        :param path: None: settings do not outlive the process.
-        :raises UnsafeFileError: the file is not the agent's own.
-        :raises OSError: the damaged file cannot be renamed.
+        :param path: the file; None: settings do not outlive the process.
+        :param clock: returns monotonic seconds.
+        :raises UnsafeFileError: other users could have written the file.
+        :raises OSError: the file cannot be read, or a damaged file cannot be renamed.
         """
         self._path = path
         self._clock = clock
         self._lock = threading.Lock()
         self._texts: _Texts = {} if path is None else _load_texts(path)
         self._absent: dict[str, float] = {}
-        """The monotonic second since which each guest with settings is not on this host."""
+        """The monotonic second since which a guest with settings has not been on this host, by uuid."""
 
     @classmethod
     def look_up(cls, path: Path) -> ManualSettings:
-        """The settings in a file, for a reader that changes nothing; none if it cannot be used.
+        """Read a file for a command that must not change it; no settings if the file is unusable.
 
-        :raises UnsafeFileError: the file is not the agent's own.
+        :raises UnsafeFileError: other users could have written the file.
         """
         found = cls()
         try:
             found._texts = _parse_texts(read_own(path))
-        # UnsafeFileError is an OSError, and must not count as a damaged file.
+        # Raised, although UnsafeFileError is an OSError: the file is not damaged but dangerous.
         except UnsafeFileError:
             raise
         except (OSError, ValueError):
-            # The agent puts the file aside and logs that; a reader changes nothing.
+            # The running agent renames a damaged file and logs this.
             pass
         return found
 
@@ -81,11 +84,11 @@ class ManualSettings:
         return frozenset(self._texts)
 
     def setting_texts(self, uuid: str, source: SettingSource) -> Mapping[str, str]:
-        """The texts of a guest's settings from one source."""
+        """The values of a guest's settings from one source as text, by setting."""
         return self._texts.get(uuid, {}).get(source, {})
 
     def values(self, uuid: str) -> ManualValues:
-        """The values of a guest by source and setting."""
+        """The parsed values of a guest's settings, by source and setting."""
         return {
             source: {name: read_setting(name, text) for name, text in texts.items()}
             for source, texts in self._texts.get(uuid, {}).items()
@@ -94,9 +97,9 @@ class ManualSettings:
     def change_settings(
         self, uuid: str, source: SettingSource, texts: Mapping[str, str], unset: Collection[str] = ()
     ) -> None:
-        """Set and unset settings of a guest; durable when this returns.
+        """Set and unset settings of a guest from one source; they are on disk when this returns.
 
-        :raises OSError: the settings cannot be kept; the former ones stay in force.
+        :raises OSError: the settings cannot be saved; the former ones stay in force.
         """
         kept = {name: text for name, text in self.setting_texts(uuid, source).items() if name not in unset}
         guest = {**self._texts.get(uuid, {}), source: {**kept, **texts}}
@@ -104,7 +107,7 @@ class ManualSettings:
         self._absent.pop(uuid, None)
 
     def forget_guest(self, uuid: str) -> None:
-        """Remove the settings of a guest that has gone. A failure is logged and tried again later."""
+        """Remove the settings of a guest that has left for good. A failure is logged."""
         try:
             self._replace({guest: texts for guest, texts in self._texts.items() if guest != uuid})
         except OSError as error:
@@ -113,13 +116,13 @@ class ManualSettings:
         self._absent.pop(uuid, None)
 
     def absent_guests(self, present: Collection[str]) -> list[str]:
-        """The guests with settings that have not been on this host for :data:`GONE_SECONDS`.
+        """The uuids of guests with settings that have not been on this host for :data:`GONE_SECONDS`.
 
-        :param present: the uuids of the guests that are here.
+        :param present: the uuids of the guests on this host.
         """
         now = self._clock()
         gone = self.guests - frozenset(present)
-        # A guest that came back loses its mark, so its next absence counts from zero.
+        # A guest that has come back is dropped here, so that its next absence counts from zero.
         self._absent = {uuid: self._absent.get(uuid, now) for uuid in gone}
         return sorted(uuid for uuid, since in self._absent.items() if now - since >= GONE_SECONDS)
 
@@ -129,7 +132,7 @@ class ManualSettings:
             for guest, by_source in texts.items()
             if (kept := {source: values for source, values in by_source.items() if values})
         }
-        # Written before the memory changes: a full disk then leaves both as they were.
+        # The file is written first, so that a full disk leaves file and memory unchanged.
         with self._lock:
             # An unchanged file needs no fsync(2).
             if texts == self._texts:
@@ -151,9 +154,9 @@ def _load_texts(path: Path) -> _Texts:
 
 
 def _parse_texts(content: bytes) -> _Texts:
-    """The texts of a file.
+    """Parse the content of the file.
 
-    :raises ValueError: a setting is wrong; the text says why.
+    :raises ValueError: the content is damaged, or a setting is wrong; the text has the reason.
     """
     return kept_json.parse(_VERSION, content, lambda document: _read_data(kept_json.checked_data(document)))
 
@@ -178,20 +181,20 @@ def _manual_source(text: str) -> SettingSource:
 def _checked_text(name: str, text: Any) -> str:
     if name not in SETTING_NAMES:
         raise ValueError(f"there is no setting {name!r}")
-    # Parsed for its error alone: values are made again from the text.
+    # Only checked here: values() parses the text.
     read_setting(name, kept_json.text(text))
     return str(text)
 
 
 @dataclass(frozen=True, slots=True)
 class ChangedSettings:
-    """The settings that differ between two states of a guest, as words: ``qos_class = BE (rule night)``."""
+    """The settings that differ between two states of a guest, as text: ``qos_class = BE (rule night)``."""
 
     words: tuple[str, ...]
 
     @classmethod
     def compare_guests(cls, before: Guest, after: Guest) -> ChangedSettings:
-        """The settings that have another value or another source."""
+        """The settings with another value in ``after``, each with its new source."""
         return cls(
             tuple(
                 f"{name} = {setting_text(getattr(after.settings, name)) or 'none'}"
@@ -204,7 +207,7 @@ class ChangedSettings:
 
 @dataclass(frozen=True, slots=True)
 class ResolutionInput:
-    """A guest with the inputs of its settings."""
+    """A guest with the inputs from which its settings are resolved: facts, and settings by hand and fleet."""
 
     guest: Guest
     facts: GuestFacts
@@ -212,19 +215,22 @@ class ResolutionInput:
 
 
 class GuestClassifier:
-    """Resolves the settings of guests, and reports problems once. For the worker."""
+    """Resolves the settings of guests, and reports each problem once. Only the worker uses it."""
 
     def __init__(self, manual: ManualSettings, recorder: EventRecorder) -> None:
         self.manual = manual
         self._recorder = recorder
         self._reported: dict[str, set[str]] = {}
-        """The problems that were reported, by guest."""
+        """The problems that were reported, by uuid of the guest."""
 
     def classify_guest(
         self, guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None, host_state: HostState
     ) -> Guest:
-        """The guest with its settings, resolved from driver, flavor, rules and operators."""
-        # A guest that was never resolved may come with settings of its driver alone.
+        """Return the guest with its settings resolved from all sources.
+
+        :param owner: project, user and type of the guest's consumer in Placement; None: unknown.
+        """
+        # Before the first resolution of a guest, ``settings`` may have values that its driver has set.
         declared = (
             guest.declared if guest.setting_sources else {**guest.settings.chosen_values, **guest.declared}
         )
@@ -248,13 +254,13 @@ class GuestClassifier:
     def resolution_input(
         self, guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None, host_state: HostState
     ) -> ResolutionInput:
-        """The inputs of a guest's settings, to resolve them by other rules."""
+        """The inputs of a guest's settings, with which a caller can try other rules."""
         return ResolutionInput(
             guest, guest_facts(guest, allocation, owner, host_state), self.manual.values(guest.uuid)
         )
 
     def report_problems(self, guest: Guest) -> None:
-        """Log and record the new problems of a guest."""
+        """Record the problems with settings of a guest that were not reported before."""
         reported = self._reported.setdefault(guest.uuid, set())
         for problem in guest.setting_problems:
             if problem not in reported:
@@ -263,19 +269,19 @@ class GuestClassifier:
                 )
         if guest.setting_problems:
             self._reported[guest.uuid] = set(guest.setting_problems)
-        # A problem that comes back later is reported again.
+        # Forgotten, so that a problem that comes back later is reported again.
         else:
             del self._reported[guest.uuid]
 
     def report_change(self, before: Guest, after: Guest) -> None:
-        """Log and record the changed settings of a running guest."""
+        """Record the changed settings of a running guest."""
         changed = ChangedSettings.compare_guests(before, after)
         if changed.words:
             words = ", ".join(changed.words)
             self._recorder.record_done(LOG.info, EventKind.CONFIGURE, after, "Guest %s is set to %s", words)
 
     def forget_guest(self, uuid: str) -> None:
-        """Remove the settings and reported problems of a guest that has gone for good."""
+        """Remove the stored settings and reported problems of a guest that has left for good."""
         self._reported.pop(uuid, None)
         self.manual.forget_guest(uuid)
 
@@ -283,7 +289,7 @@ class GuestClassifier:
 def guest_facts(
     guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None, host_state: HostState
 ) -> GuestFacts:
-    """The facts of a guest for rules.
+    """Collect the facts of a guest that rules match.
 
     :param owner: project, user and type of the guest's consumer in Placement; None: unknown.
     """

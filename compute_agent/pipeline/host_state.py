@@ -1,4 +1,4 @@
-"""The input of decisions apart from the guests, as one frozen value."""
+"""The host state: hardware and configuration as one frozen value, by which the worker decides."""
 
 from __future__ import annotations
 
@@ -22,24 +22,27 @@ from compute_agent.policy.shared_cpus import PoolBorrower, lend_cpus
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """The host as read and configured; replaced as a whole when the host or the configuration changes.
+    """The hardware and the configuration of the host; replaced as a whole when one of them changes.
 
-    :ivar place_unallocated: whether guests without an allocation go to the shared CPUs. Otherwise such guests
-        stay where they are.
-    :ivar former: zones with a provider in other shapes of the tree only. A guest with an allocation from such
-        a provider stays in that zone until the guest is moved.
-    :ivar rebalance_gain: the least gain for which a running guest moves (see
-        :mod:`compute_agent.policy.running_guests`); None: guests do not move.
-    :ivar refuse_unplaced: whether a guest that starts and has no place is stopped.
-    :ivar root_known: whether the root provider is known. Until then no part of an allocation counts as this
-        host's.
+    :ivar cpu_sets: the purpose of each CPU.
+    :ivar tree: the resource providers of the host.
+    :ivar policy: the function that assigns CPUs to guests.
+    :ivar place_unallocated: whether guests without an allocation run on the shared CPUs. Otherwise the agent
+        does not place them.
+    :ivar former: zones that had a provider in another shape of the tree. A guest with an allocation from such
+        a provider stays in the zone until it is moved.
+    :ivar rebalance_gain: the minimum gain for which a running guest is moved (see
+        :mod:`compute_agent.policy.running_guests`); None: guests are not moved.
+    :ivar refuse_unplaced: whether a guest that is refused at its start is stopped.
+    :ivar root_known: whether the root provider is known. Until then, no part of an allocation counts as one
+        of this host.
     :ivar pools: the pools of CPUs.
     :ivar warnings: sentences about parts of provider files that have no effect.
     :ivar classification: the rules for settings of guests.
     :ivar powered: the dedicated CPUs that a power manager takes offline and brings online.
-    :ivar wakes: whether the agent is that power manager.
+    :ivar wakes: whether the agent is this power manager.
     :ivar set_apart: CPUs of the boot options ``isolcpus`` and ``nohz_full``.
-    :ivar alone_classes: the classes of guests with the level of isolation ``alone``.
+    :ivar alone_classes: the names of classes of guests with the isolation level ``alone``.
     """
 
     topology: HostTopology
@@ -61,7 +64,7 @@ class HostState:
 
     @property
     def reachable_cpus(self) -> CpuSet:
-        """The CPUs on which guests can run: online ones, and those that the agent brings online."""
+        """The CPUs on which guests can run: online CPUs, and parked CPUs that the agent brings online."""
         return self.topology.online | self.woken_cpus
 
     @property
@@ -71,48 +74,49 @@ class HostState:
 
     @property
     def stopped_cpus(self) -> CpuSet:
-        """The dedicated CPUs of the agent's own inventory that are offline for another reason than power."""
-        if self.tree.beside:  # nova-compute reports them, and keeps those offline that no guest holds
+        """The dedicated CPUs in the agent's inventories that are offline, but not by a power manager."""
+        # With a tree beside nova-compute, nova-compute reports the CPUs and takes unused ones offline.
+        if self.tree.beside:
             return frozenset()
         return (self.topology.parked & self.cpu_sets.dedicated | self.cpu_sets.offline) - self.powered
 
     def with_online(self, online: CpuSet) -> HostState:
-        """The same host with these CPUs online. Only CPUs of the power manager change."""
+        """The host state in which, of the power manager's CPUs, exactly those in ``online`` are online."""
         topology = self.topology.with_online(online, self.powered)
-        # The same object where nothing changed, so that comparisons of host states end at identity.
+        # The same object if nothing has changed, which makes comparisons of host states fast.
         return self if topology is self.topology else replace(self, topology=topology)
 
     @property
     def all_zones(self) -> tuple[ProviderNode, ...]:
-        """All zones of the host that have or had a provider; those of the present tree come first."""
+        """The zones of the present tree, and then the zones of former shapes of the tree."""
         return (*self.tree.nodes, *self.former)
 
     @property
     def zone_cpus(self) -> dict[str, frozenset[int]]:
-        """The own CPUs of each of these zones, by the uuid of its provider."""
+        """The own CPUs (see own_cpus()) of each zone in ``all_zones``, by uuid of its provider."""
         return {zone.uuid: self.own_cpus(zone) for zone in self.all_zones}
 
     def own_cpus(self, zone: ProviderNode) -> frozenset[int]:
-        """The CPUs of a zone without those of the pools in it; all CPUs of a pool."""
+        """The CPUs of a zone without CPUs of the pools in it; if the zone is a pool, all of its CPUs."""
         return zone.cpus if zone.pool else zone.cpus - self.cpu_sets.pooled
 
     @property
     def places_guests(self) -> bool:
-        """Whether the policy decides where guests run."""
+        """Whether the policy assigns CPUs to guests."""
         return self.policy not in (place_nowhere, leave_in_place)
 
     @property
     def follows_kernel(self) -> bool:
-        """Whether another program decides where guests run, and the agent reads that from the kernel."""
+        """Whether another program pins guests, and the agent reads their CPUs from the kernel."""
         return self.policy is leave_in_place
 
     @property
     def has_pools(self) -> bool:
-        """Whether there are pools of CPUs, or guests may still hold CPUs of one that is gone."""
+        """Whether the tree has pools of CPUs, or had some of which guests may still hold CPUs."""
         return any(zone.pool for zone in self.all_zones)
 
     def surrounding_cpus(self, zone: ProviderNode) -> frozenset[int]:
-        """The CPUs of a zone; for a pool those of the zone around it."""
+        """The CPUs of a zone or, for a pool, the CPUs of the zone that contains the pool."""
         if not zone.pool:
             return zone.cpus
         return next((outer.cpus for outer in self.all_zones if outer.uuid == zone.parent), zone.cpus)
@@ -126,7 +130,7 @@ class HostState:
         :param use: the CPU use of guests in cores; None: the choice does not depend on the use.
         """
         lent = self._lent_cpus(holdings) if self.lends_cpus else {}
-        # The use of a guest is spread evenly over its CPUs: it is not known of single CPUs.
+        # The use of single CPUs is not known: the use of a guest is spread evenly over its CPUs.
         busy = {
             cpu: min(1.0, cores / len(held))
             for guest, cores in (use or {}).items()
@@ -159,12 +163,12 @@ class HostState:
         return lend_cpus(self.topology, self.cpu_sets, held, borrowers, self.policy is STATIC_PLUS)
 
     def own_part(self, allocation: Allocation) -> dict[str, dict[str, int]]:
-        """The part of an allocation that is of this host's providers."""
+        """The part of an allocation that is on providers of this host."""
         ours = {zone.uuid for zone in self.all_zones}
         return {uuid: dict(amounts) for uuid, amounts in allocation.items() if uuid in ours}
 
     def in_words(self, allocation: Allocation) -> str:
-        """An allocation of this host in words: ``2 PCPU, 1024 MEMORY_MB of host_NUMA_0 (uuid)``."""
+        """An allocation on this host as text: ``2 PCPU, 1024 MEMORY_MB of host_NUMA_0 (uuid)``."""
         names = {zone.uuid: zone.name for zone in self.all_zones}
         parts = (
             ", ".join(f"{amount} {name}" for name, amount in sorted(amounts.items()))
@@ -175,11 +179,11 @@ class HostState:
 
 
 def request_for(host_state: HostState, guest: Guest, allocation: Allocation) -> GuestRequest:
-    """The request of a guest, from its settings and its allocation of this host's providers.
+    """Build the placement request of a guest from its settings and its allocation on this host.
 
-    Before PCPU existed, guests with dedicated CPUs were allocated VCPU; the fall-back query of nova-scheduler
-    still does that. So with the legacy ``vcpu_pin_set``, which backs both classes, such guests get dedicated
-    CPUs for their VCPU.
+    With the legacy ``vcpu_pin_set``, the same CPUs back PCPU and VCPU. A guest with dedicated CPUs in its
+    flavor may hold VCPU there: from before PCPU existed, or by the fall-back query of nova-scheduler. It gets
+    dedicated CPUs for its VCPU.
     """
     settings = guest.settings
     asked = cpu_demands(host_state, allocation)
@@ -203,20 +207,20 @@ def request_for(host_state: HostState, guest: Guest, allocation: Allocation) -> 
 
 
 def is_alone(host_state: HostState, settings: GuestSettings) -> bool:
-    """Whether the level of a guest, its own or that of its class, is ``alone``."""
+    """Whether the isolation level of a guest, its own or that of its class, is ``alone``."""
     if settings.isolation:
         return settings.isolation is IsolationLevel.ALONE
     return settings.qos_class in host_state.alone_classes
 
 
 PCI_AFFINITY: Final = "hw:pci_numa_affinity_policy"
-"""The extra spec of Nova's flavors for the distance of a guest from its PCI devices."""
+"""The extra spec of Nova's flavors for the NUMA affinity of a guest to its PCI devices."""
 
 
 def device_nodes(host_state: HostState, guest: Guest, allocation: Allocation) -> frozenset[int]:
     """The NUMA nodes with CPUs that are nearest to the PCI devices of a guest.
 
-    These are devices in its allocation of this host, and devices of nova-compute in its definition.
+    The devices are those in the guest's allocation, and those of nova-compute in its definition.
     """
     tree = host_state.tree
     told = [node.attributes for node in tree.nodes if node.device and node.uuid in allocation]
@@ -226,10 +230,11 @@ def device_nodes(host_state: HostState, guest: Guest, allocation: Allocation) ->
 
 
 def memory_nodes(host_state: HostState, guest: Guest, allocation: Allocation) -> frozenset[int]:
-    """The NUMA nodes for the memory of a guest; empty: the allocation names no node.
+    """The NUMA nodes for the memory of a guest; empty: any node.
 
-    The result has the nodes of its allocation that have the type of memory in its settings. An allocation
-    that names no node leaves all nodes of that type. If no node is left, the nodes of the allocation count.
+    They are the nodes of the guest's allocation that have the memory type in its settings. If the allocation
+    names no node, they are all nodes of that type. If no node has the type, they are the nodes of the
+    allocation.
     """
     held, wanted = held_nodes(host_state, allocation), guest.settings.memory_type
     if wanted is MemoryType.ANY:
@@ -240,7 +245,7 @@ def memory_nodes(host_state: HostState, guest: Guest, allocation: Allocation) ->
 
 
 def held_nodes(host_state: HostState, allocation: Allocation) -> frozenset[int]:
-    """The NUMA nodes that a guest's allocation of memory names; empty if it names none.
+    """The NUMA nodes on which an allocation has memory; empty if it has memory of the root provider.
 
     Memory of the root provider may come from any node. Nodes without memory are left out.
     """
@@ -252,13 +257,16 @@ def held_nodes(host_state: HostState, allocation: Allocation) -> frozenset[int]:
     ]
     if any(zone.parent is None for zone in held):
         return frozenset()
-    # No memory can be bound to a node that has CPUs alone.
+    # A node with CPUs only is left out, because memory cannot be bound to it.
     present = {node.id for node in host_state.topology.numa_nodes if node.memory_kib}
     return frozenset[int]().union(*(zone.numa_nodes for zone in held)) & present
 
 
 def cpu_demands(host_state: HostState, allocation: Allocation) -> tuple[ProviderDemand, ...]:
-    """The CPUs that an allocation has of each zone, in the order of the zones."""
+    """The demands for CPUs in an allocation, one for each zone with PCPU or VCPU, in the order of zones.
+
+    Reclaimed CPUs count as VCPU.
+    """
     found, pools = [], host_state.has_pools
     for node in host_state.all_zones:
         amounts = allocation.get(node.uuid, {})

@@ -1,7 +1,7 @@
-"""The set of guests in the cache: takes over running guests, adds new ones, and removes ended ones.
+"""The lifecycle of guests: takes over running guests at the start, adds new guests, and removes ended ones.
 
-This module is the part of the worker that compares the cache with the driver. The module is separate from
-:mod:`compute_agent.pipeline.worker`, so that all steps of an event are on one page there.
+This module is the part of the worker that compares the cache with the guests of the driver. The steps of an
+event are in :mod:`compute_agent.pipeline.worker`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from compute_agent.report.history import ConsumerOwner
 
 
 def observe_guest(driver: GuestDriver, guest: Guest) -> KernelPlacement:
-    """The CPUs and NUMA nodes that the kernel lets a guest use at the moment.
+    """Read the CPUs and NUMA nodes that the kernel lets a guest use now.
 
-    :raises GuestGoneError:
+    :raises GuestGoneError: the guest has ended.
     """
     return KernelPlacement(
         driver.observed_cpus(guest),
@@ -41,11 +41,11 @@ def observe_guest(driver: GuestDriver, guest: Guest) -> KernelPlacement:
 LOG = logging.getLogger(__name__)
 
 Limits = Mapping[str, Mapping[ThrottleControl, float]]
-"""The limits of throttling, by uuid of the guest."""
+"""The limits of throttling by uuid of the guest and by control, in the unit of the lever."""
 
 
 class GuestLifecycle:
-    """Keeps the cache equal to the guests that the driver reports. For the worker."""
+    """Keeps the guests of the cache equal to the guests of the driver. Only the worker uses it."""
 
     def __init__(
         self,
@@ -75,13 +75,13 @@ class GuestLifecycle:
         migrations: Mapping[str, str],
         owners: Mapping[str, ConsumerOwner],
     ) -> None:
-        """Keep the state of the former agent until the guests are taken over.
+        """Remember the state that a former agent has saved, until take_over() uses it.
 
-        :param saved: the guests, by uuid.
-        :param limits: the limits of throttling, by guest.
-        :param unclaimed: the allocations of consumers without a guest.
-        :param migrations: by consumer that is a migration, its guest.
-        :param owners: the owners of consumers.
+        :param saved: the guests by uuid.
+        :param limits: the limits of throttling by uuid of the guest.
+        :param unclaimed: the allocations of consumers without a guest, by consumer.
+        :param migrations: uuids of migrating guests, by the consumer of the migration.
+        :param owners: the owners of consumers, by uuid.
         """
         self._cache.migrations = dict(migrations)
         self._cache.hold_for(unclaimed, time.monotonic())
@@ -89,7 +89,7 @@ class GuestLifecycle:
 
     @property
     def is_known(self) -> bool:
-        """Whether the running guests were taken over, after an answer of the driver."""
+        """Whether take_over() has filled the cache with the running guests."""
         return self._saved is None
 
     def enter_guest(
@@ -100,14 +100,16 @@ class GuestLifecycle:
         started: bool = False,
         owner: ConsumerOwner | None = None,
     ) -> None:
-        """Add a guest, or note its changes, and place it.
+        """Add a guest that runs, or update its entry, and place it.
 
-        :param allocation: the guest's allocation; None: not known.
-        :param started: whether the driver reports a start. The cache cannot tell: a guest may go on with
-            another pid, and one that has started may have been found before its start was reported.
+        :param allocation: the guest's allocation; None: Placement was not asked, or did not answer.
+        :param as_of: the monotonic second of the request to Placement.
+        :param started: whether the driver reports a start. The cache cannot determine this: a guest may
+            continue with another pid, and may be found before its start is reported.
+        :param owner: project, user and type of the guest's consumer; None: unchanged.
         """
-        # A migration counts only where nothing better is known: Placement's answer is empty, or a new guest
-        # has no answer.
+        # The allocation of a migration counts only if Placement's answer is empty, or if a new guest has no
+        # answer.
         entry = self._cache.get(guest.uuid)
         through = (
             None if allocation or (allocation is None and entry) else self._through_migration(guest.uuid)
@@ -115,7 +117,7 @@ class GuestLifecycle:
         if through is not None:
             allocation = through.allocation
         if entry is None:
-            # A guest that was lost until now still runs on its former CPUs.
+            # A guest that was lost before is still on its former CPUs.
             lost = self._cache.lost.get(guest.uuid)
             place = lost.assignment if lost and self._placer.host_state.places_guests else None
             held = self._held_before(guest, allocation)
@@ -127,7 +129,7 @@ class GuestLifecycle:
             held = entry.allocation if allocation is None else allocation
             entry.owner = owner or entry.owner
             guest = self._classify_guest(guest, held, entry.owner)
-            # A start makes new cgroups without limits; throttling decides about the new run by itself.
+            # A start creates new cgroups, which have no limits. Throttling will decide about the new run.
             if started and guest != entry.guest:
                 entry.limits.clear()
             self.use_settings(entry, guest)
@@ -137,7 +139,7 @@ class GuestLifecycle:
             entry.allocation, entry.as_of = allocation, as_of
             entry.migration = None if through is None else through.migration
         self._placer.place_guest(entry)
-        # Only a guest that has just started is stopped: one that runs already has work to lose.
+        # Only a guest that has just started is stopped, because others would lose work.
         if started and entry.refusal and self._placer.host_state.refuse_unplaced:
             self._stop_unplaced(entry)
 
@@ -151,19 +153,19 @@ class GuestLifecycle:
     def classify_again(self, entry: CachedGuest) -> bool:
         """Resolve the settings of a guest again; return whether they have changed.
 
-        The worker calls it when the rules, the allocation or the settings by hand may have changed.
+        This is necessary when rules, the allocation, the owner or settings by hand have changed.
         """
         return self.use_settings(entry, self._classify_guest(entry.guest, entry.allocation, entry.owner))
 
     def use_settings(self, entry: CachedGuest, guest: Guest) -> bool:
-        """Replace the guest of an entry; return whether it differs from the former one."""
+        """Replace the guest of an entry, with its settings; return whether anything has changed."""
         before = entry.guest
         if guest == before:
             return False
-        # Settings of a new run are not a change of a running guest.
+        # With another pid, this is a new run of the guest, and no change of a running one.
         if guest.pid == before.pid:
             self._classifier.report_change(before, guest)
-        # Throttling passes over preserved guests, so their limits would never be lifted.
+        # Limits are removed now, because throttling ignores preserved guests from now on.
         if guest.settings.preserve and not before.settings.preserve and entry.limits:
             self._enforcer.lift_limits(entry, self._placer.host_state)
         entry.guest = guest
@@ -171,7 +173,7 @@ class GuestLifecycle:
         return True
 
     def forget_absent(self) -> None:
-        """Remove settings by hand of guests that left this host some time ago."""
+        """Remove the settings by hand of guests that left this host ten minutes ago or earlier."""
         present = {entry.guest.uuid for entry in self._cache}
         present |= self._cache.lost.keys() | self._cache.unclaimed.keys()
         gone = self._classifier.manual.absent_guests(present)
@@ -179,10 +181,10 @@ class GuestLifecycle:
             return
         flavors = self._driver.flavor_source
         try:
-            # A domain that is shut off keeps its settings, with or without an allocation of Nova.
+            # A domain that is defined but shut off keeps its settings, even without an allocation.
             defined = frozenset[str]() if flavors is None else flavors.inactive_guests()
         except DriverError:
-            # Their settings stay until libvirt can say which domains are defined.
+            # libvirt cannot list the domains now. The settings stay until it can.
             return
         for uuid in gone:
             if uuid not in defined:
@@ -190,43 +192,43 @@ class GuestLifecycle:
                 self._classifier.forget_guest(uuid)
 
     def forget_ended(self, guest: Guest, ending: str = "") -> None:
-        """Remove a guest that ended from the cache. The guest's consumer keeps the allocation.
+        """Remove an ended guest from the cache, and note its allocation as one without a guest.
 
-        :param ending: exit status or signal, for the event.
+        :param ending: the exit status or signal as text; empty if unknown.
         """
         entry = self._cache.get(guest.uuid)
         if entry is None or entry.guest.pid != guest.pid:
-            return  # This end was handled before, and the consumer may have another guest by now.
+            return  # the end was handled before, or the entry is a later run of the guest with another pid
         self._cache.remove(guest.uuid)
         if (starting := self._driver.starting_driver) is not None:
-            # A process guest that ended does not start again, unlike a domain.
+            # Unlike a domain, a guest that the agent has started does not start again under the same uuid.
             self._classifier.forget_guest(guest.uuid)
-            # A pass over all guests may see the end before the driver reports it.
+            # reconcile_guests() may find the end before the driver reports it with a status.
             ending = ending or starting.recent_ending(guest, 0.0)
-        # It has started again already, and the driver cannot manage it: the new run may use these CPUs.
+        # The guest has started again, but the driver cannot manage the new run, which may use these CPUs.
         if guest.uuid in self._driver.lost_guests():
             self._cache.lose_guest(guest.uuid, SavedGuest(entry.allocation, entry.assignment))
-        # The allocation of a migration is among the unclaimed ones already, by the migration's own consumer.
+        # An allocation held by a migration is in ``unclaimed`` already, under the migration's consumer.
         if entry.allocation and entry.migration is None:
             self._cache.unclaimed[guest.uuid] = UnclaimedHolding(entry.allocation, time.monotonic())
         self._recorder.record_done(LOG.info, EventKind.LEAVE, guest, "Guest %s left", reason=ending)
 
     def take_over(self) -> bool:
-        """Fill the cache, once, with the guests that run.
+        """Fill the cache with the running guests, unless an earlier call has done so.
 
         Assignments come from the state file, or else from the kernel.
 
-        :return: whether this call made the change.
-        :raises DriverError: the driver cannot list the guests. Nothing is forgotten then.
+        :return: whether this call has filled the cache.
+        :raises DriverError: the driver cannot list the guests; the saved state stays for the next call.
         """
         if (saved := self._saved) is None:
             return False
         running = {guest.uuid: guest for guest in self._driver.guests()}
-        # From here on the driver has answered, and nothing below may make the agent take over twice.
+        # Set before the changes below, so that an error in them does not lead to a second takeover.
         self._saved = None
         for uuid, guest in running.items():
             if (old := saved.get(uuid)) is not None:
-                # Without pinning the saved CPUs say nothing about where the guest runs.
+                # If the policy does not pin guests, the saved CPUs say nothing about the guest.
                 assignment = old.assignment if self._placer.host_state.places_guests else None
                 limits = dict(self._limits.get(uuid, {}))
                 owner = self._owners.get(uuid)
@@ -235,8 +237,8 @@ class GuestLifecycle:
                 if limits and found.settings.preserve:
                     self._enforcer.lift_limits(entry, self._placer.host_state)
                 self._cache.add(entry)
-                # The state file does not say which guest follows its migration, but an equal allocation shows
-                # it.
+                # The state file does not have the migration of a guest. If the consumer of a migration holds
+                # the saved allocation, the guest is migrating.
                 through = self._through_migration(uuid)
                 if through is not None and through.allocation == old.allocation:
                     entry.migration = through.migration
@@ -252,12 +254,12 @@ class GuestLifecycle:
             if allocation := saved[uuid].allocation:
                 self._cache.unclaimed[uuid] = UnclaimedHolding(allocation, time.monotonic())
         self.reconcile_guests()
-        self._placer.place_all()  # Configuration and hardware may have changed while the agent was away.
-        self._limits = {}  # A guest that is found later is another run than the one with limits.
+        self._placer.place_all()  # configuration and hardware may have changed while no agent ran
+        self._limits = {}  # a guest that is found later is a new run, without these limits
         return True
 
     def reconcile_guests(self) -> None:
-        """Make the cache equal to the guests that run, and mark drift of the kernel.
+        """Update the cache from the driver's list of guests, and mark guests on which the kernel has drifted.
 
         :raises DriverError: the driver cannot list the guests.
         """
@@ -267,14 +269,14 @@ class GuestLifecycle:
                 self.forget_ended(entry.guest)
         for uuid, guest in running.items():
             if (known := self._cache.get(uuid)) is None:
-                # A lost guest that can be managed again keeps its place; the CPUs of one never seen are read
-                # from the kernel.
+                # A lost guest that the driver can manage again keeps its CPUs. The CPUs of an unknown guest
+                # are read from the kernel.
                 if uuid in self._cache.lost:
                     self.enter_guest(guest, None)
                 else:
                     self._find_guest(guest)
             elif known.guest.pid != guest.pid:
-                self.enter_guest(guest, None)  # The driver missed an end and a start.
+                self.enter_guest(guest, None)  # the driver has missed an end and a start
         if self._cache.lost:
             for uuid in self._cache.lost.keys() - self._driver.lost_guests().keys():
                 LOG.info("Guest %s, which the driver could not manage, has ended: its CPUs are free", uuid)
@@ -283,13 +285,13 @@ class GuestLifecycle:
         self._enforcer.compare_all(self._placer.host_state)
 
     def _find_guest(self, guest: Guest) -> None:
-        """Add a guest that is neither in the cache nor in the saved state."""
+        """Add a guest that is neither in the cache nor in the saved state, with its CPUs from the kernel."""
         held, owner = self._held_before(guest), self._owners.get(guest.uuid)
         guest = self._classify_guest(guest, held, owner)
         try:
             assignment = self._placer.read_back(guest, observe_guest(self._driver, guest))
         except GuestGoneError:
-            # It ended before it was taken over.
+            # The guest has ended since it was listed.
             return
         limits = dict(self._limits.get(guest.uuid, {}))
         entry = CachedGuest(guest, held, assignment, limits=limits, owner=owner)
@@ -299,10 +301,10 @@ class GuestLifecycle:
         self._placer.take_up(entry)
 
     def _held_before(self, guest: Guest, reported: Allocation | None = None) -> Allocation | None:
-        """The allocation of a new guest: the reported one, or else the last known one of its consumer.
+        """The allocation of a new guest: ``reported``, or else the last known one of its consumer.
 
-        :param reported: the answer of Placement; None: there was none.
-        :return: None: the consumer is not known.
+        :param reported: the answer of Placement; None: there was no answer.
+        :return: the allocation on this host; None if the consumer is not known.
         """
         known = self._cache.unclaimed.get(guest.uuid) or self._cache.lost.get(guest.uuid)
         if reported is not None or known is None or known.allocation is None:
@@ -316,19 +318,22 @@ class GuestLifecycle:
         return allocation
 
     def _through_migration(self, uuid: str) -> GuestHolding | None:
-        """The holding of a guest's migration here; None without one, or if it holds something itself."""
+        """The allocation that a migration holds for a guest on this host.
+
+        None without a migration, or if the guest's own consumer holds an allocation.
+        """
         consumer = self._cache.migration_of(uuid)
         if not consumer or uuid in self._cache.unclaimed:
             return None
         return GuestHolding(self._cache.unclaimed[consumer].allocation, GuestMigration(consumer))
 
     def _stop_unplaced(self, entry: CachedGuest) -> None:
-        """Stop a guest that has no CPUs, as early as possible; if that fails, the guest stays confined."""
+        """Stop a guest that was refused at its start; if this fails, the guest stays confined."""
         guest, reason = entry.guest, entry.refusal
         try:
             self._driver.stop(guest, 0.0)
         except GuestGoneError:
-            # It ended by itself meanwhile, which is as good.
+            # The guest has ended by itself, with the same result.
             pass
         except DriverError as error:
             LOG.error("Guest %s has no CPUs and cannot be stopped: %s", guest, error)

@@ -55,7 +55,7 @@ class AgentMetrics:
         )
         self.remote_memory_guests = Gauge(
             "compute_agent_remote_memory_guests",
-            "Guests with an allocation of memory of NUMA nodes that have none of their CPUs.",
+            "Guests whose allocated memory is on NUMA nodes without any of their CPUs.",
             registry=self.registry,
         )
         self.guests_stopped = Counter(

@@ -1,4 +1,4 @@
-"""Placement of guests on CPUs: the policy, called for one guest at a time."""
+"""The placer: assigns CPUs to the guests of the cache, by calls of the policy for one guest at a time."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ LOG = logging.getLogger(__name__)
 
 
 class GuestPlacer:
-    """Gives the guests of the cache their assignments on a host. Used by the worker only.
+    """Assigns CPUs to the guests of the cache. Only the worker uses it.
 
-    :ivar host_state: the host state; the worker replaces it.
+    :ivar host_state: the present state of the host, which the worker replaces.
     """
 
     def __init__(
@@ -37,9 +37,10 @@ class GuestPlacer:
         observe: Callable[[Guest], KernelPlacement],
         recorder: EventRecorder,
     ) -> None:
-        """Place the guests of a cache.
+        """Place the guests of ``cache``.
 
-        :param observe: reads where the kernel lets a guest run; may raise GuestGoneError.
+        :param observe: reads the CPUs and memory nodes that the kernel lets a guest use; may raise
+            GuestGoneError.
         """
         self.host_state = host_state
         self._recorder = recorder
@@ -48,16 +49,16 @@ class GuestPlacer:
         self.use: Mapping[str, float] = {}
         """The measured CPU use of guests, in cores by uuid."""
         self._balanced: object = None
-        """The inputs of the last search for a move that found none; the same inputs need no new search."""
+        """The inputs of the last search for a move that found none. Equal inputs need no new search."""
         self._synced: tuple[HostState, Mapping[str, CpuSet]] | None = None
-        """The host and the held CPUs at the end of the last sync()."""
+        """The host state and held CPUs before the last pass of sync(). Equal ones need no further pass."""
         self._contested: tuple[HostState, CpuSet] | None = None
-        """The host and the held CPUs among those that guests float on, at the last _keep_apart()."""
+        """The host state, and the held CPUs on which guests may also float, at the last _keep_apart()."""
 
     def decide_place(
         self, guest: Guest, allocation: Allocation, current: CpuAssignment | None = None
     ) -> CpuAssignment | PlacementRefusal | None:
-        """The place of a guest; its ``current`` one if that still meets the request.
+        """The assignment of a guest, or its refusal. ``current`` is kept if it still meets the request.
 
         :return: None: the agent does not place this guest.
         """
@@ -89,13 +90,13 @@ class GuestPlacer:
     def _admit_to_pools(
         self, guest: Guest, request: GuestRequest, current: CpuAssignment | None
     ) -> PlacementRefusal | None:
-        """The reason why a guest is not admitted to the pools of its allocation; None if it is."""
+        """The refusal of a guest that a pool of its allocation does not admit; None if all pools admit it."""
         if self.host_state.pools_only and (outside := refuse_outside(request.demands)) is not None:
             return outside
         wanted = {demand.pool: demand.cpus for demand in request.demands if demand.pool}
         if not wanted:
             return None
-        # A guest that is in the pool already counts as admitted, so members are counted for others only.
+        # A guest with CPUs of the pool is a member already. Other members are counted only for a new guest.
         members = 0
         if current is None or current.cpus.isdisjoint(frozenset().union(*wanted.values())):
             others = [
@@ -107,7 +108,10 @@ class GuestPlacer:
         return admit_guest(self.host_state.pools, wanted, guest.settings.qos_class, members)
 
     def place_guest(self, entry: CachedGuest) -> None:
-        """Place a guest again. A guest without a place is kept off the CPUs of others."""
+        """Place a guest again, by its present allocation and settings.
+
+        A refused guest is confined to CPUs that no guest holds.
+        """
         if self._is_followed(entry):
             self._follow_guest(entry)
             return
@@ -132,28 +136,28 @@ class GuestPlacer:
         self._cache.assign_cpus(entry, decision)
 
     def place_all(self) -> None:
-        """Place all guests on a host that has changed; all controllers look at each guest."""
+        """Place all guests after a change of the host, and mark all controllers as pending for each guest."""
         for entry in self._cache:
             self._cache.mark_pending(entry)
             self.take_up(entry)
 
     def take_up(self, entry: CachedGuest) -> None:
-        """Place a guest that runs already.
+        """Place a guest that is already running.
 
-        An unknown guest stays where it is as long as no guest holds any CPU.
+        A guest without a known allocation and assignment stays where it is as long as no guest holds a CPU.
         """
         is_known = entry.allocation is not None or entry.assignment is not None
         if self._is_followed(entry) or is_known or self._cache.held_cpus():
             self.place_guest(entry)
 
     def follow_guests(self) -> None:
-        """Read the CPUs of guests that the agent does not place from the kernel."""
+        """Read the CPUs of the guests that another program places from the kernel."""
         for entry in self._cache:
             if self._is_followed(entry):
                 self._follow_guest(entry)
 
     def _is_followed(self, entry: CachedGuest) -> bool:
-        """Whether the agent accepts the CPUs of a guest, by policy ``follow`` or setting ``preserve``."""
+        """Whether the agent leaves a guest on its CPUs, because of policy follow or setting preserve."""
         return self.host_state.follows_kernel or entry.guest.settings.preserve
 
     def _follow_guest(self, entry: CachedGuest) -> None:
@@ -162,7 +166,7 @@ class GuestPlacer:
         except GuestGoneError:
             return  # Its stop event is in the queue.
         before, entry.refusal = entry.assignment, ""
-        # The memory of a preserved guest stays where it is, too.
+        # The agent moves the memory of a followed guest to the wanted type, but not that of a preserved one.
         if self.host_state.follows_kernel and not entry.guest.settings.preserve:
             found = replace(found, mems=self._memory_of_kind(entry, found.mems))
         self._cache.assign_cpus(
@@ -172,11 +176,12 @@ class GuestPlacer:
             self._tell_place(entry, "Guest %s is found%s")
 
     def _memory_of_kind(self, entry: CachedGuest, bound: frozenset[int]) -> frozenset[int]:
-        """The NUMA nodes with the memory type of a guest that another program has placed.
+        """The NUMA nodes for the memory of a guest that another program has placed.
 
-        ``bound`` are the nodes that its memory is bound to now, empty if it is not bound. The nodes in
-        ``bound`` are the result for a guest without a memory type, on a host without that type, and where
-        another program bound the memory to other nodes.
+        They are the nodes with the memory type in the guest's settings. The result is ``bound`` if the guest
+        has no memory type, if the host has no node of that type, or if ``bound`` has other nodes.
+
+        :param bound: the nodes to which the memory is bound now; empty: not bound.
         """
         wanted = entry.guest.settings.memory_type
         if wanted is MemoryType.ANY:
@@ -187,21 +192,21 @@ class GuestPlacer:
         return of_kind if of_kind and bound <= of_kind else bound
 
     def sync(self) -> None:
-        """Adapt all guests to the presently held CPUs; called at the end of every event.
+        """Adapt the assignments of all guests to the CPUs that guests hold now, at the end of each event.
 
-        Refused guests may find a place where CPUs were given back. Floating guests leave CPUs that are held
-        now, and come back to free ones. A guest with dedicated CPUs keeps them.
+        Refused guests may get CPUs that have become free. Floating guests leave CPUs that a guest holds now,
+        and return to CPUs that are free again. A guest keeps its dedicated CPUs.
         """
         if not self.host_state.places_guests:
-            # If the policy places guests again, the next pass must look at all of them.
+            # If a later policy places guests, its first pass has to look at all guests.
             self._synced = None
             for entry in self._cache:
                 if self._is_followed(entry) and entry.assignment is None:
                     self._follow_guest(entry)
             self._log_strays()
             return
-        # A guest that finds a place may give up CPUs that serve another refused guest. Each pass places at
-        # least one guest, so there are at most as many passes as guests.
+        # A guest that gets CPUs may leave others that a refused guest can use, so passes are repeated. Each
+        # one places at least one refused guest, so there are at most as many passes as guests.
         for _ in range(len(self._cache) + 1):
             present = self.host_state, self._cache.held_cpus()
             if present == self._synced:
@@ -211,18 +216,21 @@ class GuestPlacer:
                     self.place_guest(entry)
             self._keep_apart()
             self._log_strays()
-            # The values from before this pass: if it has changed them, another pass follows.
+            # The values from before this pass: if the pass has changed them, another one follows.
             self._synced = present
 
     def plan_move(self, entry: CachedGuest) -> CpuAssignment | PlacementRefusal | None:
-        """The place of a guest within the current CPU sets; None if it has no CPUs outside them."""
+        """The new assignment or the refusal of a guest that is to move into the current CPU sets.
+
+        None if the guest holds no CPUs outside of them.
+        """
         if not entry.stray:
             return None
         supply, request = self._supply_and_request(entry)
         return self.host_state.policy(supply, request)
 
     def _log_strays(self) -> None:
-        """Warn, once each, of guests that hold CPUs outside the current CPU sets."""
+        """Log a warning for each guest that has begun to hold CPUs outside of the current CPU sets."""
         sets, reachable = self.host_state.cpu_sets, self.host_state.reachable_cpus
         # With policy none the agent does not know the CPUs of guests.
         is_known = self.host_state.places_guests or self.host_state.follows_kernel
@@ -240,29 +248,31 @@ class GuestPlacer:
             entry.stray = stray
 
     def _cpus_in_reach(self, entry: CachedGuest) -> CpuSet | None:
-        """The CPUs that a guest's allocation reaches; None without pools or without an allocation."""
+        """The CPUs of the zones and pools of a guest's allocation; None without pools or an allocation."""
         if not entry.allocation or not self.host_state.has_pools:
             return None
         demands = request_for(self.host_state, entry.guest, entry.allocation).demands
         return frozenset().union(*(demand.cpus for demand in demands))
 
     def _keep_apart(self) -> None:
-        """Make all floating guests run on CPUs that no guest holds."""
+        """Move floating guest CPUs of all guests off the CPUs that guests hold now."""
         sets, reachable = self.host_state.cpu_sets, self.host_state.reachable_cpus
         held = frozenset[int]().union(*self._cache.held_cpus().values())
         floated_on = (
             sets.shared | sets.emulator | (sets.dedicated if self.host_state.lends_cpus else frozenset())
         )
         before, self._contested = self._contested, (self.host_state, held & floated_on)
-        # Usually no guest holds a CPU that others float on, before or after: then all keep their places, and
-        # an event costs no search for each guest.
+        # Usually no guest holds a CPU on which others float, neither before nor after the event. Then all
+        # guests keep their CPUs, and need not be placed again.
         idle = self._contested == before and not self._contested[1]
         for entry in self._cache:
             assignment = entry.assignment
             if entry.guest.settings.preserve:
-                continue  # It keeps its CPUs, even those that another guest holds.
+                continue  # A preserved guest keeps its CPUs, even those that another guest holds.
             if assignment is not None and reachable.isdisjoint(assignment.cpus):
-                self._cache.mark_pending(entry)  # It runs on spare CPUs, and these may be held by now.
+                # All CPUs of the guest are offline. It runs on spare CPUs, which another guest may hold by
+                # now.
+                self._cache.mark_pending(entry)
             if entry.allocation is None:
                 self.take_up(entry)
             elif assignment is None or entry.refusal or idle:
@@ -277,34 +287,35 @@ class GuestPlacer:
                 self._place_as(entry, self.decide_place(entry.guest, entry.allocation, assignment))
 
     def _place_unknown(self, entry: CachedGuest) -> None:
-        """Keep a guest off the CPUs of others until its allocation is known."""
+        """Keep a guest without a known allocation off the CPUs that other guests hold."""
         supply, request = self._supply_and_request(entry)
         current = entry.assignment
         if request.constraints != UNCONSTRAINED:
-            return  # Its definition names CPUs, and confining it could break that.
+            return  # The definition of the guest names CPUs or nodes, which a confinement could contradict.
         if current is not None and may_stay(
             current, supply.taken_cpus(request), self.host_state.reachable_cpus
         ):
             return
         place = keep_dedicated(supply, request, current) if current is not None else None
         decision = place or self.decide_place(entry.guest, {})
-        # With [guests] unallocated = ignore a guest without an allocation is left alone, but only once the
-        # allocation is known to be empty.
+        # With [guests] unallocated = ignore, guests with an empty allocation are left alone. This guest's
+        # allocation is not known to be empty, so it is confined if others hold CPUs.
         unsure = decision is None and self.host_state.places_guests and bool(supply.taken_cpus(request))
         if unsure or isinstance(decision, PlacementRefusal):
             decision = confine_guest(supply, request)
         if decision is not None and current is not None:
-            decision = replace(decision, mems=current.mems)  # Its NUMA nodes are not known yet either.
+            # The NUMA nodes of the allocation are unknown, too: the memory stays on its nodes.
+            decision = replace(decision, mems=current.mems)
         self._cache.assign_cpus(entry, decision)
 
     def _confine_guest(self, entry: CachedGuest, reason: str) -> None:
-        """Confine a guest without a place to CPUs that no guest holds."""
+        """Confine a refused guest to CPUs that no guest holds, and record the reason of the refusal."""
         supply, request = self._supply_and_request(entry)
-        # A guest with an allocation of dedicated CPUs keeps those that it has.
+        # A guest with PCPU in its allocation keeps the dedicated CPUs that it has.
         current = entry.assignment if request.pcpu else None
         place = keep_dedicated(supply, request, current) if current is not None else None
-        # A guest that was never placed may be pinned by another program, and a reshape at the start of the
-        # agent reads the zones of guests from these pins.
+        # On a host without shared CPUs and holders, a guest that was never placed keeps the pins of another
+        # program: a reshape at the start of the agent reads the zones of guests from these pins.
         undisturbed = entry.assignment is None and not supply.cpu_sets.shared and not self._cache.held_cpus()
         place = place or (None if undisturbed else confine_guest(supply, request))
         self._cache.assign_cpus(entry, place)
@@ -313,7 +324,7 @@ class GuestPlacer:
         elif place is None:
             reason += "; it is left where it is, as other guests hold all CPUs"
         before, entry.refusal = entry.refusal, reason
-        # A refused guest is placed again at many events, and only a new reason is news.
+        # A refused guest is placed again at many events. Only a new reason is recorded.
         if before != reason:
             self._recorder.record_done(
                 LOG.warning,
@@ -325,7 +336,10 @@ class GuestPlacer:
             )
 
     def _leave_in_place(self, entry: CachedGuest, reason: str) -> None:
-        """Leave a guest on its CPUs if its definition cannot be met: the author of the definition decides."""
+        """Leave a guest with demands that cannot be met on its present CPUs, and record the reason.
+
+        The demands come from the guest's definition, which the agent must not contradict.
+        """
         reason += "; it is left where it is"
         before, entry.refusal = entry.refusal, reason
         if before != reason:
@@ -338,14 +352,14 @@ class GuestPlacer:
         return self.host_state.cpu_supply(self._cache.held_cpus(), self.use), request
 
     def rebalance_guests(self) -> None:
-        """Move the running guest that gains most, if moves are configured and it gains enough."""
+        """Move the running guest with the largest gain, if moves are configured and it gains enough."""
         host_state = self.host_state
         if host_state.rebalance_gain is None:
             return
         guests = [
             (request_for(host_state, entry.guest, entry.allocation), entry.assignment)
             for entry in self._cache
-            # A guest without a settled place stays: a move now could undo what is about to happen.
+            # Only guests in a settled state: a move of another one could undo a change that is under way.
             if entry.allocation
             and entry.assignment
             and not (entry.refusal or entry.pending or entry.migration or entry.guest.settings.preserve)
@@ -366,7 +380,7 @@ class GuestPlacer:
         )
 
     def place_reason(self, allocation: Allocation | None) -> str:
-        """The reason of a guest's place in words: its allocation, and the CPUs that were free."""
+        """The reason for a guest's assignment as text: its allocation, the policy, and the free CPUs."""
         host_state = self.host_state
         if host_state.follows_kernel:
             return "another program pinned it, which policy follow accepts"
@@ -385,7 +399,10 @@ class GuestPlacer:
         )
 
     def read_back(self, guest: Guest, found: KernelPlacement) -> CpuAssignment | None:
-        """The assignment of a guest without a saved state, from the CPUs that the kernel has for it."""
+        """Recognise the assignment of a guest without a saved state, from the CPUs that it may use.
+
+        None if the policy does not place guests, or the agent cannot have made the assignment.
+        """
         if not self.host_state.places_guests:
             return None
         supply = self.host_state.cpu_supply(self._cache.held_cpus(), self.use)
@@ -394,7 +411,7 @@ class GuestPlacer:
 
 
 def stray_warning(uuid: str, stray: str, name: str = "") -> str:
-    """The warning of a guest that holds CPUs outside the current CPU sets."""
+    """The warning about a guest with CPUs outside of the current CPU sets, which ``stray`` describes."""
     return (
         f"Guest {full_name(name, uuid)} stays where it is, and no other guest gets its CPUs, but {stray}:"
         f" compute-agent guest move {uuid} moves it into the current CPU sets"
@@ -402,7 +419,7 @@ def stray_warning(uuid: str, stray: str, name: str = "") -> str:
 
 
 def place_words(entry: CachedGuest) -> str:
-    """The place of a guest, as the end of a sentence in the log."""
+    """The CPUs of a guest as the end of a sentence, such as `` on dedicated CPUs 2-3``."""
     if entry.assignment is None:
         return " on any CPU, and the agent leaves it there"
     if entry.assignment.dedicated:

@@ -1,8 +1,8 @@
 """The state file: data that must outlive the agent and that no other source has.
 
-JSON with a version and a checksum, replaced as a whole (see :mod:`compute_agent.files`). The loss of the file
-costs little: assignments are read back from the kernel, and the agent claims its providers in Placement again
-with the next report.
+The file is JSON with a version and a checksum, and is replaced as a whole (see :mod:`compute_agent.files`).
+Its loss costs little: the agent reads assignments back from the kernel, and claims its providers in Placement
+again with the next report.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from compute_agent.report.root_provider import HostMaintenance, NovaRoot
 LOG = logging.getLogger(__name__)
 
 VERSION: Final = 1
+"""Version of the content of the state file."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedGuest:
-    """The part of a cached guest that outlives the agent."""
+    """The part of a guest that the state file keeps: its allocation and its assignment."""
 
     allocation: Allocation | None
     assignment: CpuAssignment | None
@@ -40,20 +41,20 @@ class SavedGuest:
 
 @dataclass(frozen=True, slots=True)
 class AgentState:
-    """The whole state.
+    """The whole content of the state file.
 
-    :ivar guests: by uuid.
-    :ivar owned: the classes and traits that the agent wrote at each provider.
-    :ivar driver: the name of the driver of the guests; empty: not known.
-    :ivar maintenance: the last order of an operator; None: there is none.
-    :ivar unclaimed: the allocations of consumers without a guest here.
-    :ivar migrations: by consumer that is a migration, its guest.
-    :ivar nova_root: the root provider of nova-compute when the agent last saw it; None: there was no such
-        provider.
-    :ivar former_values: former contents of the kernel files that classes of CPUs have changed.
-    :ivar history: the last seen generations of Placement's providers, to notice an older database.
-    :ivar former_watermarks: the JSON part in which former releases kept limits and evictions, until the state
-        file of throttling has taken over the content; None: there is no such part.
+    :ivar guests: the guests by uuid.
+    :ivar owned: the resource classes and traits that the agent wrote at each provider, by uuid.
+    :ivar driver: the name of the driver of the guests; empty: unknown.
+    :ivar maintenance: the last maintenance order of an operator; None: there was none.
+    :ivar unclaimed: the allocations on this host of consumers without a guest, by uuid of the consumer.
+    :ivar migrations: uuids of migrating guests, by the consumer of the migration.
+    :ivar nova_root: the root provider of nova-compute when the agent last saw it; None: there was none.
+    :ivar former_values: the contents of kernel files before classes of CPUs changed them.
+    :ivar history: the last seen generations of Placement's providers, by which the agent notices a database
+        that was restored from an older copy.
+    :ivar former_watermarks: the JSON part with limits and evictions that a former release wrote. The state
+        file of throttling reads and then removes it. None: there is no such part.
     """
 
     guests: Mapping[str, SavedGuest] = field(default_factory=dict)
@@ -69,29 +70,29 @@ class AgentState:
 
 
 class StateFile:
-    """The state in one file. Several threads may replace parts of it."""
+    """The state file of the agent. Several threads may replace parts of the state at once."""
 
     def __init__(self, path: Path) -> None:
-        """Read ``path``. An absent file is an empty state; an unusable one is put aside and counts as empty.
+        """Read the file. The state is empty if the file is absent, or damaged and therefore renamed.
 
-        :raises UnsafeFileError: the file is not the agent's own.
-        :raises OSError: the damaged file cannot be renamed.
+        :raises UnsafeFileError: other users could have written the file.
+        :raises OSError: the file cannot be read, or a damaged file cannot be renamed.
         """
         self.path = path
         self._lock = threading.Lock()
         self._state = _load(path)
-        # An absent file differs from any state, so that the first write makes it.
+        # None makes the first call of _write() create the file, even if the state is empty.
         self._saved: AgentState | None = self._state if path.exists() else None
 
     @property
     def state(self) -> AgentState:
-        """The state in memory. The file may be older after a failed write."""
+        """The present state. The file is older after a failed write."""
         return self._state
 
     def keep_driver(self, driver: str) -> None:
-        """Replace the name of the driver; guests of another driver are forgotten.
+        """Replace the name of the driver. If it differs from the saved name, the saved guests are dropped.
 
-        :raises OSError: the next call tries again.
+        :raises OSError: the file could not be written; the next call tries again.
         """
         with self._lock:
             changed = self._state.driver not in ("", driver)
@@ -105,9 +106,9 @@ class StateFile:
         unclaimed: Mapping[str, Allocation] = MappingProxyType({}),
         migrations: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Replace the guests and the consumers without a guest; durable when this returns.
+        """Replace guests, allocations without a guest, and migrations; they are on disk when this returns.
 
-        :raises OSError: the next call tries again.
+        :raises OSError: the file could not be written; the next call tries again.
         """
         with self._lock:
             self._state = replace(
@@ -116,18 +117,18 @@ class StateFile:
             self._write()
 
     def keep_owned(self, owned: Ownership) -> None:
-        """Replace the part on Placement; durable when this returns.
+        """Replace the classes and traits that the agent owns in Placement; on disk when this returns.
 
-        :raises OSError: the next call tries again.
+        :raises OSError: the file could not be written; the next call tries again.
         """
         with self._lock:
             self._state = replace(self._state, owned=dict(owned))
             self._write()
 
     def keep_nova_root(self, root: NovaRoot | None) -> None:
-        """Replace the root of nova-compute; durable when this returns.
+        """Replace the root provider of nova-compute; it is on disk when this returns.
 
-        :raises OSError: the next call tries again.
+        :raises OSError: the file could not be written; the next call tries again.
         """
         with self._lock:
             self._state = replace(self._state, nova_root=root)
@@ -135,13 +136,13 @@ class StateFile:
 
     @property
     def former_values(self) -> FormerValues:
-        """The contents of kernel files before the agent wrote to them."""
+        """The contents of kernel files before the agent first wrote to them."""
         return self._state.former_values
 
     def keep_former_values(self, former: FormerValues) -> None:
-        """Replace the former contents of kernel files; durable when this returns.
+        """Replace the former contents of kernel files; they are on disk when this returns.
 
-        :raises OSError: the next call tries again.
+        :raises OSError: the file could not be written; the next call tries again.
         """
         with self._lock:
             self._state = replace(self._state, former_values=former)
@@ -149,38 +150,38 @@ class StateFile:
 
     @property
     def former_watermarks(self) -> Any:
-        """The part on watermarks of a former release; None where there is none."""
+        """The JSON part in which a former release kept the state of watermarks; None without one."""
         return self._state.former_watermarks
 
     def drop_former_watermarks(self) -> None:
-        """Remove the part on watermarks of a former release; durable when this returns.
+        """Remove the state of watermarks of a former release; the change is on disk when this returns.
 
-        :raises OSError: the next call tries again.
+        :raises OSError: the file could not be written; its next write removes the part.
         """
         with self._lock:
             self._state = replace(self._state, former_watermarks=None)
             self._write()
 
     def keep_history(self, history: PlacementHistory) -> None:
-        """Replace the history of Placement; durable when this returns.
+        """Replace the generations of Placement's providers; they are on disk when this returns.
 
-        :raises OSError: the next call tries again.
+        :raises OSError: the file could not be written; the next call tries again.
         """
         with self._lock:
             self._state = replace(self._state, history=history)
             self._write()
 
     def keep_maintenance(self, maintenance: HostMaintenance) -> None:
-        """Replace an operator's order of maintenance; durable when this returns.
+        """Replace the maintenance order of an operator; it is on disk when this returns.
 
-        :raises OSError: the next call tries again.
+        :raises OSError: the file could not be written; the next call tries again.
         """
         with self._lock:
             self._state = replace(self._state, maintenance=maintenance)
             self._write()
 
     def _write(self) -> None:
-        # Most events change nothing that is kept, and a durable write costs an fsync(2).
+        # Most events do not change the saved state, and a write waits for an fsync(2).
         if self._state == self._saved:
             return
         write_durably(self.path, dump(self._state))
@@ -188,9 +189,9 @@ class StateFile:
 
 
 def look_up(path: Path) -> AgentState:
-    """The state in a file, for a reader that changes nothing. An unusable file counts as an empty state.
+    """Read the state file for a command that must not change it. An unusable file counts as an empty state.
 
-    :raises UnsafeFileError: the file is not the agent's own.
+    :raises UnsafeFileError: other users could have written the file.
     """
     try:
         return parse(read_own(path))
@@ -201,11 +202,11 @@ def look_up(path: Path) -> AgentState:
 
 
 def lock_state_folder(folder: Path) -> int:
-    """Lock the state folder (made if absent) for as long as this process lives.
+    """Make the state folder if it is absent, and lock it until the end of this process.
 
     :return: the descriptor that holds the lock.
     :raises LockedError: another agent uses the folder.
-    :raises OSError:
+    :raises OSError: the folder cannot be made, or the lock file cannot be opened.
     """
     secure_folder(folder)
     try:
@@ -215,7 +216,7 @@ def lock_state_folder(folder: Path) -> int:
 
 
 def dump(state: AgentState) -> bytes:
-    """The state as the content of its file."""
+    """The content of the state file for a state."""
     data: dict[str, Any] = {
         "guests": {uuid: _guest_to_json(guest) for uuid, guest in sorted(state.guests.items())},
         "unclaimed": {uuid: _allocation_to_json(held) for uuid, held in sorted(state.unclaimed.items())},
@@ -238,23 +239,25 @@ def dump(state: AgentState) -> bytes:
             "holders": {uuid: asdict(holder) for uuid, holder in sorted(state.history.holders.items())},
         },
     }
-    # An older release that runs again would act by "qos": the part must be gone once another file has it.
+    # The part is left out once the state file of throttling has it, because an older release that runs again
+    # would act on it.
     if state.former_watermarks is not None:
         data["qos"] = state.former_watermarks
-    # As one line: with indentation json does not use its encoder in C, and each start of a guest writes all.
+    # Without indentation, with which json would use its slow encoder in Python. Each start of a guest writes
+    # the whole file.
     return kept_json.dump(VERSION, kept_json.checked_content(data))
 
 
 def parse(content: bytes) -> AgentState:
-    """The state in the content of a file.
+    """Parse the content of the state file.
 
-    :raises ValueError: the content cannot be used; the text says why.
+    :raises ValueError: the content is damaged, or of another version; the text has the reason.
     """
     try:
         document = json.loads(content)
         version = document["version"]
         if version != VERSION:
-            # ``True`` is an int, too, and no version.
+            # Compared by type, because True is an instance of int, too.
             later = type(version) is int and version > VERSION
             origin = ": a later release wrote it, which can use it again" if later else ""
             raise ValueError(f"version {version!r} is not {VERSION}{origin}")
@@ -269,7 +272,7 @@ def parse(content: bytes) -> AgentState:
                 )
                 for uuid, owned in data["owned"].items()
             },
-            # Parts that are read with get() are missing in files of former releases.
+            # get() is for parts that files of former releases do not have.
             unclaimed={uuid: _allocation_to_json(held) for uuid, held in data.get("unclaimed", {}).items()},
             migrations={str(one): str(guest) for one, guest in data.get("migrations", {}).items()},
             driver=str(data.get("driver", "")),
@@ -279,7 +282,7 @@ def parse(content: bytes) -> AgentState:
             history=_parse_history(data.get("history")),
             former_watermarks=data.get("qos"),
         )
-    # RecursionError: a damaged file may be nested deeper than json can follow.
+    # RecursionError: a damaged file may have more nested brackets than json supports.
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error
 
@@ -303,7 +306,10 @@ def _nova_root(content: Any) -> NovaRoot | None:
 
 
 def _former_values(content: Any) -> FormerValues:
-    """Parse former values. The agent writes them to these paths, so each must be a file of CPUs."""
+    """Parse former values, and check that each path is one of a CPU.
+
+    The agent will write the values to these paths, so that a damaged file must not name others.
+    """
     if content is None:
         return FormerValues()
     values = {str(path): str(text) for path, text in content["values"].items()}

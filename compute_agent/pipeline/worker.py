@@ -1,6 +1,7 @@
-"""The worker: handles events in order, and keeps cache, kernel and state file in step.
+"""The worker: handles events in order, and keeps the cache, the kernel and the state file consistent.
 
-event -> look up or create the guest in the cache -> policy -> pending marks -> controllers -> save
+Steps of an event: find or add the guest in the cache, place guests by the policy, mark controllers as
+pending, run the controllers, save the state.
 """
 
 from __future__ import annotations
@@ -62,21 +63,21 @@ LOG = logging.getLogger(__name__)
 
 
 class GuestOverview:
-    """Metrics and warnings about the guests of a cache. Used by the worker only."""
+    """Sets metrics and logs warnings about the guests of a cache. Only the worker uses it."""
 
     def __init__(self, cache: GuestCache, driver: RunningGuests, metrics: AgentMetrics) -> None:
         self._cache = cache
         self._driver = driver
         self._metrics = metrics
         self._unallocated: frozenset[str] = frozenset()
-        """The guests without an allocation that were logged."""
+        """Uuids of the guests without an allocation that the log has a warning about."""
 
     def show_gauges(self, topology: HostTopology) -> None:
-        """Set the gauges of guests by kind, on a host with this topology."""
+        """Set the gauges that count guests, such as those without an allocation."""
         metrics, entries = self._metrics, list(self._cache)
         metrics.guests.set(len(entries))
-        # An empty allocation is an answer of Placement, and None is not an answer: the next gauge counts
-        # these.
+        # An empty allocation is an answer of Placement. Guests without an answer (None) are counted below as
+        # unknown.
         metrics.unallocated_guests.set(sum(entry.allocation == {} for entry in entries))
         metrics.unknown_guests.set(sum(entry.allocation is None for entry in entries))
         metrics.migrating_guests.set(sum(entry.migration is not None for entry in entries))
@@ -88,7 +89,7 @@ class GuestOverview:
         metrics.remote_memory_guests.set(remote)
 
     def warn_of_unallocated(self) -> None:
-        """Warn, once each, of guests with an empty allocation."""
+        """Log one warning for each guest with an empty allocation, when its allocation becomes empty."""
         unallocated = {entry.guest.uuid: entry for entry in self._cache if entry.allocation == {}}
         for uuid in sorted(unallocated.keys() - self._unallocated):
             entry = unallocated[uuid]
@@ -109,7 +110,10 @@ _NOT_FOUND_OUT: Final = (
     GuestExpected,
     GuestAppeared,
 )
-"""Events that must fail until the guests are taken over. Taking them over makes up for all other events."""
+"""Events that fail until the agent has taken over the running guests.
+
+Other events may be dropped until then, because the takeover reads the same facts from the driver.
+"""
 
 
 WORKER_THREAD: Final = ThreadSpec(
@@ -122,7 +126,7 @@ WORKER_THREAD: Final = ThreadSpec(
 
 
 class GuestRefusedError(Exception):
-    """A new guest cannot be placed; the text says why."""
+    """A guest cannot be started, adopted or moved, because it cannot be placed; the text has the reason."""
 
 
 class GuestPipeline:
@@ -139,103 +143,103 @@ class GuestPipeline:
         read_online: Callable[[], CpuSet] | None = None,
         manual: ManualSettings | None = None,
     ) -> None:
-        """Make the parts of the pipeline; start() begins the work.
+        """Build the parts of the pipeline; start() starts its thread.
 
-        :param save: keeps durably the guests, the allocations of consumers without a guest, and the guests of
-            migrations. ``save`` may raise OSError.
-        :param read_online: reads the CPUs that are online at the moment.
+        :param save: writes to disk the guests, the allocations of consumers without a guest, and the guests
+            of migrations by consumer. It may raise OSError.
+        :param read_online: reads the CPUs that are online now; None: they do not change.
         :param manual: the settings by hand and by the fleet; None: these settings do not outlive the process.
         """
         self._driver = driver
         self._recorder = recorder = recorder or EventRecorder()
         self._devices = HeldDeviceWatch(recorder)
         self.foreign_devices: frozenset[str] = frozenset()
-        """Addresses of the PCI devices that other programs report, as of the last report."""
+        """Addresses of the PCI devices that other programs reported to Placement at the last report."""
         self._enforcer = GuestEnforcer(controllers, metrics, recorder, read_online)
         self._save = save
         self._metrics = metrics
         self._cache = self._enforcer.cache
         self._placer = GuestPlacer(host_state, self._cache, partial(observe_guest, driver), recorder)
         self._classifier = GuestClassifier(manual or ManualSettings(), recorder)
-        #: dedicated CPUs that were offline at the last event
+        #: The dedicated CPUs that were offline at the last event.
         self._stopped: CpuSet = frozenset()
         self._lifecycle = GuestLifecycle(
             driver, self._placer, self._enforcer, metrics, recorder, self._classifier
         )
         self._overview = GuestOverview(self._cache, driver, metrics)
         self._applied = 0.0
-        """When pending changes last went to the kernel (monotonic seconds)."""
-        # Without a bound: a sender that waited here might hold a lock that the worker needs.
+        """The monotonic second at which the controllers last ran."""
+        # The queue has no bound: a sender that waited for space might hold a lock that the worker needs.
         self._queue: queue.SimpleQueue[tuple[Event, Future[Any], float]] = queue.SimpleQueue()
-        # Reentrant, because guests() and its like are also called by code that runs inside an event.
+        # Reentrant, because code that runs within an event also calls guests() and guest_views().
         self._lock = threading.RLock()
         self._thread = PeriodicTask(
             WORKER_THREAD,
             self._handle_queued,
             until_woken,
             log_failures(LOG, "An event could not be handled"),
-            # The queue is emptied after a stop, so that no sender waits for an answer in vain.
+            # Events that are queued at a stop are still handled, so that no sender waits in vain.
             keep=self._handle_queued,
         )
 
     # For other threads
 
     def submit(self, event: Event) -> Future[Any]:
-        """Queue an event; return a future with its answer or its error."""
+        """Queue an event; return a future with the worker's answer or error."""
         future: Future[Any] = Future()
-        # Queued before the wake, or the worker could look too early and sleep again.
+        # The event is queued first: the worker could otherwise wake, find an empty queue, and sleep again.
         self._queue.put((event, future, time.monotonic()))
         self._thread.wake()
         return future
 
     def guest_views(self) -> list[GuestView]:
-        """Copies of all guests, by uuid."""
+        """Copies of all guests with their allocations and assignments, in the order of their uuids."""
         with self._lock:
             views = (view_guest(entry, self.host_state.topology) for entry in self._cache)
             return sorted(views, key=lambda one: one.guest.uuid)
 
     def guests(self) -> list[Guest]:
-        """All guests without the rest of their entries, at a tenth of the cost of guest_views()."""
+        """All guests, without allocations and assignments. It costs a tenth of guest_views()."""
         with self._lock:
             return [entry.guest for entry in self._cache]
 
     def resolution_inputs(self) -> list[ResolutionInput]:
-        """All guests with the inputs of their settings."""
+        """All guests, each with the facts and manual settings from which its settings are resolved."""
         with self._lock:
             resolve = self._classifier.resolution_input
             return [resolve(one.guest, one.allocation, one.owner, self.host_state) for one in self._cache]
 
     @property
     def unclaimed_holdings(self) -> dict[str, UnclaimedHolding]:
-        """The known allocations of consumers without a guest, by consumer."""
+        """The last known allocations on this host of consumers without a guest, by uuid of the consumer."""
         with self._lock:
             return dict(self._cache.unclaimed)
 
     @property
     def guest_migrations(self) -> dict[str, str]:
-        """Guests by the consumer of their migration, which holds their allocation here meanwhile."""
+        """Uuids of migrating guests, by the consumer of the migration, which holds the guest's allocation."""
         with self._lock:
             return dict(self._cache.migrations)
 
     @property
     def host_state(self) -> HostState:
-        """The host state behind the worker's decisions."""
+        """The host state by which the worker decides."""
         return self._placer.host_state
 
     @property
     def reported_tree(self) -> ProviderTree:
-        """The tree of the host without the PCI devices that other programs report."""
+        """The provider tree of the host, without the PCI devices that other programs report."""
         return self.host_state.tree.without_devices(self.foreign_devices)
 
     @property
     def has_taken_over(self) -> bool:
-        """Whether the running guests are known, after an answer of the driver."""
+        """Whether the worker has taken over the running guests from the driver's list."""
         return self._lifecycle.is_known and self._thread.is_alive()
 
     def check_taken_over(self) -> None:
-        """Check that the running guests are known.
+        """Check that the worker has taken over the running guests.
 
-        :raises DriverError: the guests are not known yet, so an empty list would mislead.
+        :raises DriverError: the guests are not known yet; an empty list of guests would be misleading.
         """
         if not self.has_taken_over:
             reason = self._driver.outage_reason or "the agent is about to look"
@@ -243,7 +247,7 @@ class GuestPipeline:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the worker runs."""
+        """Whether the thread of the worker runs."""
         return self._thread.is_alive()
 
     def start(
@@ -255,18 +259,18 @@ class GuestPipeline:
         migrations: Mapping[str, str] | None = None,
         owners: Mapping[str, ConsumerOwner] | None = None,
     ) -> None:
-        """Take over the guests that run, then handle events in a thread.
+        """Take over the running guests, then handle events in a thread.
 
-        A driver that cannot list the guests is asked again before each event.
+        If the driver cannot list the guests, the worker tries again before each event.
 
         :param saved: the guests in the state file, by uuid.
         :param listener: turns reports of the driver into events; None: only ends of guests become events.
-        :param limits: the limits of throttling, by guest.
-        :param unclaimed: the last known allocations of consumers without a guest.
-        :param migrations: by consumer that is a migration, its guest.
-        :param owners: the last known owners of consumers.
+        :param limits: the limits of throttling, by uuid of the guest.
+        :param unclaimed: the last known allocations of consumers without a guest, by consumer.
+        :param migrations: uuids of migrating guests, by the consumer of the migration.
+        :param owners: the last known owners of consumers, by uuid.
         """
-        # Watched before the guests are listed, so that no start or end falls between the two.
+        # The driver watches guests before they are listed, so that no start or end is missed in between.
         self._driver.watch_guests(listener or self._on_change)
         self._lifecycle.begin_with(saved, limits or {}, unclaimed or {}, migrations or {}, owners or {})
         with self._lock:
@@ -274,11 +278,11 @@ class GuestPipeline:
                 self._take_over()
             except DriverError as error:
                 LOG.error("The agent cannot take over the running guests: %s; it tries again", error)
-        # Started in any case: each event tries again to take over.
+        # The thread starts after a failure, too, because each event tries the takeover again.
         self._thread.start()
 
     def stop(self) -> None:
-        """Handle the queued events, then end the worker. Guests stay as they are."""
+        """Handle the queued events, then end the thread. Guests keep their CPUs and settings."""
         self._thread.stop(timeout=None)
 
     # The worker
@@ -295,33 +299,33 @@ class GuestPipeline:
         try:
             with self._lock:
                 answer = self.handle_event(event)
-                # Under the lock as well, since the gauges count entries of the cache.
+                # Under the lock, because the gauges count entries of the cache.
                 self.update_gauges()
             LOG.debug("Handling event %s took %.1f ms", name, 1000 * (time.monotonic() - started))
-        # A refusal is an answer: the sender of the order reports it.
+        # These errors are answers to an order, and the sender of the event reports them.
         except (GuestRefusedError, DriverError) as error:
             future.set_exception(error)
-        # One event that fails must not end the worker, which serves all other guests.
+        # An unexpected error of one event must not end the worker, which serves all guests.
         except Exception as error:
             LOG.exception("Event %s could not be handled", name)
             self._metrics.event_failures.labels(name).inc()
             future.set_exception(error)
         else:
             if isinstance(event, GuestStarted | StartGuest | AdoptGuest):
-                # A driver notes when it saw the start, before Placement was asked; an order counts from its
-                # queueing.
+                # The time begins when the driver saw the start, before Placement was asked, or for an order
+                # when it was queued.
                 since = getattr(event, "since", 0.0) or queued
                 self._metrics.pin_seconds.observe(self._applied - since)
             future.set_result(answer)
 
     def handle_event(self, event: Event) -> GuestView | CpuAssignment | None:
-        """Handle one event to its end. The worker's thread calls it, and tests do."""
+        """Handle one event completely, and return its answer. Only the worker's thread and tests call it."""
         if isinstance(event, HostStateChanged):
             tree, self._placer.host_state = self.host_state.tree, event.host_state
             self._devices.compare_trees(tree, event.host_state.tree, self._cache)
             if event.controllers is not None:
                 self._enforcer.use_controllers(event.controllers)
-        # With each event, as CPUs go offline without one.
+        # At each event, because CPUs go on and offline without an event.
         self._placer.host_state = self._enforcer.refresh_online(self.host_state)
         self._report_stopped()
         try:
@@ -329,7 +333,7 @@ class GuestPipeline:
         except DriverError:
             if isinstance(event, _NOT_FOUND_OUT):
                 raise
-            return None  # Taking over the guests will find the same.
+            return None  # The later takeover finds the same facts.
         match event:
             case StartGuest():
                 return self._start_guest(event)
@@ -342,7 +346,7 @@ class GuestPipeline:
             case GuestExpected(guest, allocation, owner):
                 guest = self._classifier.classify_guest(guest, allocation, owner, self.host_state)
                 self._enforcer.expect_guest(guest, allocation, self.host_state)
-                # The event ends here: libvirt waits for the answer, and no assignment has changed.
+                # Without _finish_event(): libvirt waits for the answer, and no assignment has changed.
                 return None
             case GuestAppeared(guest):
                 self._enforcer.begin_guest(guest, self.host_state)
@@ -350,12 +354,13 @@ class GuestPipeline:
             case GuestStopped(guest, ending):
                 self._lifecycle.forget_ended(guest, ending)
             case AllocationsRead(allocations, as_of, held, migrations, owners):
-                # Before the guests: hold_for() drops ended migrations, and the guests add the current ones.
+                # First the consumers: hold_for() drops ended migrations. Then the guests, which add current
+                # ones.
                 if held is not None:
                     self._cache.hold_for(held, as_of)
                 self._read_allocations(allocations, migrations, owners, as_of)
             case HostStateChanged():
-                # Settings come before places, because the policy goes by them.
+                # Settings first, because the policy depends on them.
                 for entry in self._cache:
                     self._lifecycle.classify_again(entry)
                 self._placer.place_all()
@@ -369,11 +374,11 @@ class GuestPipeline:
                 self._placer.use = use
             case ReconcileGuests():
                 self._lifecycle.reconcile_guests()
-                # After the pass over all guests, which shows the ones that are here.
+                # After reconcile_guests(), which updates the set of present guests.
                 self._lifecycle.forget_absent()
                 self._placer.rebalance_guests()
         self._finish_event()
-        # After the controllers, which have put it into its cache group.
+        # After the controllers, which have put the guest into its cache group.
         if isinstance(event, GuestStarted) and event.started:
             self._enforcer.note_cache_delay(event.guest)
         return None
@@ -382,7 +387,7 @@ class GuestPipeline:
         self.submit(GuestStopped(change.guest, change.ending))
 
     def _start_guest(self, event: StartGuest) -> GuestView:
-        """Place the guest, create it held, pin it, and release it, so that it already starts on its CPUs."""
+        """Create a guest in a held state, pin it and release it, so that it starts on its own CPUs."""
         driver, assignment = self._admit_guest(event)
         guest = driver.create_guest(
             event.uuid,
@@ -397,12 +402,13 @@ class GuestPipeline:
             entry = self._new_entry(guest, event, assignment)
             self._cache.add(entry)
             self._placer.sync()
-            self._enforcer.apply(self.host_state, but=entry)  # Floating guests leave its CPUs first.
+            # Other guests come first, because floating ones have to leave the CPUs of the new guest.
+            self._enforcer.apply(self.host_state, but=entry)
             self._enforcer.apply_to(entry, self.host_state)
             driver.release(guest)
         except Exception:
-            # Its program has not begun, so the guest can be removed without a trace. A guest that stayed held
-            # after an unexpected error would keep its CPUs and never run.
+            # The program of the guest has not begun, so that nothing is lost by removing it. A guest that
+            # stayed held after an unexpected error would keep its CPUs and never run.
             self._cache.discard(guest.uuid)
             driver.discard(guest)
             raise
@@ -433,9 +439,10 @@ class GuestPipeline:
         )
 
     def _admit_guest(self, event: StartGuest | AdoptGuest) -> tuple[StartingDriver, CpuAssignment | None]:
-        """The driver for a new guest, and the guest's assignment.
+        """Check that a new guest can be placed; return the driver that starts it and its assignment.
 
-        :raises GuestRefusedError: the agent starts no guests of this driver, or there is no place.
+        :raises GuestRefusedError: the agent does not start guests of this driver, or the policy refuses the
+            guest.
         """
         driver = self._driver.starting_driver
         if driver is None:
@@ -443,7 +450,7 @@ class GuestPipeline:
         declared = {name: getattr(event.settings, name) for name in event.declared}
         draft = Guest(event.uuid, driver.name, event.name, 0, event.settings, declared=declared)
         draft = self._classifier.classify_guest(draft, event.allocation, event.owner, self.host_state)
-        # An adopted process may be the lost guest itself, which still runs on its former CPUs.
+        # An adopted process may be a guest that was lost before, and keeps its former CPUs then.
         lost = self._cache.lost.get(event.uuid)
         assignment = self._placer.decide_place(draft, event.allocation, lost.assignment if lost else None)
         if isinstance(assignment, PlacementRefusal):
@@ -463,7 +470,7 @@ class GuestPipeline:
         for uuid, held in allocations.items():
             entry = self._cache.get(uuid)
             if entry is None or as_of < entry.as_of:
-                continue  # A later start of the guest has brought a newer answer.
+                continue  # The entry has a newer answer of Placement, such as from a start of the guest.
             entry.as_of = as_of
             allocation = self.host_state.own_part(held)
             self._follow_migration(entry, migrations.get(uuid))
@@ -477,12 +484,12 @@ class GuestPipeline:
                 self._lifecycle.classify_again(entry)
                 self._cache.mark_pending(entry)
                 self._placer.place_guest(entry)
-            # Another owner of the same amounts may match another rule.
+            # The owner may have changed without the allocation, and may match another rule.
             elif self._lifecycle.classify_again(entry):
                 self._placer.place_guest(entry)
 
     def _follow_migration(self, entry: CachedGuest, migration: GuestMigration | None) -> None:
-        """Note the migration that holds a guest's allocation, and log a change."""
+        """Note the migration that holds a guest's allocation (None: no migration), and log a change."""
         if migration is not None:
             self._cache.migrations[migration.consumer] = entry.guest.uuid
             if migration != entry.migration:
@@ -493,9 +500,10 @@ class GuestPipeline:
         entry.migration = migration
 
     def _configure_guest(self, event: ConfigureGuest) -> None:
-        """Keep settings of a guest, and put them into effect.
+        """Save settings of a guest by hand or by the fleet, and apply them.
 
-        :raises DriverError: the settings cannot be kept.
+        :raises GuestGoneError: there is no such guest.
+        :raises DriverError: the settings cannot be saved.
         """
         entry = self._known_guest(event.uuid)
         try:
@@ -508,7 +516,7 @@ class GuestPipeline:
     def _limit_guest(self, event: LimitGuest) -> None:
         entry = self._known_guest(event.uuid)
         if entry.guest.settings.preserve:
-            return  # Its limits were lifted when it was preserved.
+            return  # A preserved guest has no limits: they were removed when it got this setting.
         before = dict(entry.limits)
         if event.limit is None:
             entry.limits.pop(event.knob, None)
@@ -520,16 +528,17 @@ class GuestPipeline:
         try:
             self._enforcer.apply_to(entry, self.host_state)
         except DriverError:
-            # The limit is not in effect, so throttling must not find it in the views of the guest.
+            # The limit is not in effect. Throttling reads the limits in effect from guest_views().
             entry.limits = before
             self._cache.mark_pending(entry)
             raise
 
     def _move_guest(self, event: MoveGuest) -> CpuAssignment | None:
-        """Move a guest off CPUs outside the current CPU sets.
+        """Move a guest that holds CPUs outside the current CPU sets to CPUs within them.
 
         :return: the new assignment; None if the guest has no such CPUs.
-        :raises GuestRefusedError: there are no free CPUs within the sets.
+        :raises GuestGoneError: there is no such guest.
+        :raises GuestRefusedError: the policy finds no free CPUs within the sets.
         """
         entry = self._known_guest(event.uuid)
         place = self._placer.plan_move(entry)
@@ -553,43 +562,44 @@ class GuestPipeline:
         return entry
 
     def _report_stopped(self) -> None:
-        """Record which dedicated CPUs went offline, and which are online again."""
+        """Record the dedicated CPUs that went offline or came online since the last event."""
         before, self._stopped = self._stopped, self.host_state.stopped_cpus
         sets, record = self.host_state.cpu_sets, self._recorder.record_event
         if gone := self._stopped - before:
             record(LOG.warning, EventKind.CPU_OFFLINE, None, "Dedicated %s went offline", named_cpus(gone))
-        # A CPU that has left the dedicated set meanwhile is of no interest.
+        # CPUs that have left the dedicated set since are not reported.
         if back := before - self._stopped & sets.dedicated:
             record(LOG.info, EventKind.CPU_ONLINE, None, "Dedicated %s online again", named_cpus(back))
 
     def _take_over(self) -> None:
-        """Take over the guests that run.
+        """Take over the running guests, unless this has succeeded before.
 
-        :raises DriverError: the driver cannot list the guests. Nothing is forgotten then.
+        :raises DriverError: the driver cannot list the guests; the next call tries again.
         """
         if self._lifecycle.take_over():
             self._finish_event()
             self.update_gauges()
 
     def _finish_event(self) -> None:
-        """The end of every event: adapt all guests, write pending changes to the kernel, save the state."""
+        """End an event: adapt the assignments of all guests, run the controllers, save the state."""
         self._placer.sync()
-        # The kernel comes first. After a crash in between, the assignments are read back from it.
+        # The kernel before the file: after a crash in between, the next agent reads assignments back from the
+        # kernel.
         self._enforcer.apply(self.host_state)
-        # Before the save: writing the file is no part of the time until a guest is pinned.
+        # Before the save, because the time until a guest is pinned does not include the write of the file.
         self._applied = time.monotonic()
         self._overview.warn_of_unallocated()
         guests = {entry.guest.uuid: SavedGuest(entry.allocation, entry.assignment) for entry in self._cache}
         try:
             unclaimed = {consumer: one.allocation for consumer, one in self._cache.unclaimed.items()}
-            # Lost guests keep their CPUs across a restart of the agent, too.
+            # Lost guests are saved, too, so that they keep their CPUs across a restart of the agent.
             self._save(guests | self._cache.lost, unclaimed, dict(self._cache.migrations))
-        # A full disk must not keep guests from their CPUs.
+        # Logged and not raised: guests get their CPUs also while the disk is full.
         except OSError as error:
             LOG.error("The state cannot be saved: %s; the agent tries again", error)
             self._metrics.state_failures.inc()
 
     def update_gauges(self) -> None:
-        """Set the gauges, as the worker does after each event."""
+        """Set the gauges of guests and of pending changes."""
         self._overview.show_gauges(self.host_state.topology)
         self._enforcer.update_gauges()

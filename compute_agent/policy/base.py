@@ -1,6 +1,6 @@
-"""The nouns of placement, the host in pieces with free cores, and the common part of all policies.
+"""The nouns of placement, the pieces of the host with their free cores, and the common part of all policies.
 
-A piece has the CPUs of one NUMA node, one L3 domain and one package. CPUs are logical CPU numbers.
+A piece has the CPUs of one NUMA node, one L3 domain and one package. CPUs are numbers of logical CPUs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CpuPiece:
-    """CPUs of the same NUMA node, L3 domain and package. Each of the three is None where it is unknown."""
+    """The CPUs of one NUMA node, L3 domain and package. An id of these three is None if it is unknown."""
 
     id: int
     cpus: CpuSet
@@ -38,12 +38,16 @@ class CoreKind(NamedTuple):
 
 
 Amounts = tuple[tuple[CoreKind, int], ...]
-"""The number of cores of each kind: most threads first, and broken cores before whole ones."""
+"""Numbers of cores by kind. Kinds with more free threads come first, and broken cores before whole ones."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FreeCores:
-    """The free CPUs of a piece: the free threads of each core, by kind of core, the lowest first."""
+    """The free CPUs of a piece.
+
+    ``cores`` has the free threads of each core, by kind of core, with the lowest core first. ``amounts`` has
+    the number of cores of each kind.
+    """
 
     piece: CpuPiece
     cpus: CpuSet
@@ -56,24 +60,24 @@ class CpuLayout(NamedTuple):
 
     piece_of: Mapping[int, CpuPiece]
     memory_node_of: Mapping[int, int]
-    """The NUMA node of each CPU, where the node has memory."""
+    """The NUMA node of each CPU on a node with memory."""
 
 
 def free_cores(topology: HostTopology, free: CpuSet) -> list[FreeCores]:
     """The free CPUs by piece, in the order of the pieces."""
     pieces = set(map(_known_layout(topology).piece_of.__getitem__, free))
-    if len(pieces) == 1:  # the common case, without another set: a guest's zone is often one piece
+    if len(pieces) == 1:  # the zone of a guest is often one piece, and no intersection is needed then
         return [_free_cores(pieces.pop(), free)]
     return [_free_cores(piece, piece.cpus & free) for piece in sorted(pieces, key=lambda piece: piece.id)]
 
 
 def memory_nodes(topology: HostTopology, cpus: CpuSet) -> CpuSet:
-    """The NUMA nodes of CPUs that have memory."""
+    """The NUMA nodes with memory on which these CPUs are."""
     node_of = _known_layout(topology).memory_node_of
     return frozenset({node_of[cpu] for cpu in cpus if cpu in node_of})
 
 
-# Most pieces do not change between two guests.
+# Cached, because most pieces have the same free CPUs for one guest as for the next.
 @lru_cache(maxsize=1024)
 def _free_cores(piece: CpuPiece, free: CpuSet) -> FreeCores:
     whole: dict[int, list[tuple[int, ...]]] = {}
@@ -89,19 +93,23 @@ def _free_cores(piece: CpuPiece, free: CpuSet) -> FreeCores:
 
 
 def in_order(totals: Mapping[CoreKind, int]) -> Amounts:
-    """Numbers of cores by kind, in the order of :data:`Amounts`."""
+    """Sort numbers of cores by kind in the order of :data:`Amounts`."""
     return tuple(sorted(totals.items(), key=lambda item: (-item[0].free, item[0].whole)))
 
 
 _LAYOUTS: Final[dict[int, tuple[HostTopology, CpuLayout]]] = {}
-"""Layouts by the identity of the topology. A comparison of topologies takes longer than a placement."""
+"""Layouts by ``id()`` of the topology.
 
-# The agent has one topology, and a new one when CPUs go on or off line. Kept topologies keep their id().
+The dictionary keeps the topologies, so that no other object gets their ids. A comparison of topologies would
+take longer than a placement.
+"""
+
 _HOSTS: Final = 4
+"""Maximum number of cached layouts. The agent has one topology, and a new one when CPUs go on or offline."""
 
 
 def _known_layout(topology: HostTopology) -> CpuLayout:
-    # By identity: a topology has all CPUs of the host, and would be hashed for each guest.
+    # By identity: the hash of a topology covers all CPUs of the host, and would be computed for each guest.
     known = _LAYOUTS.get(id(topology))
     if known is None:
         if len(_LAYOUTS) >= _HOSTS:
@@ -123,7 +131,7 @@ def _lay_out(topology: HostTopology) -> CpuLayout:
     ]
     return CpuLayout(
         {cpu: piece for piece in pieces for cpu in piece.cpus},
-        # Backwards, so that the first of several nodes with a CPU counts, as in node_of.
+        # In reverse order, so that the first of several nodes with a CPU counts, as in node_of().
         {cpu: node.id for node in reversed(topology.numa_nodes) if node.memory_kib for cpu in node.cpus},
     )
 
@@ -137,10 +145,14 @@ def _core_threads(topology: HostTopology, cpus: Sequence[int]) -> tuple[tuple[Cp
 class ProviderDemand:
     """The part of an allocation that one provider serves.
 
-    :ivar cpus: the online CPUs of the provider's zone; with pools, those of ``pool``, or those of no pool.
+    :ivar zone: the name of the provider's zone (host, NUMA node or cache) for messages.
+    :ivar cpus: the online CPUs of the zone. On a host with pools, only those of ``pool`` or, if it is empty,
+        those of no pool.
     :ivar pcpu: the amount of PCPU.
     :ivar vcpu: the amount of VCPU.
-    :ivar around: with pools, all CPUs of the zone. Dedicated CPUs that a guest already has there serve it.
+    :ivar pool: the name of the pool to which the provider belongs; empty: none.
+    :ivar around: on a host with pools, all CPUs of the zone. Dedicated CPUs that a running guest has in the
+        zone but outside of ``cpus`` still serve the demand.
     """
 
     zone: str
@@ -153,13 +165,16 @@ class ProviderDemand:
 
 @dataclass(frozen=True, slots=True)
 class GuestRequest:
-    """The needs of one guest. Without a demand it has no allocation and floats over all shared CPUs.
+    """The needs of one guest. A guest without demands has no allocation, and floats on all shared CPUs.
 
+    :ivar guest: the uuid of the guest.
+    :ivar vcpus: the number of guest CPUs.
     :ivar dedicated: the number of guest CPUs that the flavor wants dedicated; 0 if unknown.
-    :ivar mems: NUMA nodes of the memory that the guest holds; empty where the allocation has no nodes of
-        memory.
-    :ivar near: the NUMA nodes of the guest's PCI devices, from which it gets CPUs if they have enough.
-    :ivar near_only: whether the guest is refused if these nodes have too few CPUs.
+    :ivar mems: the NUMA nodes on which the guest's allocation has memory; empty if its providers of memory
+        are not NUMA nodes.
+    :ivar near: the NUMA nodes of the guest's PCI devices. The guest gets CPUs of these nodes if they have
+        enough.
+    :ivar near_only: whether the guest is refused if the nodes in ``near`` have too few CPUs.
     """
 
     guest: str
@@ -171,20 +186,20 @@ class GuestRequest:
     constraints: PlacementConstraints = UNCONSTRAINED
     mems: CpuSet = frozenset()
     dedicated_vcpus: CpuSet = frozenset()
-    """The numbers of the guest CPUs that should be dedicated, if the order names them."""
+    """The numbers of the guest CPUs that should be dedicated; empty if the guest's definition names none."""
     alone: bool = False
-    """Whether its level of isolation is ``alone``, for which the kernel may have CPUs set apart at boot."""
+    """Whether the isolation level of the guest is ``alone``, for which boot options may set CPUs apart."""
     near: CpuSet = frozenset()
     near_only: bool = False
 
     def narrowed_to(self, cpus: CpuSet) -> GuestRequest:
-        """The request, restricted to these CPUs."""
+        """The request, with only ``cpus`` left in the CPUs of its demands."""
         demands = (replace(demand, cpus=demand.cpus & cpus) for demand in self.demands)
         return replace(self, demands=tuple(demands))
 
     @property
     def pcpu(self) -> int:
-        """The number of dedicated CPUs of all demands."""
+        """The sum of PCPU over all demands."""
         return sum([demand.pcpu for demand in self.demands])
 
     @property
@@ -194,10 +209,10 @@ class GuestRequest:
 
     @property
     def used_pcpu(self) -> int:
-        """The number of dedicated CPUs that threads of the guest run on.
+        """The number of dedicated CPUs on which threads of the guest run.
 
-        The number is one for each guest CPU that does not float, and one for the emulator threads. Siblings
-        that thread policy isolate keeps empty are not counted.
+        Each guest CPU that does not float has one, and emulator threads with emulator policy isolate have
+        one. Siblings that thread policy isolate keeps empty do not count.
         """
         on_shared = sum([demand.vcpu for demand in self.demands])
         emulator = int(self.has_emulator_cpu)
@@ -206,51 +221,62 @@ class GuestRequest:
 
 @dataclass(frozen=True, slots=True)
 class PlacementRefusal:
-    """The reason why a guest cannot be placed. With ``leave`` it stays, even on CPUs of others."""
+    """The reason why a guest cannot be placed.
+
+    With ``leave``, the guest stays on its present CPUs, even if other guests hold them.
+    """
 
     reason: str
     leave: bool = False
 
 
 _UNSUITED: Final = 1000.0
-"""Above the load of all siblings of any core."""
+"""Penalty of a core that does not suit the isolation level of a guest.
+
+It is above the sum of the loads of all siblings of any core, each of which is at most 1.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuSupply:
     """The CPUs of the host, with their purposes and their holders.
 
-    :ivar holdings: dedicated CPUs by guest.
+    :ivar cpu_sets: the purpose of each CPU: dedicated, shared, or of a pool.
+    :ivar holdings: the dedicated CPUs that guests hold, by uuid.
     """
 
     topology: HostTopology
     cpu_sets: CpuSets
     holdings: Mapping[str, CpuSet] = field(default_factory=dict)
     lent: Mapping[str, CpuSet] = field(default_factory=dict)
-    """Free dedicated CPUs on which guests may float, by pool. The empty name has those of no pool."""
+    """Free dedicated CPUs on which guests may float, by pool. The empty name stands for guests of no pool."""
     busy: Mapping[int, float] = field(default_factory=dict)
-    """The part of the time in which a dedicated CPU is busy, where it was measured."""
+    """The busy part of the time, from 0 to 1, of each dedicated CPU for which it is measured."""
     woken: CpuSet = frozenset()
-    """Parked CPUs that the policy may give, as the agent then brings them online. Nova wakes its own."""
+    """Parked CPUs that a policy may give to a guest, because the agent can bring them online."""
 
     set_apart: CpuSet = frozenset()
-    """CPUs of boot options (``isolcpus``, ``nohz_full``), which are for guests that are alone."""
+    """CPUs of the boot options ``isolcpus`` and ``nohz_full``, for guests with isolation level ``alone``."""
 
     def core_order(self, request: GuestRequest) -> Callable[[int], float] | None:
-        """The order among equal cores by one of their CPUs, the lowest first; None without a preference.
+        """Return a sort key of equal cores, computed from one of their CPUs; None without a preference.
 
-        Cores that suit the level of isolation come first, then those with idle siblings.
+        Cores that suit the isolation level of the guest come first, then cores with idle siblings.
         """
         if not (self.busy or self.set_apart):
             return None
         return lambda cpu: self.is_unsuited(request, cpu) * _UNSUITED + self.sibling_load(request, cpu)
 
     def is_unsuited(self, request: GuestRequest, cpu: int) -> bool:
-        """Whether a CPU is set apart for a guest that is not alone, or not set apart for one that is."""
+        """Whether a CPU does not suit the isolation level of the guest.
+
+        CPUs that boot options set apart suit only guests with level ``alone``, and other CPUs only the other
+        guests. On a host without such boot options, each CPU suits each guest.
+        """
         return bool(self.set_apart) and (cpu in self.set_apart) != request.alone
 
     def sibling_load(self, request: GuestRequest, cpu: int) -> float:
-        """The load that others put on the siblings of a CPU; 0 where nothing was measured."""
+        """The load that other guests put on the sibling threads of a CPU, in busy CPUs; 0 if not measured."""
         if not self.busy:
             return 0.0
         own = self.holdings.get(request.guest, frozenset())
@@ -260,30 +286,35 @@ class CpuSupply:
     def taken_cpus(self, request: GuestRequest) -> CpuSet:
         """The CPUs that other guests hold."""
         held = self.holdings
-        # Copied only for a guest that holds something already: a new one does not.
+        # Copied only for a guest that already holds CPUs; a new guest does not.
         if request.guest in held:
             held = {guest: cpus for guest, cpus in held.items() if guest != request.guest}
         return frozenset().union(*held.values())
 
     def free(self, request: GuestRequest, demand: ProviderDemand) -> CpuSet:
-        """The dedicated CPUs of a demand's zone that the guest may have."""
+        """The dedicated CPUs among the CPUs of a demand that no other guest holds."""
         there = self.topology.online | self.woken
         return self.cpu_sets.dedicated.intersection(demand.cpus, there) - self.taken_cpus(request)
 
 
 Policy = Callable[[CpuSupply, GuestRequest], CpuAssignment | PlacementRefusal | None]
-"""A policy. A policy returns None to leave the guest as it is."""
+"""A policy: it assigns CPUs to a guest, refuses the guest, or leaves the guest as it is (None)."""
 
 Chooser = Callable[[CpuSupply, GuestRequest, ProviderDemand, CpuSet], tuple[int, ...] | PlacementRefusal]
-"""Chooses exactly ``demand.pcpu`` of the free CPUs, in the order of the guest CPUs, or refuses."""
+"""Chooses exactly ``demand.pcpu`` of the free CPUs of a demand, in the order of the guest CPUs, or refuses.
+
+The free CPUs are the last argument; there are at least ``demand.pcpu`` of them.
+"""
 
 
 def place_guest(
     supply: CpuSupply, request: GuestRequest, choose: Chooser
 ) -> CpuAssignment | PlacementRefusal:
-    """Place a guest: the common part of all policies, with zones, shared CPUs, emulator threads and memory.
+    """Place a guest: choose dedicated CPUs for each demand, then add shared CPUs, emulator CPUs and memory.
 
-    :param choose: chooses the dedicated CPUs of each zone.
+    All policies that place guests share this function.
+
+    :param choose: chooses the dedicated CPUs of one demand.
     """
     if request.has_emulator_cpu and request.pcpu < 2:
         return PlacementRefusal(
@@ -311,7 +342,7 @@ def place_guest(
         if isinstance(cpus, PlacementRefusal):
             return cpus
         chosen += cpus
-    # The choosers see one zone each; the sum over all zones can still be too small.
+    # A chooser sees one demand at a time: the whole cores of all demands together may still be too few.
     if not _is_isolated(supply, request, chosen):
         return PlacementRefusal(
             f"thread policy isolate takes whole cores: {request.pcpu} PCPU are too few for"
@@ -323,9 +354,9 @@ def place_guest(
 def _choose_near(
     supply: CpuSupply, request: GuestRequest, demand: ProviderDemand, free: CpuSet, choose: Chooser
 ) -> tuple[int, ...] | PlacementRefusal:
-    """Choose from the CPUs near the guest's devices, or else from all free ones unless the order forbids."""
+    """Choose from the free CPUs near the guest's devices or, unless ``near_only``, from all free CPUs."""
     near = near_cpus(supply, request, demand.cpus)
-    # A zone on one side of the border was chosen with the devices: its CPUs are what the allocation names.
+    # Either all CPUs of the zone are near the devices or none is: there is nothing to prefer.
     if not near or near == demand.cpus:
         return choose(supply, request, demand, free)
     found: tuple[int, ...] | PlacementRefusal = PlacementRefusal(
@@ -340,7 +371,7 @@ def _choose_near(
 
 
 def near_cpus(supply: CpuSupply, request: GuestRequest, cpus: CpuSet) -> CpuSet:
-    """The part of these CPUs that is on the NUMA nodes of the guest's devices."""
+    """The part of ``cpus`` that is on the NUMA nodes of the guest's PCI devices."""
     return cpus & supply.topology.cpus_of(request.near)
 
 
@@ -356,7 +387,7 @@ def build_assignment(
     :param floating: shared CPUs for the guest's ``VCPU``; by default those of its zones.
     :param withheld: dedicated CPUs that are already kept empty.
     """
-    # CPUs that a guest holds may have become shared ones by a change of the options.
+    # After a change of the options, a CPU that another guest holds may be a shared one.
     held = supply.taken_cpus(request).union(dedicated)
     if floating is None:
         floating = floating_cpus(supply, request)
@@ -364,7 +395,7 @@ def build_assignment(
     if not dedicated and not floating:
         return PlacementRefusal(_why_not_shared(supply, request))
     pinned = used = _used_cpus(supply, request, dedicated, withheld)
-    # The last used CPU is the emulator's; _is_isolated() and read_back() go by that order.
+    # The emulator threads get the last used CPU; _is_isolated() and read_back() rely on this order.
     if request.emulator_policy is EmulatorPolicy.ISOLATE and len(used) > 1:
         pinned, emulator = used[:-1], frozenset(used[-1:])
     else:
@@ -377,10 +408,10 @@ def build_assignment(
 
 
 def memory_of(supply: CpuSupply, request: GuestRequest, cpus: CpuSet, pinned: bool) -> CpuSet:
-    """The NUMA nodes for the memory of a guest on ``cpus``; empty for any node.
+    """The NUMA nodes for the memory of a guest on ``cpus``; empty: any node.
 
-    The definition of the guest comes first, then its allocation. Without either, the memory of a ``pinned``
-    guest, and of one that has to be near its devices, comes from the nodes of its CPUs.
+    The nodes are those of the guest's definition, or else those of its allocation. If both name none, they
+    are the nodes of ``cpus`` for a guest that is ``pinned`` or has to be near its devices.
     """
     told = request.constraints.memory_nodes or request.mems
     follows = pinned or (request.near_only and bool(request.near))
@@ -390,11 +421,11 @@ def memory_of(supply: CpuSupply, request: GuestRequest, cpus: CpuSet, pinned: bo
 def refit_assignment(
     supply: CpuSupply, request: GuestRequest, current: CpuAssignment
 ) -> CpuAssignment | None:
-    """The assignment with the guest's present dedicated CPUs, if they serve the request; None otherwise.
+    """The assignment that keeps the guest's present dedicated CPUs, if they serve the request; else None.
 
-    The CPUs do not serve the request if their number or zones differ from the allocation, if another
-    guest holds one, or if siblings that ``isolate`` keeps empty are missing. CPUs that have left
-    ``cpu_dedicated_set`` or gone offline still serve the request: a running guest is not moved for that.
+    The CPUs do not serve the request if their number or zones differ from the allocation, or if another
+    guest holds one of them. With thread policy isolate, all siblings have to be among them. CPUs that have
+    left ``cpu_dedicated_set`` or gone offline still serve the request: a running guest is not moved for that.
     """
     if _was_allocated_shared(request):
         return None
@@ -410,26 +441,28 @@ def refit_assignment(
 
 
 def _was_allocated_shared(request: GuestRequest) -> bool:
-    """Whether the flavor wants dedicated CPUs, and the allocation has only shared ones."""
+    """Whether the flavor wants dedicated CPUs but the allocation has only shared CPUs."""
     return bool(request.dedicated and request.demands and not request.pcpu)
 
 
 def _what_may_be_its_own(
     supply: CpuSupply, request: GuestRequest, current: CpuAssignment
 ) -> Iterator[tuple[int, ...]]:
-    """Two choices of a guest's dedicated CPUs: with the siblings of its emulator CPU, and without them."""
+    """The possible dedicated CPUs of a guest: with the siblings of its emulator CPU, and without them."""
     yield current.dedicated
     used = _used_cpus(supply, request, current.dedicated, current.withheld)
     if request.thread_policy is ThreadPolicy.ISOLATE and request.has_emulator_cpu and used:
         beside = supply.topology.threads_of(used[-1]) - {used[-1]}
-        # The kernel does not show whether the allocation includes these siblings.
+        # For an assignment that was read back from the kernel, it is unknown whether the allocation includes
+        # these siblings.
         yield tuple(cpu for cpu in current.dedicated if cpu not in beside)
 
 
 def in_place(fresh: CpuAssignment, current: CpuAssignment, request: GuestRequest) -> CpuAssignment:
-    """The fresh assignment with the guest CPUs in their present places, if the dedicated CPUs are equal.
+    """The ``fresh`` assignment, with guest CPUs left on their present host CPUs if these are the same ones.
 
-    Guest CPUs that are of the other kind than the order says leave their places.
+    The order of ``fresh`` counts if the definition names the dedicated guest CPUs and ``current`` pins
+    others.
     """
     own = frozenset(fresh.dedicated)
     named = request.dedicated_vcpus
@@ -443,7 +476,7 @@ def in_place(fresh: CpuAssignment, current: CpuAssignment, request: GuestRequest
     if frozenset().union(*pinned) != frozenset().union(*were_pinned):
         return fresh
     floating = [cpus for cpus in fresh.vcpu_cpus if not cpus <= own]
-    # All floating guest CPUs have the same CPUs.
+    # All floating guest CPUs have the same host CPUs, so any of them will do.
     vcpu_cpus = tuple(cpus if cpus <= own else floating[0] for cpus in current.vcpu_cpus)
     return replace(fresh, vcpu_cpus=vcpu_cpus)
 
@@ -456,11 +489,11 @@ def _own_positions(assignment: CpuAssignment, own: CpuSet) -> CpuSet:
 def _is_isolated(
     supply: CpuSupply, request: GuestRequest, dedicated: tuple[int, ...], withheld: CpuSet = frozenset()
 ) -> bool:
-    """Whether each guest CPU has a whole core, where thread policy isolate asks for it."""
+    """Whether each pinned guest CPU has a whole core; True unless the thread policy is isolate."""
     if request.thread_policy is not ThreadPolicy.ISOLATE or not dedicated:
         return True
     used = _used_cpus(supply, request, dedicated, withheld)
-    # An emulator CPU may share its core with others.
+    # The last used CPU, that of the emulator threads, may share its core with other guests.
     alone = used[:-1] if request.has_emulator_cpu else used
     return len(used) >= request.used_pcpu and all(
         supply.topology.threads_of(cpu) <= frozenset(dedicated) for cpu in alone
@@ -468,7 +501,7 @@ def _is_isolated(
 
 
 def _amounts_match(supply: CpuSupply, request: GuestRequest, dedicated: CpuSet) -> bool:
-    """Whether the number of CPUs in each zone equals the allocation."""
+    """Whether a guest's dedicated CPUs equal the allocation in number, zone by zone."""
     remaining = dedicated
     missing: list[CpuSet] = []
     for demand in request.demands:
@@ -476,10 +509,11 @@ def _amounts_match(supply: CpuSupply, request: GuestRequest, dedicated: CpuSet) 
         if len(inside) > demand.pcpu and not demand.around:
             return False
         inside = frozenset(sorted(inside)[: demand.pcpu])
-        # Offline CPUs count where some are missing, since zones have only usable CPUs.
+        # Zones have only usable CPUs. An offline CPU of the guest may stand for a missing one.
         missing += [demand.around] * (demand.pcpu - len(inside))
         remaining -= inside
-    for cpu in sorted(remaining & supply.topology.usable):  # the options have moved these to another pool
+    # A usable CPU outside of ``cpus`` but within ``around`` was moved to another pool by the options.
+    for cpu in sorted(remaining & supply.topology.usable):
         around = next((cpus for cpus in missing if cpu in cpus), None)
         if around is None:
             return False
@@ -488,10 +522,11 @@ def _amounts_match(supply: CpuSupply, request: GuestRequest, dedicated: CpuSet) 
 
 
 def floating_cpus(supply: CpuSupply, request: GuestRequest) -> CpuSet:
-    """The shared CPUs for the VCPU part: those of its zones, or without an allocation all of no pool.
+    """The CPUs on which guest CPUs without a dedicated CPU float.
 
-    Lent CPUs are included, unless there are no shared CPUs to begin with. A guest that has to be near its
-    devices floats on their nodes, if these have shared CPUs.
+    They are the shared CPUs of the zones with VCPU, or without an allocation all shared CPUs of no pool. Lent
+    CPUs are added if there are shared CPUs. A guest with ``near_only`` floats on the nodes of its devices, if
+    these have any of the CPUs.
     """
     found = _floating_anywhere(supply, request)
     return (near_cpus(supply, request, found) if request.near_only else found) or found
@@ -501,7 +536,7 @@ def _floating_anywhere(supply: CpuSupply, request: GuestRequest) -> CpuSet:
     online = supply.topology.online
     if not request.demands:
         shared, lent = supply.cpu_sets.open_shared & online, supply.lent.get("", frozenset())
-        # Lent CPUs may be taken back at any time, so they are never all that a guest has.
+        # Lent CPUs may be taken back at any time, so that a guest must not have lent CPUs only.
         return shared | lent if shared else shared
     found: CpuSet = frozenset()
     for demand in request.demands:
@@ -513,7 +548,7 @@ def _floating_anywhere(supply: CpuSupply, request: GuestRequest) -> CpuSet:
 
 
 def _why_not_shared(supply: CpuSupply, request: GuestRequest) -> str:
-    """The reason why a guest without PCPU gets no shared CPUs."""
+    """The reason, for a refusal, why a guest without PCPU gets no shared CPUs."""
     if not supply.cpu_sets.shared & supply.topology.online:
         return "the host has no shared CPUs, and the guest holds no PCPU"
     zones = ", ".join([demand.zone for demand in request.demands]) or "the host"
@@ -521,11 +556,12 @@ def _why_not_shared(supply: CpuSupply, request: GuestRequest) -> str:
 
 
 def shared_emulator_cpus(supply: CpuSupply, request: GuestRequest, held: CpuSet, own: CpuSet) -> CpuSet:
-    """The shared CPUs for emulator threads: in the guest's zones, or else anywhere outside of pools.
+    """The shared CPUs for the emulator threads of a guest: of its zones, or else all outside of pools.
 
-    Of these CPUs, only those in the NUMA nodes of the guest's CPUs count, if there are any.
+    If some of them are on the NUMA nodes of ``own``, the result has only these.
 
-    :param own: the CPUs of the guest's own CPUs.
+    :param held: CPUs that guests hold.
+    :param own: host CPUs on which the guest's CPUs run.
     """
     everywhere = supply.cpu_sets.emulator & supply.topology.online - held
     if not everywhere:
@@ -540,11 +576,11 @@ def shared_emulator_cpus(supply: CpuSupply, request: GuestRequest, held: CpuSet,
 def _used_cpus(
     supply: CpuSupply, request: GuestRequest, dedicated: tuple[int, ...], withheld: CpuSet
 ) -> tuple[int, ...]:
-    """The CPUs for threads: all CPUs, or with thread policy isolate the first of each core."""
+    """The dedicated CPUs on which threads run: all, or with thread policy isolate the first of each core."""
     if request.thread_policy is not ThreadPolicy.ISOLATE:
         return dedicated
     used: list[int] = []
-    # ``withheld`` CPUs stay empty, also where the topology no longer shows them as siblings.
+    # ``withheld`` CPUs stay empty, even if the topology does not show them as siblings any more.
     covered = set(withheld)
     for cpu in dedicated:
         if cpu not in covered:
@@ -556,9 +592,10 @@ def _used_cpus(
 def _spread_over_vcpus(
     pinned: tuple[int, ...], floating: CpuSet, request: GuestRequest
 ) -> tuple[CpuSet, ...]:
-    """The CPUs of each guest CPU: a dedicated CPU for those that the order names, else for the first ones.
+    """The host CPUs of each guest CPU, by the number of the guest CPU.
 
-    Where amounts and the number of guest CPUs differ, guest CPUs share the dedicated CPUs of the guest.
+    Dedicated CPUs go to the guest CPUs that the definition names, or else to the first guest CPUs. The others
+    float. If no CPU floats and the numbers differ, guest CPUs share the dedicated CPUs evenly.
     """
     if not pinned:
         return (floating,) * request.vcpus

@@ -1,8 +1,9 @@
-"""The demands of a guest's definition, and placement within them. Pure functions.
+"""Constraints: the CPUs that a guest's definition demands, and placement within them. All functions are pure.
 
 Nouns
-    The *limit* of a guest CPU is the set of CPUs that the definition allows: CPUs to which it is pinned, on
-    the nodes to which its memory is strictly bound. A guest without demands has no limits.
+    The *limit* of a guest CPU is the set of host CPUs that the guest's definition allows. The definition may
+    pin a guest CPU to CPUs, and bind memory strictly to NUMA nodes, which excludes CPUs of other nodes. A
+    guest without demands has no limits.
 
 An example
     A host has two NUMA nodes, CPUs 0-3 and 4-7. A guest has two cells of two guest CPUs, with memory strictly
@@ -11,8 +12,9 @@ An example
 
 Invariants
     - A guest CPU gets no CPU outside its limit.
-    - If the dedicated CPUs can be given out within limits and zones, they are (maximum flow).
-    - Otherwise nothing is decided: the guest is left as it is, with the reason.
+    - If dedicated CPUs can be assigned within limits and zones, they are assigned (maximum flow). Thread
+      policy isolate is an exception: only the choice of the policy is tried.
+    - Otherwise the guest is left as it is, and the refusal has the reason.
 """
 
 from __future__ import annotations
@@ -38,11 +40,11 @@ from compute_agent.policy.base import (
 )
 
 Limits = tuple[CpuSet, ...]
-"""The CPUs that each guest CPU may use; empty without demands."""
+"""The host CPUs that each guest CPU may use, by its number; empty for a guest without demands."""
 
 
 def limits_of(topology: HostTopology, constraints: PlacementConstraints, vcpus: int) -> Limits:
-    """The usable CPUs that each guest CPU may use."""
+    """The limits of a guest with these demands and ``vcpus`` guest CPUs; only usable host CPUs."""
     if constraints == UNCONSTRAINED:
         return ()
     limits = [topology.usable & _cpus_of_nodes(topology, constraints.nodes)] * vcpus
@@ -57,16 +59,17 @@ def limits_of(topology: HostTopology, constraints: PlacementConstraints, vcpus: 
 
 
 def _cpus_of_nodes(topology: HostTopology, nodes: frozenset[int]) -> CpuSet:
-    """The CPUs of NUMA nodes; all CPUs without nodes, or where the nodes have none, as with far memory."""
+    """The CPUs of NUMA nodes; all usable CPUs without nodes, or if the nodes have memory but no CPUs."""
     return topology.cpus_of(nodes) or topology.usable
 
 
 def give_out(zones: Sequence[tuple[CpuSet, int]], floating: CpuSet, limits: Limits) -> dict[int, int] | None:
-    """Dedicated CPUs by the number of the guest CPU; None if they cannot be given out within the limits.
+    """Assign dedicated CPUs to guest CPUs within their limits; None if this is impossible.
 
-    Guest CPUs without a dedicated CPU float within their limits.
+    The keys of the result are the numbers of guest CPUs. A guest CPU without a dedicated CPU floats on the
+    part of ``floating`` within its limit.
 
-    :param zones: the free CPUs of each zone, and the number of CPUs to give out.
+    :param zones: the free CPUs of each zone, and the number of CPUs to assign from it.
     """
     wanted = sum(amount for _, amount in zones)
     if wanted > len(limits):
@@ -83,7 +86,9 @@ def give_out(zones: Sequence[tuple[CpuSet, int]], floating: CpuSet, limits: Limi
         for number, limit in enumerate(limits):
             if cpu in limit:
                 flow.add(("vcpu", number), ("cpu", cpu), 1)
-    for number in bound:  # these first: an augmenting path never takes the CPU of a guest CPU away for good
+    # Guest CPUs that cannot float come first. A later augmenting path may give them another CPU, but never
+    # leaves them without one.
+    for number in bound:
         if not flow.push_unit(("vcpu", number)):
             return None
     sent = len(bound) + sum(flow.push_unit(("vcpu", number)) for number in others)
@@ -98,10 +103,7 @@ _SINK: Final[_Node] = ("sink", 0)
 
 
 class _CpuFlow:
-    """Maximum flow from guest CPUs over CPUs and zones to the sink, by shortest augmenting paths.
-
-    The algorithm is the method of Edmonds and Karp.
-    """
+    """Maximum flow from guest CPUs over host CPUs and zones to a sink (algorithm of Edmonds and Karp)."""
 
     def __init__(self) -> None:
         self._left: dict[_Node, dict[_Node, int]] = {}
@@ -112,7 +114,7 @@ class _CpuFlow:
         self._left.setdefault(end, {}).setdefault(start, 0)
 
     def push_unit(self, start: _Node) -> bool:
-        """Send a unit from a node to the sink. Returns whether there is a path."""
+        """Send one unit from a node to the sink along a shortest path; return whether there is a path."""
         before = {start: start}
         queue = deque([start])
         while queue and _SINK not in before:
@@ -132,14 +134,14 @@ class _CpuFlow:
         return True
 
     def used_edges(self) -> Iterator[tuple[int, int]]:
-        """Pairs of a guest CPU and the CPU that its unit goes over."""
+        """Pairs of a guest CPU and the host CPU through which its unit flows."""
         for (kind, number), ends in self._left.items():
             if kind == "vcpu":
                 yield from ((number, cpu) for (_, cpu), left in ends.items() if left == 0)
 
 
 def within_constraints(policy: Policy) -> Policy:
-    """A policy that meets the demands of definitions, and prefers the choice of ``policy``."""
+    """Return a policy that places guests within their demands, and by ``policy`` where this is possible."""
 
     def place_constrained(
         supply: CpuSupply, request: GuestRequest
@@ -151,7 +153,10 @@ def within_constraints(policy: Policy) -> Policy:
 
 
 def refit_within(supply: CpuSupply, request: GuestRequest, current: CpuAssignment) -> CpuAssignment | None:
-    """Refit an assignment as :func:`~compute_agent.policy.base.refit_assignment` does, within the limits."""
+    """The assignment that keeps a guest's present dedicated CPUs within its limits; None if it is impossible.
+
+    See :func:`~compute_agent.policy.base.refit_assignment`.
+    """
     kept = refit_assignment(supply, request, current)
     limits = limits_of(supply.topology, request.constraints, request.vcpus)
     if kept is None or not limits or len(kept.vcpu_cpus) != len(limits):
@@ -173,7 +178,7 @@ def _place_within(
 ) -> CpuAssignment | PlacementRefusal | None:
     if (lost := _first_empty(limits)) is not None:
         return _refuse_in_place(f"guest CPU {lost} may use only CPUs that are offline")
-    # What a policy refuses without limits, it would refuse with them.
+    # A request that the policy refuses without limits is impossible with limits, too.
     first = policy(supply, request)
     if isinstance(first, PlacementRefusal):
         return PlacementRefusal(first.reason, leave=True)
@@ -205,7 +210,11 @@ def _place_within(
 
 
 def _with_kinds(limits: Limits, request: GuestRequest, floating: CpuSet) -> Limits:
-    """The limits by the kind of each guest CPU, where the order tells it and the definition allows it."""
+    """The limits without shared CPUs for dedicated guest CPUs, and with shared CPUs only for the others.
+
+    The limits stay as they are if the definition does not name the dedicated guest CPUs, or if a limit would
+    become empty.
+    """
     named = request.dedicated_vcpus
     if len(named) != request.used_pcpu - request.has_emulator_cpu:
         return limits
@@ -218,9 +227,10 @@ def _with_kinds(limits: Limits, request: GuestRequest, floating: CpuSet) -> Limi
 def _give_out(
     policy: Policy, supply: CpuSupply, request: GuestRequest, floating: CpuSet, slots: Limits
 ) -> tuple[Mapping[int, int] | None, CpuSet]:
-    """Dedicated CPUs by guest CPU, and the CPUs that are kept empty.
+    """Dedicated CPUs by slot (guest CPU, or emulator threads), and the CPUs that are kept empty.
 
-    The CPUs that the policy chooses are used if they fit the limits, or else any free ones.
+    The CPUs are those that the policy chooses, if they fit the limits, or else any free CPUs. The first part
+    is None if neither is possible.
     """
     usable = frozenset[int]().union(*slots)
     narrow = request.narrowed_to(usable)
@@ -229,7 +239,7 @@ def _give_out(
         used = frozenset(chosen.dedicated) - chosen.withheld
         if (given := give_out([(used, len(used))], floating, slots)) is not None:
             return given, chosen.withheld
-    if request.thread_policy is ThreadPolicy.ISOLATE:  # the flow knows no cores, so it could break some
+    if request.thread_policy is ThreadPolicy.ISOLATE:  # the flow does not know cores, and could break some
         return None, frozenset()
     zones = [(supply.free(request, demand), demand.pcpu) for demand in request.demands if demand.pcpu]
     return give_out(zones, floating, slots), frozenset()
@@ -243,7 +253,10 @@ def _make_assignment(
     withheld: CpuSet = frozenset(),
     alone: CpuSet = frozenset(),
 ) -> CpuAssignment:
-    """The assignment. ``alone`` is the emulator's own CPU, if it has one."""
+    """Build the assignment with its emulator CPUs and memory nodes.
+
+    :param alone: the dedicated CPU of the emulator threads; empty without one.
+    """
     held = supply.taken_cpus(request).union(dedicated)
     own = frozenset().union(*vcpu_cpus)
     demanded = request.constraints.emulator & supply.topology.online

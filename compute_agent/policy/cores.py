@@ -1,6 +1,6 @@
-"""The choice of free cores by thread policy: the fewest cores, and few cores that are used partly.
+"""The choice of free cores by thread policy: as few cores as possible, and few broken cores.
 
-A core is broken if only some of its threads are free.
+A core is *broken* if only some of its threads are free, because guests use the others.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from compute_agent.policy.base import (
 
 
 class CoreDemand(NamedTuple):
-    """A demand for CPUs by cores.
+    """A demand for CPUs in terms of cores.
 
-    :ivar cores: with thread policy isolate, the least number of whole cores.
-    :ivar extra: whether one CPU may be outside of whole cores: the CPU of the emulator threads.
+    :ivar cpus: the number of CPUs.
+    :ivar cores: with thread policy isolate, the minimum number of whole cores.
+    :ivar extra: whether one of the CPUs, that of the emulator threads, need not be in a whole core.
     """
 
     policy: ThreadPolicy
@@ -37,11 +38,12 @@ class CoreDemand(NamedTuple):
 
 
 class CoreCost(NamedTuple):
-    """The cost of a choice, the most important first.
+    """The cost of a choice of CPUs. A lower ``cores`` is better; ``broken`` decides between equal ones.
 
-    :ivar cores: cores that the choice uses; with thread policy spread, threads of the guest that share one.
-    :ivar broken: cores that the choice breaks, less the broken cores that the choice uses up; with thread
-        policy spread, cores shared with others.
+    :ivar cores: the number of cores of the choice. With thread policy spread, the number of CPUs that share a
+        core with another CPU of the guest.
+    :ivar broken: the number of whole cores that the choice breaks, less the number of broken cores of which
+        it takes all free threads. With thread policy spread, the number of cores shared with other guests.
     """
 
     cores: int
@@ -49,7 +51,11 @@ class CoreCost(NamedTuple):
 
 
 class CorePlan(NamedTuple):
-    """The number of filled cores of each kind, and the kind of a core used in part; None without one."""
+    """A choice of cores by kind.
+
+    :ivar filled: the number of cores, by kind, of which all free threads are taken.
+    :ivar part: the kind of the one core of which only some free threads are taken; None without one.
+    """
 
     cost: CoreCost
     filled: tuple[tuple[CoreKind, int], ...]
@@ -62,11 +68,11 @@ _FITS: Final[Mapping[ThreadPolicy, Callable[[CoreKind], bool]]] = {
     ThreadPolicy.ISOLATE: lambda kind: kind.whole,
     ThreadPolicy.SPREAD: lambda kind: True,
 }
-"""The cores that each thread policy may use. Siblings are two or more free threads of a core."""
+"""Whether each thread policy may use cores of a kind. Policy require needs two free threads of a core."""
 
 
 def capacity(free: FreeCores, want: CoreDemand) -> int:
-    """An upper bound of the CPUs that a piece has for a demand."""
+    """An upper bound of the number of CPUs that a piece has for a demand."""
     if want.policy is ThreadPolicy.PREFER or want.extra:
         return len(free.cpus)
     fits = _FITS[want.policy]
@@ -74,7 +80,7 @@ def capacity(free: FreeCores, want: CoreDemand) -> int:
 
 
 def choice_cost(pieces: Sequence[FreeCores], want: CoreDemand) -> CoreCost | None:
-    """The cost of the best choice; None if no choice meets the demand."""
+    """The cost of the best choice of cores of the pieces; None if no choice meets the demand."""
     if want.policy is ThreadPolicy.SPREAD:
         return _cost_of_spreading(pieces, want.cpus)
     plan = _best_plan(_core_amounts(pieces), want)
@@ -84,9 +90,11 @@ def choice_cost(pieces: Sequence[FreeCores], want: CoreDemand) -> CoreCost | Non
 def choose_cpus(
     pieces: Sequence[FreeCores], want: CoreDemand, beside: Callable[[int], float] | None = None
 ) -> tuple[int, ...]:
-    """The CPUs of the best choice, by core, preferably of the first pieces. There must be a choice.
+    """The CPUs of the best choice, core by core. choice_cost() must have found that there is a choice.
 
-    :param beside: the order of cores by one of their CPUs. Among equal cores, the lowest come first.
+    Among cores of one kind, those of the first pieces and the lowest ones are taken.
+
+    :param beside: a sort key of cores, computed from one of their CPUs; it comes before that order.
     """
     if want.policy is ThreadPolicy.SPREAD:
         return tuple(_one_by_one(pieces, beside))[: want.cpus]
@@ -121,7 +129,7 @@ def _cores_of_kind(
     return cores if beside is None else sorted(cores, key=lambda core: beside(core[0]))
 
 
-# Plans depend only on numbers of cores by kind, which are the same for most caches of a host.
+# Cached, because a plan depends only on numbers of cores by kind, which are equal for most caches of a host.
 @lru_cache(maxsize=4096)
 def _best_plan(amounts: Amounts, want: CoreDemand) -> CorePlan | None:
     usable = tuple((kind, number) for kind, number in amounts if _FITS[want.policy](kind))
@@ -134,7 +142,7 @@ def _best_plan(amounts: Amounts, want: CoreDemand) -> CorePlan | None:
 
 
 def _with_one_more(amounts: Amounts, plan: CorePlan | None) -> CorePlan | None:
-    """A plan with one more CPU, preferably of the core that has the fewest free threads."""
+    """The plan with one more CPU, preferably of the broken core with the fewest free threads."""
     if plan is None:
         return None
     filled = dict(plan.filled)
@@ -150,14 +158,19 @@ def _with_one_more(amounts: Amounts, plan: CorePlan | None) -> CorePlan | None:
 def _fewest_cores(
     amounts: Amounts, count: int, min_cores: int = 0, only_whole: bool = False
 ) -> CorePlan | None:
-    """The plan of least cost with at least ``min_cores`` cores."""
+    """The cheapest plan that takes ``count`` CPUs from at least ``min_cores`` cores; None without one.
+
+    The search visits the kinds in order and stops a branch that cannot be cheaper than the best plan.
+
+    :param only_whole: whether no core may be taken in part.
+    """
     best: CorePlan | None = None
 
     def min_cores_from(index: int, missing: int, passed_over: int) -> int:
-        """A lower bound of the cores that are still to be added.
+        """A lower bound of the number of cores that the ``missing`` CPUs still need.
 
-        The bound consists of full cores of the kinds from ``index`` on, and a last core used in part, which
-        may be of a kind before ``index``.
+        It counts filled cores of the kinds from ``index`` on, and one core taken in part, which may also be
+        of an earlier kind.
         """
         if not missing or index == len(amounts):
             return min(missing, 1)
@@ -168,7 +181,12 @@ def _fewest_cores(
     def visit_kind(
         index: int, missing: int, filled: tuple[tuple[CoreKind, int], ...], mended: int, passed_over: int
     ) -> None:
-        """Try numbers of cores of the kind ``index``; ``passed_over`` is the largest core left unused."""
+        """Try each number of filled cores of the kind ``index``, and go on with the next kind.
+
+        :param missing: CPUs that are still to be taken.
+        :param mended: the number of broken cores filled so far.
+        :param passed_over: the free threads of the largest core that was left unused.
+        """
         used = sum(number for _, number in filled)
         if best is not None and used + min_cores_from(index, missing, passed_over) > best.cost.cores:
             return  # no completion is cheaper than the best plan
@@ -186,7 +204,7 @@ def _fewest_cores(
                 )
         elif not missing:
             offer_plan(CoreCost(used, -mended), filled, None)
-        # One core used in part is enough: two could be replaced by a fuller and an emptier one.
+        # At most one core is taken in part: of two, one could be filled with CPUs taken from the other.
         elif not only_whole:
             taken = dict(filled)
             for kind, available in amounts:
@@ -204,7 +222,10 @@ def _fewest_cores(
 
 
 def _one_by_one(pieces: Sequence[FreeCores], beside: Callable[[int], float] | None) -> Iterable[int]:
-    """One thread of every core before the second of any, and free cores before cores shared with others."""
+    """The free CPUs in the order of thread policy spread.
+
+    The first thread of each core comes before the second of any, and free cores come before broken ones.
+    """
     cores = _cores_to_spread_over(pieces, beside)
     for turn in range(max((len(core) for core, _ in cores), default=0)):
         yield from (core[turn] for core, _ in cores if turn < len(core))
@@ -229,13 +250,17 @@ def _cores_to_spread_over(
 
 
 def core_demand(request: GuestRequest, demand: ProviderDemand) -> CoreDemand:
-    """A demand in cores. Isolated guest CPUs have one core each, divided over zones as the PCPU are."""
+    """The demand of one provider in terms of cores.
+
+    With thread policy isolate, each guest CPU needs a core. The cores are divided over the zones in
+    proportion to PCPU.
+    """
     if request.thread_policy is not ThreadPolicy.ISOLATE:
         return CoreDemand(request.thread_policy, demand.pcpu)
-    # The CPU of the emulator threads is the last one that is chosen, so it comes from the last zone.
+    # The CPU of the emulator threads is chosen last, and so from the last zone with PCPU.
     is_last = demand is [each for each in request.demands if each.pcpu][-1]
     extra = is_last and request.has_emulator_cpu
-    # Rounded down: place_guest() compares the sum over all zones.
+    # Rounded down here; place_guest() checks the sum over all zones.
     cores = request.used_pcpu * demand.pcpu // request.pcpu
     return CoreDemand(request.thread_policy, demand.pcpu, cores, extra)
 
@@ -243,7 +268,7 @@ def core_demand(request: GuestRequest, demand: ProviderDemand) -> CoreDemand:
 def explain_refusal(
     supply: CpuSupply, request: GuestRequest, demand: ProviderDemand, free: CpuSet
 ) -> PlacementRefusal:
-    """The reason why no choice of the free CPUs meets the demand."""
+    """The refusal with the reason why no choice of the free CPUs meets the demand."""
     if request.thread_policy is ThreadPolicy.ISOLATE:
         threads = min(len(supply.topology.threads_of(cpu)) for cpu in free)
         emulator = int(request.has_emulator_cpu)

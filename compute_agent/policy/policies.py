@@ -1,21 +1,21 @@
-"""The policies.
+"""The policies, which ``[policy] name`` selects.
 
 ``none``
-    Guests are counted and listed, and stay in their places.
+    Guests are counted and listed. The agent does not change their CPUs.
 
 ``follow``
-    Another program pins guests, such as Nova. The agent moves no guest, and reads assignments from the
-    kernel: the CPUs of the guest CPUs and other threads, and the NUMA nodes of the memory. Let CPUs 0-3 be
-    dedicated and 4-7 shared. A guest with guest CPUs pinned to CPUs 1 and 3, and its emulator on 4-7, has
-    the dedicated CPUs 1 and 3. A guest without pins, on 4-7, floats there.
+    Another program, such as Nova, pins guests. The agent moves no guest, and reads assignments from the
+    kernel: the CPUs of guest CPUs and of other threads, and the NUMA nodes of memory. An example: CPUs 0-3
+    are dedicated and 4-7 shared. A guest with guest CPUs pinned to CPUs 1 and 3, and its emulator on 4-7,
+    has the dedicated CPUs 1 and 3. A guest on 4-7 without pins floats there.
 
 ``static``, ``static-plus`` and ``static-pools``
-    Dedicated CPUs in ascending order.
+    A guest gets the lowest free dedicated CPUs.
 
 ``topology-aware``
-    Few zones for the guest, and whole cores and caches left for the next one. Candidates are groups of
-    pieces with free cores: single pieces, or else pieces of one node, or else of several nodes. The best one
-    is the lowest by :func:`_rank_group`, which lists the criteria in order.
+    A guest gets CPUs of few caches and nodes, such that whole cores and caches stay free for other guests.
+    Candidates are groups of pieces with free cores: single pieces, or else pieces of one node, or else of
+    several nodes. The candidate with the lowest rank is chosen; :func:`_rank_group` lists the criteria.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from compute_agent.policy.cores import (
 
 
 def place_nowhere(supply: CpuSupply, request: GuestRequest) -> None:
-    """Leave the guest as it is."""
+    """Policy ``none``: leave the guest as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +69,19 @@ class KernelPlacement:
 
 
 def leave_in_place(supply: CpuSupply, request: GuestRequest) -> None:
-    """Leave the guest where another program has placed it."""
+    """Policy ``follow``: leave the guest on the CPUs that another program has given to it."""
 
 
 def found_assignment(cpu_sets: CpuSets, vcpus: int, found: KernelPlacement) -> CpuAssignment:
-    """The assignment of a guest that another program has placed.
+    """The assignment of a guest that another program has placed, from the CPUs that the kernel shows.
 
-    CPUs are dedicated where a guest CPU is pinned to a part of the dedicated set. The CPUs of the other
-    threads are dedicated if they are in the set and differ from these. A guest that may use all of the set
-    floats on it.
+    CPUs count as dedicated if a guest CPU is pinned to them and they are a part of the dedicated set. CPUs of
+    the other threads count as dedicated if they are in the set, too, and no guest CPU may use them. A guest
+    that may use the whole set floats on it.
     """
     vcpu_cpus = tuple(found.vcpu_cpus.get(number) or found.cpus for number in range(vcpus))
     emulator = found.emulator_cpus or found.cpus
-    # In the order of guest CPUs, as the agent's own assignments have them.
+    # In the order of guest CPUs, as in assignments that the agent makes.
     own = [cpu for cpus in vcpu_cpus if _is_own(cpus, cpu_sets) for cpu in sorted(cpus)]
     if own and _is_own(emulator, cpu_sets) and emulator.isdisjoint(frozenset().union(*vcpu_cpus)):
         own += sorted(emulator)
@@ -89,18 +89,21 @@ def found_assignment(cpu_sets: CpuSets, vcpus: int, found: KernelPlacement) -> C
 
 
 def _is_own(cpus: CpuSet, cpu_sets: CpuSets) -> bool:
-    """Whether CPUs belong to one guest. With the legacy ``vcpu_pin_set`` only a single CPU does."""
-    # Where both sets overlap, several CPUs say nothing: a floating guest may have just these.
+    """Whether CPUs to which a thread is pinned count as dedicated to its guest.
+
+    With the legacy ``vcpu_pin_set``, only a single CPU does.
+    """
+    # If dedicated and shared CPUs overlap, a guest on several of them may also float there.
     if len(cpus) == 1 or not cpu_sets.dedicated & cpu_sets.shared:
         return bool(cpus) and cpus <= cpu_sets.dedicated and (len(cpus) == 1 or cpus != cpu_sets.dedicated)
     return False
 
 
 def place_in_order(supply: CpuSupply, request: GuestRequest) -> CpuAssignment | PlacementRefusal:
-    """Place a guest on the lowest free dedicated CPUs of each zone.
+    """Policies ``static``: place a guest on the lowest free dedicated CPUs of each zone.
 
-    A thread policy other than prefer takes the fewest and lowest cores that satisfy it. Caches and nodes are
-    ignored.
+    With a thread policy other than prefer, the guest gets the fewest and lowest cores that satisfy it. Caches
+    and nodes do not count.
     """
     return place_guest(supply, request, _choose_lowest)
 
@@ -110,7 +113,8 @@ def _choose_lowest(
 ) -> tuple[int, ...] | PlacementRefusal:
     order = supply.core_order(request)
     if request.thread_policy is ThreadPolicy.PREFER:
-        # The load of siblings does not count here.
+        # In ascending order, except for CPUs that do not suit the isolation level; sibling load does not
+        # count.
         return tuple(sorted(free, key=lambda cpu: (supply.is_unsuited(request, cpu), cpu))[: demand.pcpu])
     cores, want = free_cores(supply.topology, free), core_demand(request, demand)
     if choice_cost(cores, want) is None:
@@ -126,7 +130,7 @@ Candidate = tuple[Group, CoreCost]
 
 
 def place_by_topology(supply: CpuSupply, request: GuestRequest) -> CpuAssignment | PlacementRefusal:
-    """Place a guest on few caches and nodes, and leave whole ones for the next guest."""
+    """Policy ``topology-aware``: place a guest on few caches and nodes, and keep whole ones free."""
     return place_guest(supply, request, _choose_best)
 
 
@@ -143,11 +147,11 @@ def _choose_best(
         ranked = _rank_group(topology, group, found, want.cpus)
         if beside is None:
             return ranked
-        # After the cores: neither an idle sibling nor a CPU that is set apart is worth another cache.
+        # This criterion comes after zones and cores: a guest does not cross a cache for an idle sibling.
         return *ranked[:6], sum(map(beside, choose_cpus(group, want, beside))), *ranked[6:]
 
-    # The next kind of group is worse by the first criterion, so it is asked for only without one of this
-    # kind.
+    # The kinds of groups are in the order of the first criteria: a later kind is tried only if the earlier
+    # ones have no candidate.
     for groups in (_single_pieces, _in_one_node, _across_nodes):
         possible = list(groups(topology, available, want))
         if len(possible) > 1:
@@ -168,11 +172,11 @@ def _rank_group(topology: HostTopology, group: Group, found: CoreCost, count: in
     - the distance between the nodes
     - the cost of the choice of cores, which has two parts
     - whether the CPUs suit the level of isolation, and the load of siblings where it was measured
-    - whether a wholly free piece is broken
-    - free CPUs left in the used pieces: the tightest fit leaves the largest holes elsewhere
+    - whether a piece that was wholly free is used only in part
+    - the number of free CPUs left in the used pieces, so that other pieces keep more free CPUs
     """
     left = sum(len(free.cpus) for free in group) - count
-    # The pieces before the last are filled, apart from cores that the thread policy cannot use.
+    # All pieces but the last are filled, except for cores that the thread policy cannot use.
     last = group[-1]
     breaks = int(left > 0 and len(last.cpus) == len(last.piece.cpus))
     if len(group) == 1:
@@ -215,13 +219,14 @@ def _across_nodes(
         _collect_pieces(capacities, want, start, rings)
         for start in _distinct_pieces(available)
         for near in [_by_distance(topology, start, available)]
-        # The nearest pieces first, or the fewest pieces at any distance: the rank decides between both.
+        # Two groups for each start: with the nearest pieces, and with the fewest pieces at any distance.
+        # Their ranks decide.
         for rings in (near, [[free for ring in near for free in ring]])
     )
 
 
 def _distinct_pieces(available: Sequence[FreeCores]) -> Iterable[FreeCores]:
-    """One of each set of pieces that differ only by their ids: the first."""
+    """The first piece of each set of pieces that differ only by their ids."""
     return {
         (free.piece.node, free.piece.package, free.cpus == free.piece.cpus, free.amounts): free
         for free in reversed(available)
@@ -236,7 +241,7 @@ def _distinct_groups(candidates: Iterable[Candidate | None]) -> Iterator[Candida
 def _by_distance(
     topology: HostTopology, start: FreeCores, available: Sequence[FreeCores]
 ) -> list[list[FreeCores]]:
-    """The pieces grouped by their distance from one piece: the nearest first, and other packages last."""
+    """The pieces in groups by their distance from ``start``, the nearest first; other packages come last."""
     rings: dict[tuple[bool, int], list[FreeCores]] = {}
     for free in available:
         distance = _node_distance(topology, start.piece.node, free.piece.node)
@@ -250,10 +255,10 @@ def _collect_pieces(
     start: FreeCores,
     rings: Iterable[Sequence[FreeCores]],
 ) -> Candidate | None:
-    """The group that grows from ``start`` until it has enough CPUs, with its cost; None without enough.
+    """Add pieces to ``start`` until the group meets the demand; return the group and its cost, or None.
 
-    All pieces of a ring come before those of the next ring. In a ring, the smallest piece that has all
-    missing CPUs is taken, or else the largest piece. The rule gives the fewest pieces.
+    ``rings`` are groups of pieces in the order in which they are used up. In a ring, the smallest piece that
+    has all missing CPUs is added, or else the largest piece, so that few pieces are used.
     """
     group = [start]
     missing = want.cpus - capacities[start]
@@ -282,5 +287,5 @@ def _total_distance(topology: HostTopology, nodes: Iterable[int | None]) -> int:
 def _node_distance(topology: HostTopology, one: int | None, other: int | None) -> int:
     if one == other or one is None or other is None:
         return LOCAL_DISTANCE
-    # As the kernel's REMOTE_DISTANCE, which stands for distances that no firmware tells.
+    # 20, the kernel's REMOTE_DISTANCE, stands for a distance that the firmware does not report.
     return topology.distances.get(one, {}).get(other, 2 * LOCAL_DISTANCE)

@@ -1,18 +1,20 @@
-"""Running guests: recognised assignments, guests without a place, and worthwhile moves.
+"""Running guests: reading assignments back, confining guests that cannot be placed, and moves that pay off.
 
-Recognition reads an assignment back from the CPUs that the kernel shows for a guest.
+``read_back`` recognises an assignment from the CPUs that the kernel shows for a guest, such as after a
+restart of the agent.
 
-A guest may run without a place: the operator has over-allocated the host, or the guest holds nothing and the
-host has no shared CPUs. Left alone it would run on all CPUs, including those of other guests. The guest is
-*confined* instead, to the shared CPUs of no pool. If there are no shared CPUs, the guest is confined to all
-CPUs that no guest holds; the CPUs of pools come last. A confined guest leaves each CPU that another guest
-gets, and holds none itself. Let CPUs 0-1 be dedicated, CPU 2 belong to the host, and none be shared. A
-confined guest runs on 0-2, then on 1-2 when a guest holds CPU 0, and on 2 when both are held.
+A guest may run without an assignment: the operator has over-allocated the host, or the guest has no
+allocation and the host has no shared CPUs. It would then run on all CPUs, including CPUs of other guests. The
+agent *confines* such a guest to the shared CPUs of no pool. Without shared CPUs, it is confined to all CPUs
+that no guest holds, and to CPUs of pools only if there are no others. A confined guest holds no CPU, and
+leaves each CPU that another guest gets. An example: CPUs 0-1 are dedicated, CPU 2 belongs to the host, and no
+CPU is shared. A confined guest runs on 0-2. It runs on 1-2 while a guest holds CPU 0, and on 2 while both are
+held.
 
-Rebalancing moves at most one guest at a time, and only if the gain is large enough. The cost of a place is
-counted in L3 domains; the constants have the weights. A shared core counts by pairs of guests, so that each
-move lowers the sum of all costs by at least its gain. With a threshold above 0 moves therefore end, and no
-guest moves back and forth.
+Rebalancing moves at most one guest at a time, and only if the gain is large enough. The unit of costs is an
+L3 domain that a guest crosses; the constants have the weights. A shared core counts by pairs of guests, so
+that each move lowers the sum of all costs by at least its gain. With a threshold above 0, moves therefore
+come to an end, and no guest moves back and forth.
 """
 
 from __future__ import annotations
@@ -35,17 +37,17 @@ def read_back(
     vcpu_cpus: Mapping[int, CpuSet] | None = None,
     mems: CpuSet = frozenset(),
 ) -> CpuAssignment | None:
-    """The assignment of a running guest; None if the agent cannot have made it.
+    """Recognise the assignment of a running guest; None if the agent cannot have made it.
 
     A guest that may use all CPUs was never placed. A guest that may use CPUs of the host or of another guest
-    was placed by another program. With thread policy isolate, free siblings are kept empty, since it is not
+    was placed by another program. With thread policy isolate, free siblings are kept empty, because it is not
     known here whether the allocation includes them.
 
-    :param observed: the CPUs that the guest's threads may use.
-    :param vcpu_cpus: the CPUs of each guest CPU, by number from 0, if the driver knows the threads of guest
-        CPUs. If a guest CPU is missing, dedicated CPUs go to the guest CPUs in ascending order.
-    :param mems: NUMA nodes to which the guest's memory is bound; empty without a binding. The memory stays
-        there.
+    :param observed: the CPUs that all threads of the guest together may use.
+    :param vcpu_cpus: the host CPUs of each guest CPU, by its number from 0, if the driver knows the threads
+        of guest CPUs. If a guest CPU is missing, the dedicated CPUs are assigned in ascending order.
+    :param mems: NUMA nodes to which the guest's memory is bound, and on which it stays; empty without a
+        binding.
     """
     sets = supply.cpu_sets
     positions = _vcpu_positions(request, vcpu_cpus or {})
@@ -55,7 +57,7 @@ def read_back(
     dedicated = seen & sets.dedicated
     if not sets.shared or sets.dedicated & sets.shared or supply.lent:
         dedicated &= _own_cpus(request, seen, positions)
-    if dedicated == sets.shared:  # with the legacy vcpu_pin_set, a guest on all of it shares it
+    if dedicated == sets.shared:  # with the legacy vcpu_pin_set, a guest that floats may use the whole set
         dedicated = frozenset()
     taken = supply.taken_cpus(request)
     if dedicated & taken:
@@ -64,7 +66,8 @@ def read_back(
     others = sorted(dedicated.difference(of_vcpus))
     isolated = request.thread_policy is ThreadPolicy.ISOLATE
     siblings = supply.topology.siblings_of(dedicated) & sets.dedicated - taken if isolated else frozenset()
-    # Without repetition, and CPUs of guest CPUs first: the last used CPU is that of the emulator threads.
+    # dict.fromkeys() removes repetitions. CPUs of guest CPUs come first, because build_assignment() takes the
+    # last used CPU for that of the emulator threads.
     in_order = tuple(dict.fromkeys((*of_vcpus, *others, *sorted(siblings))))
     found = build_assignment(supply, request, in_order, floating=seen - dedicated, withheld=siblings)
     if not isinstance(found, CpuAssignment):
@@ -77,17 +80,18 @@ def read_back(
 
 
 def _vcpu_positions(request: GuestRequest, vcpu_cpus: Mapping[int, CpuSet]) -> tuple[CpuSet, ...]:
-    """The CPUs by guest CPU; empty unless all are known."""
+    """The host CPUs of each guest CPU, in the order of their numbers; empty unless all are known."""
     if vcpu_cpus.keys() != set(range(request.vcpus)) or not all(vcpu_cpus.values()):
         return ()
     return tuple(vcpu_cpus[number] for number in range(request.vcpus))
 
 
 def _own_cpus(request: GuestRequest, seen: CpuSet, positions: tuple[CpuSet, ...]) -> CpuSet:
-    """The CPUs that probably belong to a guest, where others float on dedicated CPUs.
+    """The CPUs that probably belong to a guest on a host where guests may float on dedicated CPUs.
 
-    The result has CPUs with a guest CPU bound to them, and a single CPU left for emulator threads. Without
-    known guest CPUs they are all CPUs, if the guest has enough threads to be pinned to each.
+    They are the CPUs to each of which a guest CPU is pinned. With emulator policy isolate, a single further
+    CPU is that of the emulator threads. If the guest CPUs are not known, they are all CPUs of the guest,
+    unless these are more than its threads could be pinned to.
     """
     alone = request.emulator_policy is EmulatorPolicy.ISOLATE
     if not positions:
@@ -97,7 +101,7 @@ def _own_cpus(request: GuestRequest, seen: CpuSet, positions: tuple[CpuSet, ...]
 
 
 def confine_guest(supply: CpuSupply, request: GuestRequest) -> CpuAssignment | None:
-    """The assignment of a guest without a place; None if others hold every CPU."""
+    """The assignment that confines a guest to CPUs that no guest holds; None if guests hold all CPUs."""
     free = supply.topology.online - supply.taken_cpus(request)
     pooled = supply.cpu_sets.pooled
     cpus = (supply.cpu_sets.open_shared & free) or free - pooled or free
@@ -110,45 +114,51 @@ def confine_guest(supply: CpuSupply, request: GuestRequest) -> CpuAssignment | N
 
 
 def keep_dedicated(supply: CpuSupply, request: GuestRequest, current: CpuAssignment) -> CpuAssignment | None:
-    """The assignment with the guest's present dedicated CPUs, even if the request has other amounts.
+    """The assignment with the guest's present dedicated CPUs, even if its allocation has other amounts.
 
-    The rest of the guest leaves CPUs that others hold. None if it has no dedicated CPUs, or shares one with
-    another guest.
+    The floating guest CPUs leave CPUs that other guests hold. None if the guest has no dedicated CPUs, or if
+    another guest holds one of them.
     """
     if not current.held_cpus or current.held_cpus & supply.taken_cpus(request):
         return None
-    # Without an allocation, only the present CPUs show which part of the guest floats, and where.
+    # Without an allocation, only the present CPUs show on which CPUs the guest floats.
     floating = None if request.demands else (current.cpus - current.held_cpus) & supply.topology.online
     again = build_assignment(supply, request, current.dedicated, floating, current.withheld)
     return in_place(again, current, request) if isinstance(again, CpuAssignment) else None
 
 
 def may_stay(current: CpuAssignment, taken: CpuSet, online: CpuSet) -> bool:
-    """Whether a guest without an allocation may run where it is: on online CPUs that no other guest holds."""
+    """Whether a guest without an allocation may stay on its CPUs.
+
+    No other guest may hold one of them. Unless the guest has dedicated CPUs, one of them has to be online.
+    """
     in_the_way = not taken.isdisjoint(current.cpus | current.emulator_cpus)
     return not in_the_way and (bool(current.held_cpus) or not online.isdisjoint(current.cpus))
 
 
 L3_CROSSED: Final = 1.0
-"""Cost of each L3 domain after the first. A guest on several NUMA nodes is also on several L3 domains."""
+"""Cost of each L3 domain of a guest after the first. Each NUMA node has L3 domains of its own."""
 NODE_CROSSED: Final = 3.0
-"""Cost of each NUMA node after the first."""
+"""Cost of each NUMA node of a guest after the first."""
 PACKAGE_CROSSED: Final = 6.0
-"""Cost of each package after the first."""
+"""Cost of each package of a guest after the first."""
 CORE_SHARED: Final = 1.0
-"""Cost of each core shared with another guest, for each such guest."""
+"""Cost of each core that a guest shares with another guest, for each such guest, if use is not measured."""
 BUSY_SIBLINGS: Final = 4.0
-"""Cost of a shared core where use was measured, times the mean use of the less busy guest."""
+"""Cost of a shared core if use is measured: multiplied by the use, from 0 to 1, of the less busy guest."""
 # Above MEMORY_MOVED, so that a guest leaves such CPUs even if its memory has to follow.
 OUTSIDE: Final = 4.0
-"""Cost of each CPU that has left the dedicated set."""
+"""Cost of each CPU of a guest that has left the dedicated set."""
 MEMORY_MOVED: Final = 2.0
-"""Cost of moving all memory of a guest to other NUMA nodes. A part of its nodes costs that part."""
+"""Cost of moving all memory of a guest to other NUMA nodes. Leaving half of its nodes costs half of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RebalanceMove:
-    """A guest and its new assignment. ``gain`` is the decrease of its cost, less the cost of the move."""
+    """A worthwhile move: the uuid of a guest, its new assignment and the gain.
+
+    ``gain`` is the decrease of the guest's cost, less the cost of the move.
+    """
 
     guest: str
     assignment: CpuAssignment
@@ -158,17 +168,17 @@ class RebalanceMove:
 def best_move(
     supply: CpuSupply, policy: Policy, guests: Iterable[tuple[GuestRequest, CpuAssignment]], min_gain: float
 ) -> RebalanceMove | None:
-    """The move with the largest gain, if that is at least ``min_gain``; the first of equals.
+    """The move with the largest gain; None if no gain is at least ``min_gain``.
 
-    :param policy: decides where a guest would go if the guest started now.
-    :param guests: guests that may be moved, with their present assignments.
-    :param min_gain: the least gain, above 0.
+    :param policy: computes the CPUs that a guest would get if it started now.
+    :param guests: the requests of guests that may be moved, with their present assignments.
+    :param min_gain: the minimum gain, above 0.
     """
     best: RebalanceMove | None = None
     for request, current in guests:
         cost = place_cost(supply, request, current)
         if cost < min_gain:
-            continue  # no new place can gain enough
+            continue  # even a new assignment without any cost would not gain enough
         for wanted in _requests_to_try(supply, request):
             new = policy(supply, wanted)
             if not isinstance(new, CpuAssignment):
@@ -180,14 +190,17 @@ def best_move(
 
 
 def _requests_to_try(supply: CpuSupply, request: GuestRequest) -> Iterable[GuestRequest]:
-    """The request, and where use was measured a second one for cores without load of others."""
+    """The request and, if use is measured, the same request with thread policy spread.
+
+    Policy spread prefers cores that no other guest uses.
+    """
     yield request
     if supply.busy and request.thread_policy is ThreadPolicy.PREFER:
         yield replace(request, thread_policy=ThreadPolicy.SPREAD)
 
 
 def place_cost(supply: CpuSupply, request: GuestRequest, assignment: CpuAssignment) -> float:
-    """The cost of a place: zones crossed, cores shared with others, CPUs outside of the dedicated set."""
+    """The cost of an assignment: zones crossed, shared cores, and CPUs outside of the dedicated set."""
     topology, cpus = supply.topology, assignment.held_cpus
     return (
         L3_CROSSED * _zones_crossed([cache.cpus for cache in topology.l3_domains], cpus)
@@ -199,7 +212,7 @@ def place_cost(supply: CpuSupply, request: GuestRequest, assignment: CpuAssignme
 
 
 def move_cost(current: CpuAssignment, new: CpuAssignment) -> float:
-    """The cost of the move itself: memory on NUMA nodes that the guest leaves."""
+    """The cost of a move: the part of the guest's memory nodes that it leaves, times MEMORY_MOVED."""
     left = current.mems - new.mems
     return MEMORY_MOVED * len(left) / len(current.mems) if new.mems and left else 0.0
 
@@ -209,10 +222,10 @@ def _zones_crossed(zones: Sequence[CpuSet], cpus: CpuSet) -> int:
 
 
 def _shared_cores(topology: HostTopology, supply: CpuSupply, request: GuestRequest, cpus: CpuSet) -> float:
-    """The cost of cores shared with others: by the use of the less busy guest, where it was measured."""
+    """The cost of cores shared with other guests, by the use of the less busy guest if use is measured."""
     cores = {topology.threads_of(cpu) for cpu in cpus}
     own = frozenset(supply.holdings.get(request.guest, frozenset()))
-    # A guest's use is spread evenly over its CPUs, so each of them has the same.
+    # ``busy`` spreads a guest's use evenly over its CPUs, so that each CPU has the same value.
     mine = max((supply.busy[cpu] for cpu in own if cpu in supply.busy), default=None)
     cost = 0.0
     for guest, held in supply.holdings.items():

@@ -1,12 +1,13 @@
-"""Admission to pools of CPUs, and idle dedicated CPUs that are lent to floating guests. Pure functions.
+"""Pools of CPUs: admission of guests, and idle dedicated CPUs that floating guests may borrow.
 
-Lent CPUs are in no accounts, and are returned as soon as a guest holds them. Pools with ``max_cpus``
-borrow first, in the order of their names. Each borrows CPUs of its own, then whole idle cores from the end of
-its zones. With policy ``static-plus`` guests of no pool get the rest.
+Lending changes no inventory, and a guest that gets a lent CPU takes it from the borrowers at once. Pools with
+``max_cpus`` borrow first, in the order of their names. A pool borrows its own idle dedicated CPUs first, then
+whole idle cores from the end of its zones. With policy ``static-plus``, guests of no pool borrow the rest.
+All functions are pure.
 
-An example: CPUs 0 and 1 are shared, and 2 to 7 are dedicated, in cores of two. CPU 1 is in a pool with
-``max_cpus = 3``, and a guest holds CPU 6. The pool borrows 4 and 5. With ``static-plus`` the other guests
-float on 0, 2, 3 and 7.
+An example: CPUs 0 and 1 are shared, and 2 to 7 are dedicated; cores have two threads. CPU 1 is in a pool with
+``max_cpus = 3``, and a guest holds CPU 6. The pool borrows CPUs 4 and 5. With ``static-plus``, guests of no
+pool float on CPUs 0, 2, 3 and 7.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from compute_agent.policy.base import PlacementRefusal, ProviderDemand
 
 
 def refuse_outside(demands: Sequence[ProviderDemand]) -> PlacementRefusal | None:
-    """The refusal of a guest with CPUs outside of pools; None if it holds only CPUs of pools."""
+    """Refuse a guest that holds CPUs outside of pools, or none; None if it holds only CPUs of pools."""
     outside = [demand.zone for demand in demands if not demand.pool]
     if demands and not outside:
         return None
@@ -34,15 +35,16 @@ def refuse_outside(demands: Sequence[ProviderDemand]) -> PlacementRefusal | None
 def admit_guest(
     pools: Iterable[CpuPool], wanted: Iterable[str], qos_class: str, members: int
 ) -> PlacementRefusal | None:
-    """The refusal of a guest by a pool of which it holds CPUs; None if all pools accept it.
+    """Refuse a guest that a pool does not admit; None if all its pools admit it.
 
-    :param members: other guests in the fullest of these pools; 0 for a guest that is already a member.
+    :param wanted: the names of the pools of which the guest holds CPUs.
+    :param members: the number of other guests in the fullest of these pools; 0 for a guest that is a member.
     """
     by_name = {pool.name: pool for pool in pools}
     for name in wanted:
         pool = by_name.get(name)
         if pool is None:
-            continue  # the options had the pool when the guest started
+            continue  # the pool was removed from the options after the guest had started
         if pool.classes and qos_class not in pool.classes:
             return PlacementRefusal(
                 f"[cpu_pool:{name}] admits guests of {', '.join(sorted(pool.classes))}, but the guest is of"
@@ -55,11 +57,12 @@ def admit_guest(
 
 @dataclass(frozen=True, slots=True)
 class PoolBorrower:
-    """A pool that may borrow.
+    """A pool that may borrow idle dedicated CPUs.
 
-    :ivar cpus: CPUs of the pool.
-    :ivar zones: all CPUs of the pool's zones.
-    :ivar max_cpus: the most shared CPUs that the pool may have, including borrowed ones.
+    :ivar pool: the name of the pool.
+    :ivar cpus: the dedicated and shared CPUs of the pool.
+    :ivar zones: all CPUs of the zones in which the pool has CPUs.
+    :ivar max_cpus: the maximum number of shared CPUs of the pool, including borrowed ones.
     """
 
     pool: str
@@ -75,10 +78,12 @@ def lend_cpus(
     borrowers: Iterable[PoolBorrower],
     to_others: bool,
 ) -> Mapping[str, CpuSet]:
-    """Lent CPUs by pool. The empty name stands for guests of no pool. No CPU is lent twice.
+    """Lend idle dedicated CPUs, each to at most one pool; return them by pool.
+
+    The empty name stands for guests of no pool.
 
     :param held: CPUs that guests hold.
-    :param to_others: whether guests of no pool get the rest.
+    :param to_others: whether guests of no pool borrow the CPUs that remain.
     """
     idle = (cpu_sets.dedicated & topology.online) - held
     found = {}
@@ -87,7 +92,7 @@ def lend_cpus(
         there = idle & one.zones & (one.cpus | (topology.online - cpu_sets.pooled))
         own, others = sorted(there & one.cpus), there - one.cpus
         whole = [cpu for cpu in others if topology.threads_of(cpu) <= idle]
-        # From the end, since policies place the next guests from the beginning.
+        # From the end, because policies give the lowest CPUs to the next guests.
         order = [*own, *sorted(whole, reverse=True), *sorted(others.difference(whole), reverse=True)]
         found[one.pool] = frozenset(order[: max(0, one.max_cpus - own_shared)])
         idle -= found[one.pool]

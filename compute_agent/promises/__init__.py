@@ -1,16 +1,18 @@
 """Promises to guests, compared with what the kernel shows now.
 
-Nouns: a *promise* is what a guest has by its allocation and its settings. There are promises of CPUs, their
-siblings, NUMA nodes of memory, ways of caches, memory bandwidth and isolation. A *verdict* is a promise with
-its state: ``kept``, ``limited`` (the agent or the kernel keeps it down on purpose), ``broken``, or
-``unknown`` (it cannot be read).
+Nouns:
 
-Example: a guest holds CPUs 2-3 with the level ``quiet``, and interrupt 30 may run on CPU 2. The guest's
-promise ``cpus`` is kept, and its promise ``quiet`` is broken by ``interrupt 30 (eth0)``. If the kernel
-refuses to move that interrupt, the promise is limited.
+- A *promise* is what a guest should have by its allocation and its settings. There are promises of CPUs,
+  their siblings, NUMA nodes of memory, ways of caches, memory bandwidth, isolation and PCI devices.
+- A *verdict* is a promise with its state: ``kept``, ``limited`` (the agent or the kernel restricts it on
+  purpose), ``broken``, or ``unknown`` (it cannot be read).
 
-The module :mod:`verdict` is a pure function of promises and facts. The module :mod:`facts` reads.
+An example: a guest holds CPUs 2-3 with the isolation level ``quiet``, and interrupt 30 may run on CPU 2. The
+guest's promise ``cpus`` is kept, and its promise ``quiet`` is broken by ``interrupt 30 (eth0)``. If the
+kernel refuses to move that interrupt, the promise is limited.
 
-Invariants. A verdict depends on nothing that the agent remembers of its own writes. Nothing is written. An
-unreadable fact never makes a promise kept.
+The module :mod:`verdict` is a pure function of promises and facts. The module :mod:`facts` reads the kernel.
+
+Invariants: a verdict does not depend on what the agent remembers of its own writes. Nothing is written. A
+fact that cannot be read never makes a promise kept.
 """

@@ -1,4 +1,4 @@
-"""PCI devices of guests: those that a guest has, compared with those that it holds. Pure functions."""
+"""PCI devices of guests: the devices that a guest has, compared with those that it holds. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.model.guest import Allocation
 
 HeldDevices = Mapping[str, int]
-"""Amounts of held devices by the address of the card: more than one of its virtual functions."""
+"""The number of held devices by the address of the card; more than 1 for several virtual functions of a card.
+"""
 
 
 def held_devices(tree: ProviderTree, allocation: Allocation) -> HeldDevices:
-    """The devices in an allocation."""
+    """The devices that an allocation holds."""
     return {
         node.device: amount
         for node in tree.device_providers
@@ -23,7 +24,9 @@ def held_devices(tree: ProviderTree, allocation: Allocation) -> HeldDevices:
 
 
 def cards_of(tree: ProviderTree, read_devices: Callable[[], Iterable[PciDevice]]) -> Mapping[str, str]:
-    """The cards of the devices that a host offers, by address. A virtual function is of its physical one.
+    """The card of each device that a host offers, by address.
+
+    The card of a virtual function is its physical function.
 
     :param read_devices: reads the devices of the host; called only if the host offers any.
     """
@@ -38,9 +41,12 @@ def cards_of(tree: ProviderTree, read_devices: Callable[[], Iterable[PciDevice]]
 
 
 def device_faults(held: HeldDevices, has: Collection[str], cards: Mapping[str, str]) -> list[str]:
-    """The differences between held devices and those that a guest has, a sentence each.
+    """The differences between the devices that a guest holds and those that it has, a sentence for each.
 
-    :param has: addresses of devices. Those that the host does not offer belong to other programs.
+    :param held: the devices that the guest holds.
+    :param has: the addresses of the devices that the guest has. Devices that the host does not offer belong
+        to other programs, and are ignored.
+    :param cards: the card of each offered device.
     """
     present = Counter(cards[address] for address in has if address in cards)
     return [
@@ -51,6 +57,6 @@ def device_faults(held: HeldDevices, has: Collection[str], cards: Mapping[str, s
 
 
 def in_words(held: HeldDevices) -> str:
-    """Held devices as a text: ``0000:81:00.0, 2 of 0000:a1:00.0``, or ``none``."""
+    """Held devices as a text, such as ``0000:81:00.0, 2 of 0000:a1:00.0``, or ``none``."""
     parts = (card if amount == 1 else f"{amount} of {card}" for card, amount in sorted(held.items()))
     return ", ".join(parts) or "none"

@@ -22,27 +22,28 @@ _ALLOWED: Final = re.compile(r"^Cpus_allowed_list:\s*(\S*)$", re.MULTILINE)
 _NAME: Final = re.compile(r"^Name:\s*(.*)$", re.MULTILINE)
 
 MAX_TASKS: Final = 1000
-"""Maximum number of listed threads of the host on CPUs of guests: without isolation, all threads of the host
-may run there."""
+"""Maximum number of listed threads of the host on CPUs of guests. Without isolation, all threads of the host
+may run there.
+"""
 
 _NODE: Final = re.compile(r"N([0-9]{1,6})=([0-9]{1,20})", re.ASCII)
 _COUNTED: Final = ("anon", "shmem")
-"""Lines of memory.numa_stat that a guest's own memory is in. The page cache is the host's to place."""
+"""The lines of memory.numa_stat with a guest's own memory. The page cache is placed by the host."""
 
 
 class TaskReader:
-    """Reads the processes of a host below a root."""
+    """Reads the threads of a host with its /proc below a root."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._files = SysFiles(root)
 
     def list_tasks(self, cpus: CpuSet, guests: Collection[int]) -> Iterator[HostTask]:
-        """The threads of processes that may run on any of these CPUs, at most ``MAX_TASKS``.
+        """The threads that may run on any of these CPUs, at most ``MAX_TASKS``.
 
-        Threads of the kernel are left out, and those of guests.
+        Threads of the kernel and of guests are left out.
 
-        :param guests: the processes of guests.
+        :param guests: the pids of the processes of guests.
         """
         if not cpus:
             return
@@ -61,9 +62,11 @@ class TaskReader:
                     return
 
     def _read_affinity(self, pid: int, tid: int) -> CpuSet | None:
-        """The CPUs of a thread; None when it is gone."""
+        """The CPUs that a thread may use; None when the thread is gone."""
+        # The system call asks the running kernel, and so fits only the kernel's own /proc.
         if self._root == Path("/"):
-            # A fiftieth of the cost of its status file, and a host has thousands of threads.
+            # The call costs a fiftieth of a read of the thread's status file, and a host has thousands of
+            # threads.
             try:
                 return frozenset(os.sched_getaffinity(tid))
             except OSError:
@@ -80,9 +83,9 @@ class TaskReader:
 
 
 def read_node_memory(folder: str) -> dict[int, int]:
-    """Bytes of a group's memory by NUMA node: anonymous and shared memory, and huge pages.
+    """The bytes of a cgroup's memory by NUMA node: anonymous and shared memory, and huge pages.
 
-    Empty without a group, and on kernels without the files (memory.numa_stat of cgroup v2: Linux 5.10).
+    Empty if ``folder`` is empty, or the kernel has no such files (memory.numa_stat of cgroup v2: Linux 5.10).
     """
     if not folder:
         return {}
@@ -97,7 +100,7 @@ def read_node_memory(folder: str) -> dict[int, int]:
 
 
 def _huge_page_files(folder: str) -> list[str]:
-    """The files hugetlb.SIZE.numa_stat, which exist since Linux 5.17."""
+    """The files hugetlb.SIZE.numa_stat of a cgroup, which exist since Linux 5.17."""
     try:
         with os.scandir(folder) as entries:
             return [
@@ -117,10 +120,13 @@ def _add_nodes(found: dict[int, int], text: str) -> None:
 def group_facts(
     host: ResctrlLayout, present: ResctrlGroups, name: str, tasks: Collection[int], threads: Collection[int]
 ) -> GroupFacts | None:
-    """The facts about the group of a guest; None if it does not exist.
+    """The facts about the resctrl group of a guest; None if the group does not exist.
 
-    :param tasks: the threads in the group.
-    :param threads: the threads of the guest.
+    :param host: the layout of resctrl on this host.
+    :param present: the groups that the kernel has.
+    :param name: the name of the guest's group.
+    :param tasks: the ids of the threads in the group.
+    :param threads: the ids of the threads of the guest.
     """
     group = present.groups.get(name)
     if group is None:

@@ -1,4 +1,4 @@
-"""Verdicts on promises: pure functions of promises and facts."""
+"""Verdicts on promises to guests: pure functions of promises and facts."""
 
 from __future__ import annotations
 
@@ -17,41 +17,43 @@ from compute_agent.promises.devices import device_faults, in_words
 
 
 class PromiseKind(enum.StrEnum):
-    """The kind of a promise."""
+    """The kinds of promises to a guest."""
 
     CPUS = "cpus"
-    """The threads of the guest run on its assigned CPUs, and no other guest runs on its dedicated CPUs."""
+    """The guest's threads run on its assigned CPUs, and no other guest runs on its dedicated CPUs."""
     SIBLINGS = "siblings"
-    """No other guest runs on the other threads of its cores (thread policies ``isolate`` and ``require``)."""
+    """No other guest runs on the sibling threads of the guest's cores (thread policies ``isolate``,
+    ``require``).
+    """
     MEMORY = "memory"
     CACHE = "cache"
     BANDWIDTH = "bandwidth"
     QUIET = "quiet"
-    """Interrupts and the kernel's movable work keep off its dedicated CPUs."""
+    """Interrupts and movable work of the kernel keep off the guest's dedicated CPUs."""
     ALONE = "alone"
-    """Processes of the host keep off its dedicated CPUs."""
+    """Processes of the host keep off the guest's dedicated CPUs."""
     DEVICES = "devices"
     """The guest has the PCI devices that it holds, and no other devices that the host offers."""
 
 
 class PromiseState(enum.StrEnum):
-    """The state of a promise."""
+    """The states of a promise."""
 
     KEPT = "kept"
     LIMITED = "limited"
-    """The agent throttles the guest, or the kernel does not move the work."""
+    """The agent throttles the guest, or the kernel does not move the work that disturbs it."""
     BROKEN = "broken"
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class CachePromise:
-    """Shares of one L3 cache.
+    """The shares of one L3 cache that are promised to a guest.
 
-    :ivar ways: the ways that the guest holds; 0 for none of its own.
-    :ivar bandwidth: the percent of memory bandwidth that the guest holds; 0 for none of its own.
-    :ivar way_limit: the ways that throttling leaves to the guest; None without a limit. The same holds for
-        ``bandwidth_limit``.
+    :ivar ways: the ways that the guest holds; 0: none of its own.
+    :ivar bandwidth: the percent of memory bandwidth that the guest holds; 0: none of its own.
+    :ivar way_limit: the ways that throttling leaves to the guest; None: no limit.
+    :ivar bandwidth_limit: the percent of bandwidth that throttling leaves to the guest; None: no limit.
     """
 
     ways: int = 0
@@ -62,15 +64,19 @@ class CachePromise:
 
 @dataclass(frozen=True, slots=True)
 class GuestPromises:
-    """The promises to one guest.
+    """All promises to one guest.
 
     :ivar vcpu_cpus: the CPUs of each guest CPU; empty: the agent does not place the guest.
-    :ivar held: the guest's dedicated CPUs, with those that stay empty for the guest.
-    :ivar mems: NUMA nodes of the guest's memory; empty: any.
-    :ivar group: the name of the guest's resctrl group; None: the guest has no promise of caches.
-    :ivar caches: by L3 cache id.
-    :ivar given: another program placed the guest.
-    :ivar devices: amounts of the PCI devices that it holds, by address.
+    :ivar emulator_cpus: the CPUs of the guest's other threads.
+    :ivar held: the guest's dedicated CPUs, including those that are kept empty for it.
+    :ivar thread_policy: decides whether sibling CPUs are promised.
+    :ivar mems: the NUMA nodes of the guest's memory; empty: any.
+    :ivar group: the name of the guest's resctrl group; None: no promise of caches.
+    :ivar caches: the promised shares by L3 cache id.
+    :ivar quiet: whether the guest's dedicated CPUs are to be free of the kernel's movable work.
+    :ivar alone: whether the dedicated CPUs are to be free of processes of the host.
+    :ivar given: whether another program placed the guest.
+    :ivar devices: the number of PCI devices that it holds, by the address of the card.
     """
 
     uuid: str
@@ -89,18 +95,19 @@ class GuestPromises:
 
     @property
     def cpus(self) -> CpuSet:
-        """The CPUs of all its threads."""
+        """The CPUs of all threads of the guest together."""
         return self.emulator_cpus.union(*self.vcpu_cpus)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """The resctrl group of a guest.
+    """The facts about the resctrl group of a guest.
 
-    :ivar ways: the ways by L3 cache id, each with the number of ways that another group can fill as well.
-    :ivar bandwidth: percents by L3 cache id.
-    :ivar slack: percents by which the kernel rounds bandwidth.
-    :ivar outside: threads of the guest that are in other groups.
+    :ivar ways: by L3 cache id, the number of the group's ways, and the number of those that another group can
+        fill, too.
+    :ivar bandwidth: the percent of bandwidth by L3 cache id.
+    :ivar slack: the percent by which the kernel may round bandwidth.
+    :ivar outside: the ids of the guest's threads that are in other groups.
     """
 
     ways: Mapping[int, tuple[int, int]] = field(default_factory=dict)
@@ -111,20 +118,20 @@ class GroupFacts:
 
 @dataclass(frozen=True, slots=True)
 class ObservedGuest:
-    """The kernel's view of one guest.
+    """The facts about one guest, as the kernel shows them.
 
-    :ivar vcpus: CPUs of the thread of each guest CPU; empty if the agent cannot tell the guest's threads
+    :ivar vcpus: the CPUs of the thread of each guest CPU; empty if the agent cannot tell the guest's threads
         apart.
-    :ivar emulator: CPUs of the guest's other threads; empty if the agent cannot tell the guest's threads
+    :ivar emulator: the CPUs of the guest's other threads; empty if the agent cannot tell the guest's threads
         apart.
-    :ivar threads: CPUs of all threads by id.
-    :ivar bound: the NUMA nodes that the guest's memory is bound to, empty for any; None: the memory cannot be
+    :ivar threads: the CPUs of all threads, by thread id.
+    :ivar bound: the NUMA nodes to which the guest's memory is bound; empty: any. None: the memory cannot be
         bound.
-    :ivar memory: bytes by NUMA node; empty if the kernel does not count the bytes.
-    :ivar group: None: the guest's group does not exist, or cannot be read.
+    :ivar memory: the bytes by NUMA node; empty: the kernel does not count them.
+    :ivar group: the facts about the guest's resctrl group. None: the group does not exist, or cannot be read.
     :ivar problem: the reason why the agent can read nothing of the guest.
-    :ivar helpers: CPUs of tasks outside the guest's own processes that serve the guest, by thread id.
-    :ivar devices: addresses of the guest's PCI devices; None if unknown.
+    :ivar helpers: the CPUs of tasks that serve the guest outside its own processes, by thread id.
+    :ivar devices: the addresses of the guest's PCI devices; None: not known.
     """
 
     vcpus: Mapping[int, CpuSet] = field(default_factory=dict)
@@ -140,7 +147,7 @@ class ObservedGuest:
 
 @dataclass(frozen=True, slots=True)
 class HostTask:
-    """A thread of a process of the host that belongs to no guest, and the CPUs that it may use."""
+    """A thread of a process that belongs to no guest, and the CPUs that it may use."""
 
     pid: int
     tid: int
@@ -150,16 +157,15 @@ class HostTask:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """The kernel's view of the host.
+    """The facts about the host, as the kernel shows them.
 
-    :ivar guests: by uuid.
-    :ivar masks: the masks that touch CPUs of guests with a level of isolation. None: the masks cannot be
-        read.
-    :ivar fixed: paths of masks that the kernel does not change.
-    :ivar owners: guests by the PCI address of the passthrough device.
-    :ivar tasks: threads that may run on CPUs of guests with the level ``alone``.
-    :ivar cards: the addresses of the PCI devices that the host offers; for virtual functions, the address
-        of their physical function.
+    :ivar guests: the facts about each guest, by uuid.
+    :ivar masks: the CPU masks that contain CPUs of guests with an isolation level; None: they cannot be read.
+    :ivar fixed: the paths of masks that the kernel does not change.
+    :ivar owners: the uuid of the guest that has a PCI device, by the address of the device.
+    :ivar tasks: the threads that may run on CPUs of guests with the level ``alone``.
+    :ivar cards: by the address of each offered PCI device, the address of its card. The card of a virtual
+        function is its physical function.
     """
 
     topology: HostTopology
@@ -173,7 +179,13 @@ class HostFacts:
 
 @dataclass(frozen=True, slots=True)
 class PromiseVerdict:
-    """One promise to one guest: what it is, and what the kernel shows."""
+    """The verdict on one promise to one guest.
+
+    :ivar guest: the uuid of the guest.
+    :ivar name: the name of the guest.
+    :ivar promised: the promise, in words.
+    :ivar found: what the kernel shows instead, in words.
+    """
 
     guest: str
     name: str
@@ -184,14 +196,17 @@ class PromiseVerdict:
 
 
 _SHOWN: Final = 4
-"""Subjects that one verdict names; it counts the others."""
+"""Maximum number of subjects that one verdict names. Further ones are only counted."""
 
 STRAY_PERCENT: Final = 2
-"""The part of a guest's memory that may be on other nodes: pages from before its binding, and shared code."""
+"""The percent of a guest's memory that may be on other nodes.
+
+Pages from before the binding of the memory, and shared code, may be there.
+"""
 
 
 def judge_promises(promises: Iterable[GuestPromises], facts: HostFacts) -> list[PromiseVerdict]:
-    """The verdicts on all promises, by guest and kind."""
+    """The verdicts on all promises, in the order of guests and kinds."""
     promises = tuple(promises)
     found: list[PromiseVerdict] = []
     for promise in promises:
@@ -202,7 +217,7 @@ def judge_promises(promises: Iterable[GuestPromises], facts: HostFacts) -> list[
 
 
 class _GuestJudge:
-    """Judges the promises to one guest."""
+    """Makes the verdicts on the promises to one guest."""
 
     def __init__(self, promise: GuestPromises, guest: ObservedGuest, facts: HostFacts) -> None:
         self._promise, self._guest, self._facts = promise, guest, facts
@@ -245,6 +260,7 @@ class _GuestJudge:
     def _judge_promise(
         self, kind: PromiseKind, promised: str, faults: Iterable[str], limits: Iterable[str] = ()
     ) -> PromiseVerdict:
+        # Without facts a promise is neither kept nor broken.
         if self._guest.problem:
             return self._make_verdict(kind, PromiseState.UNKNOWN, promised, [self._guest.problem])
         faults, limits = list(faults), list(limits)
@@ -265,13 +281,14 @@ class _GuestJudge:
         for number, wanted in enumerate(promise.vcpu_cpus):
             if not wanted & online:
                 yield f"{named_cpus(wanted)} of guest CPU {number} is offline"
+            # Both fewer and more CPUs than wanted break the promise.
             elif number in guest.vcpus and guest.vcpus[number] != wanted & online:
                 has = cpuset.format(guest.vcpus[number])
                 yield f"guest CPU {number} may use {has} in place of {cpuset.format(wanted & online)}"
-        # A guest with offline CPUs alone borrows others, and the offline ones are reported above.
+        # A guest with only offline CPUs runs on others meanwhile, and the offline CPUs are reported above.
         if promise.cpus & online:
             if not guest.vcpus:
-                # The threads of a process are all alike.
+                # The threads of a process guest are not divided into guest CPUs and others.
                 allowed = promise.cpus if guest.emulator else frozenset().union(*promise.vcpu_cpus)
                 outside = {tid: cpus for tid, cpus in guest.threads.items() if not cpus <= allowed}
                 if outside:
@@ -282,6 +299,7 @@ class _GuestJudge:
                 has = cpuset.format(guest.emulator)
                 yield f"emulator threads may use {has} in place of {cpuset.format(promise.emulator_cpus)}"
             astray = {tid: cpus for tid, cpus in guest.helpers.items() if not cpus <= promise.emulator_cpus}
+            # Where another program places guests, _cpu_limits() reports its helpers.
             if astray and promise.emulator_cpus & online and not promise.given:
                 tid, cpus = min(astray.items())
                 threads = _counted_things(astray, "helper thread")
@@ -289,7 +307,7 @@ class _GuestJudge:
         yield from self._list_intruders(promise.held)
 
     def _cpu_limits(self) -> Iterator[str]:
-        """Threads that another program leaves on dedicated CPUs of guest CPUs."""
+        """Sentences about threads that another program left on dedicated CPUs of guest CPUs."""
         promise, guest = self._promise, self._guest
         others = guest.emulator.union(*guest.helpers.values())
         inside = others & promise.held & frozenset().union(*promise.vcpu_cpus)
@@ -297,7 +315,10 @@ class _GuestJudge:
             yield f"threads that run no guest CPU may use CPUs {cpuset.format(inside)}"
 
     def _sibling_cpus(self) -> CpuSet | None:
-        """The CPUs that no other guest may use for the thread policy; None without such a promise."""
+        """The CPUs that no other guest may use because of the thread policy.
+
+        None if there is no such promise.
+        """
         promise = self._promise
         if not promise.held or promise.thread_policy not in (ThreadPolicy.ISOLATE, ThreadPolicy.REQUIRE):
             return None
@@ -305,7 +326,7 @@ class _GuestJudge:
         return self._facts.topology.siblings_of(used) if used else None
 
     def _list_intruders(self, cpus: CpuSet) -> Iterator[str]:
-        """Other guests that may run on these CPUs."""
+        """Sentences about other guests that may run on these CPUs."""
         for uuid, other in sorted(self._facts.guests.items()):
             if uuid == self._promise.uuid:
                 continue
@@ -323,6 +344,7 @@ class _GuestJudge:
 
     def _memory_faults(self) -> Iterator[str]:
         promise, guest = self._promise, self._guest
+        # Memory that is not bound may be on all nodes that have memory.
         everywhere = frozenset(node.id for node in self._facts.topology.numa_nodes if node.memory_kib)
         if guest.bound is not None and not (guest.bound or everywhere) <= promise.mems:
             yield f"it is bound to NUMA nodes {cpuset.format(guest.bound) or 'any'}"
@@ -351,6 +373,7 @@ class _GuestJudge:
             yield f"{threads} outside of its resctrl group, such as {first}"
         for cache, one in sorted(self._promise.caches.items()):
             ways, common = group.ways.get(cache, (0, 0))
+            # Throttling leaves at least one way: a mask is never empty.
             wanted = one.ways if one.way_limit is None else min(one.ways, max(one.way_limit, 1))
             if ways < wanted:
                 yield f"{ways} ways of L3 {cache}"
@@ -378,6 +401,7 @@ class _GuestJudge:
         for cache, one in sorted(self._promise.caches.items()):
             limit = one.bandwidth_limit
             wanted = one.bandwidth if limit is None else min(one.bandwidth, limit)
+            # A group without a value has the whole bandwidth.
             if one.bandwidth and group.bandwidth.get(cache, 100) + group.slack < wanted:
                 yield f"{group.bandwidth[cache]} % of L3 {cache}"
 
@@ -395,10 +419,11 @@ class _GuestJudge:
         movable: list[str] = []
         fixed: list[str] = []
         for mask in self._facts.masks:
+            # A guest may handle the interrupts of its own PCI devices on its own CPUs.
             if self._facts.owners.get(mask.pci_address, "") == self._promise.uuid and mask.pci_address:
                 continue
             is_fixed = mask.path in self._facts.fixed or not mask.movable
-            # An interrupt that the kernel keeps fires on one CPU of its mask.
+            # An interrupt that the kernel does not move fires on only one CPU of its mask.
             if (mask.reached_cpus if is_fixed else mask.cpus) & self._promise.held:
                 (fixed if is_fixed else movable).append(mask.in_words)
         faults = [f"{named_few(movable, _SHOWN)} may run there"] if movable else []
@@ -421,7 +446,7 @@ def _counted_things(things: Mapping[int, object] | frozenset[int], noun: str) ->
 
 
 def count_broken(verdicts: Iterable[PromiseVerdict]) -> dict[PromiseKind, int]:
-    """The number of broken promises by kind, each kind included."""
+    """The number of broken promises by kind. Kinds without any have 0."""
     found = dict.fromkeys(PromiseKind, 0)
     for verdict in verdicts:
         found[verdict.kind] += verdict.state is PromiseState.BROKEN
@@ -429,5 +454,5 @@ def count_broken(verdicts: Iterable[PromiseVerdict]) -> dict[PromiseKind, int]:
 
 
 def broken_text(counts: Mapping[PromiseKind, int]) -> str:
-    """The broken promises in words, as ``2 cpus, 1 quiet``; empty without any."""
+    """The broken promises in words, such as ``2 cpus, 1 quiet``; empty if there are none."""
     return ", ".join(f"{number} {kind}" for kind, number in counts.items() if number)

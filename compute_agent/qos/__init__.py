@@ -1,1 +1,1 @@
-"""The public names for other packages that add a metric of watermarks; see ``metrics``."""
+"""Public interface for packages that add metrics of watermarks; ``qos.metrics`` has the names."""

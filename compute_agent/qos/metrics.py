@@ -6,12 +6,19 @@ Such a package has a :class:`WatermarkMetric` under the entry point group of the
     compute_agent.qos.metrics =
         disk_latency = disk_metrics:DISK_LATENCY
 
-``measure`` gets the present round and the one before it, reads files through them (each is read once, for all
-metrics together), and returns a :class:`MetricUsage`.
+``measure`` gets the present round and the round before it, and returns a :class:`MetricUsage`. It reads files
+through the round, which reads a file only once for all metrics.
 """
 
 from compute_agent.monitoring.readings import CacheReading
-from compute_agent.throttling.levers import ThrottleLever, ThrottleSteps, step_down, step_up
+from compute_agent.throttling.levers import (
+    BLOCKIO,
+    CPU_QUOTA,
+    ThrottleLever,
+    ThrottleSteps,
+    step_down,
+    step_up,
+)
 from compute_agent.throttling.watermarks.metrics import (
     BUILT_IN,
     Comparison,
@@ -30,7 +37,9 @@ from compute_agent.usage.rounds import MeasuredGuest, MeasuringRound
 from compute_agent.usage.snapshot import GuestAllotment, GuestUsage, MetricSeries
 
 __all__ = [
+    "BLOCKIO",
     "BUILT_IN",
+    "CPU_QUOTA",
     "CacheReading",
     "Comparison",
     "GuestAllotment",

@@ -8,8 +8,8 @@ Nouns
     A *reading* has the use of each in one minute, in cores. The *history* has the sums of the last two hours,
     and the hourly peaks of the last day, of each guest and of all together. An *estimate* is an upper bound
     of the others' next use, with its terms. An *offer* is the promised part of the rest. A *breach* is a
-    broken promise: the others needed the offered CPUs, or a guest that runs on these was throttled or
-    evicted because CPUs were short.
+    broken promise: the others needed the offered CPUs, or a guest that runs on these was throttled or evicted
+    because CPUs were short.
 
 An example
     A zone has 32 CPUs, and the following terms:
@@ -22,8 +22,8 @@ An example
       with a margin of 5 % is 9.45.
 
     The largest term is 12.1. A guest with 4 CPUs started ten minutes ago. The new guest has no history, so
-    all of its CPUs count. The others may need 16.1 cores and leave 15.9: 15 CPUs are promised, and 17
-    reserved.
+    all of its CPUs count. All other guests and the system may need 16.1 cores and leave 15.9: 15 CPUs are
+    promised, and 17 reserved.
 
     A smaller offer grows by at most 3 CPUs at a time, after 15 minutes with enough unused CPUs. If the
     promise was broken yesterday by 2 CPUs, 3.2 (a tenth of all) are held back, and 12 are promised.
@@ -33,5 +33,5 @@ Invariants
     - Unknown use is full use. This rule holds for a guest without a history, and for a zone with less than a
       day of history or with an old last reading.
     - After a breach less is offered until the zone has been read for a day.
-    - The same history and time give the same offer. Nothing here reads a clock or a file.
+    - An equal history and time give an equal offer. Nothing in these functions reads a clock or a file.
 """

@@ -1,10 +1,10 @@
-"""Capacity that installed packages measure, and the part of it that is offered. Pure functions.
+"""Capacity that collectors of installed packages measure, and the part of it that is offered. Pure functions.
 
 A collector is an entry point of the group ``compute_agent.capacity``: an object with the members of
 :class:`CapacityCollector`, or a callable without parameters that makes one, such as its class. A collector
-reports amounts of resource classes that providers of the host have an inventory of, such as one from a file
-(``[compute] provider_config_location``). The inventory has the maximum; the missing rest is reserved. An
-amount that is unknown or out of date counts as missing.
+reports amounts of resource classes for which providers of the host have an inventory, for example from a file
+(``[compute] provider_config_location``). The inventory contains the maximum, and the part that a collector
+does not report is reserved. An amount that is not known or out of date counts as 0.
 
 Measurements are kept in a file, and stay valid over a restart of the agent.
 """
@@ -24,26 +24,27 @@ from compute_agent.reclaim.offers import CapacityOffer
 
 ENTRY_POINTS: Final = "compute_agent.capacity"
 
-# A package with a fault must not fill the agent's memory: a host has a few zones and classes.
+# A host has few zones and classes, and a faulty package must not fill the agent's memory.
 MAX_MEASUREMENTS: Final = 1000
-"""Maximum number of measurements of one collector at a time."""
+"""Maximum number of measurements that one collector may report at a time."""
 
-# A clock that is set back, or a far date, would keep a wrong amount for ever.
+# A clock that is set back, or a date far in the future, would otherwise keep a wrong amount for ever.
 MAX_VALID_SECONDS: Final = 3600.0
 """The longest validity of a measurement, in seconds."""
 
 # A measured amount is certain, unlike an estimate, so the offer need not grow in steps.
 _AT_ONCE: Final = 1e9
-"""A growth of the offer that is never a limit."""
+"""A growth of the offer that never limits it, as a multiple of the capacity."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassMeasurement:
-    """The present amount of a resource class in a zone.
+    """The present amount of a resource class in a zone, as a collector reports it.
 
     :ivar zone: the end of the provider's name, such as ``NUMA_0``; empty for the host.
-    :ivar margin: the part of ``amount`` that may disappear soon, so that it is not offered.
-    :ivar valid_until: seconds since the epoch.
+    :ivar amount: the amount in units of the resource class.
+    :ivar margin: the part of ``amount`` that may disappear soon, and so is not offered.
+    :ivar valid_until: the time until which the amount counts, in seconds since the epoch.
     """
 
     resource_class: str
@@ -54,23 +55,30 @@ class ClassMeasurement:
 
 
 class CapacityCollector(Protocol):
-    """The members that an installed package has to provide."""
+    """The members that a collector must have."""
 
     @property
     def resource_classes(self) -> Collection[str]:
-        """The classes that it reports, always the same. Without a report, no amount of them is offered."""
+        """The resource classes that the collector reports, always the same ones.
+
+        As long as the collector reports no amount of a class, none is offered.
+        """
         ...
 
     def collect(self) -> Iterable[ClassMeasurement]:
-        """The present amounts. Called once a minute in a thread of its own; it may take long, and raise."""
+        """Measure the present amounts. The agent calls this once a minute in a thread of its own.
+
+        The call may take long, and may raise any error.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CollectedAmount:
-    """The last measurement and the offer of a class of one provider, in units of the class.
+    """The last measurement of a resource class of one provider, and its offer, in units of the class.
 
-    :ivar valid_until: seconds since the epoch; 0 where there was no measurement yet.
+    :ivar valid_until: the time until which the amount counts, in seconds since the epoch; 0: there was no
+        measurement yet.
     """
 
     amount: float = 0.0
@@ -79,21 +87,30 @@ class CollectedAmount:
     offer: CapacityOffer = field(default_factory=CapacityOffer)
 
     def usable_amount(self, now: float) -> float:
-        """The amount less the margin; 0 where the measurement has expired."""
-        # The upper bound: a clock that is set back must not prolong the validity.
+        """The amount without the margin; 0 if the measurement has expired.
+
+        :param now: the present time in seconds since the epoch.
+        """
+        # The upper bound is needed because a clock that is set back must not prolong the validity.
         valid = now <= self.valid_until <= now + MAX_VALID_SECONDS
         return max(0.0, self.amount - self.margin) if valid else 0.0
 
     def offered_amount(self, now: float) -> int:
-        """The amount offered at a time, in seconds since the epoch."""
+        """The amount to offer now, in whole units.
+
+        :param now: the present time in seconds since the epoch.
+        """
         return min(self.offer.published, math.floor(self.usable_amount(now)))
 
     def with_measurement(self, told: ClassMeasurement | None, most: int, now: float) -> CollectedAmount:
-        """A copy with a new measurement, if any, and the offer that follows from it.
+        """A copy with a new measurement, and with the offer that follows from it.
 
-        A smaller amount is offered at once; a larger one when it was a tenth larger for 15 minutes.
+        A smaller amount is offered at once. A larger amount is offered after it was a tenth larger for 15
+        minutes.
 
+        :param told: the new measurement; None: there is none.
         :param most: the total of the inventory.
+        :param now: the present time in seconds since the epoch.
         """
         kept = self
         if told is not None:
@@ -104,7 +121,10 @@ class CollectedAmount:
         )
 
     def explain_offer(self, collector: str, now: float) -> str:
-        """The reason of the offer, in words."""
+        """The reason for the offer, in words.
+
+        :param collector: the name of the collector.
+        """
         if not self.valid_until:
             return f"{collector} has reported no amount yet"
         if not self.usable_amount(now) and not now <= self.valid_until <= now + MAX_VALID_SECONDS:
@@ -113,12 +133,13 @@ class CollectedAmount:
 
 
 def check_measurement(told: Any, classes: Collection[str], now: float) -> ClassMeasurement:
-    """Return a measurement of a collector, if it is plausible.
+    """Return a measurement of a collector if it is plausible.
 
-    :param classes: the classes that the collector has declared.
+    :param told: any object that the collector returned.
+    :param classes: the resource classes that the collector has declared.
     :raises ValueError: the measurement is not valid. The message begins with "it", for the collector.
     """
-    # The package is not part of the agent: its objects may have any type, and huge or odd texts.
+    # The package is not part of the agent, so its objects may have any type, and its texts any length.
     if not isinstance(told, ClassMeasurement):
         raise ValueError(f"it reported a {printable_text(type(told).__name__)}, not a ClassMeasurement")
     named = isinstance(told.zone, str) and isinstance(told.resource_class, str)
@@ -129,7 +150,7 @@ def check_measurement(told: Any, classes: Collection[str], now: float) -> ClassM
         )
     for name in ("amount", "margin", "valid_until"):
         value = getattr(told, name)
-        # A bool is an int. NaN fails both comparisons, and an infinite amount the second.
+        # A bool is an int. NaN fails both comparisons, and infinity the second one.
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
             raise ValueError(f"{name} of {told.resource_class} is {printable_text(repr(value))}")
     if told.valid_until < now:
@@ -138,7 +159,7 @@ def check_measurement(told: Any, classes: Collection[str], now: float) -> ClassM
 
 
 def installed_collectors() -> dict[str, EntryPoint]:
-    """The collectors of installed packages by name, without loading them."""
+    """The collectors of installed packages by name. The collectors are not loaded."""
     return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
 
 
@@ -157,21 +178,27 @@ def check_collectors(names: Iterable[str]) -> None:
 
 
 FILE: Final = "collected.json"
-"""Name of the file in the state folder."""
+"""The name of the file in the state folder."""
 
 VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class CollectedClasses:
-    """The classes of one collector, with amounts by class and uuid of the provider."""
+    """The resource classes of one collector, and their amounts.
+
+    :ivar collected: the amounts by resource class and provider uuid.
+    """
 
     classes: frozenset[str] = frozenset()
     collected: Mapping[tuple[str, str], CollectedAmount] = field(default_factory=dict)
 
 
 def dump(known: Mapping[str, CollectedClasses]) -> bytes:
-    """The content of the file for the classes of collectors, by name of the collector."""
+    """The content of the file for the classes of all collectors.
+
+    :param known: the classes by the name of the collector.
+    """
     collectors = {
         name: {
             "classes": sorted(one.classes),
@@ -183,7 +210,7 @@ def dump(known: Mapping[str, CollectedClasses]) -> bytes:
 
 
 def parse(content: bytes) -> dict[str, CollectedClasses]:
-    """The classes of collectors, by name, from the content of the file.
+    """The classes of collectors from the content of the file, by the name of the collector.
 
     :raises ValueError: the content is damaged, or of another version.
     """
@@ -207,6 +234,7 @@ def _parse_amount(content: Any) -> CollectedAmount:
         read_number(content["amount"], 1e15),
         read_number(content["margin"], 1e15),
         read_number(content["valid_until"], 1e15),
-        # Without times: a clock that jumped while the agent was stopped must not let the offer grow.
+        # The times of the offer are not read: a clock that jumped while the agent was stopped must not let
+        # the offer grow.
         CapacityOffer(math.floor(read_number(offer["published"], 1e15)), read_number(offer["level"], 1e15)),
     )

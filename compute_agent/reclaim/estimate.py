@@ -1,4 +1,4 @@
-"""The history of use, reading by reading, and the estimate of the next use, term by term."""
+"""The history of use, to which readings are added, and the estimate of the next use, with its terms."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from dataclasses import dataclass, field, replace
 from operator import mul
 from typing import Final
 
-# Five minutes: short enough to follow load, and longer than the peaks of single readings.
+# Five minutes are short enough to follow load, and longer than the peaks of single readings.
 PERIOD: Final = 300.0
-"""Length of a period in seconds. The largest sum of a period counts."""
+"""The length of a period in seconds. The largest reading of a period counts."""
 
 # Two hours of periods.
 PERIODS: Final = 24
-"""The number of periods for the mean and the deviation."""
+"""The number of periods from which mean and deviation are computed."""
 
 HOUR: Final = 3600.0
 HOURS: Final = 24
-"""The number of hours with kept peaks."""
+"""The number of hours for which peaks are kept."""
 
-# No uuid is empty or has an asterisk, so neither key can be a guest.
+# A uuid is neither empty nor an asterisk, so these keys cannot be those of a guest.
 SYSTEM: Final = ""
-"""Key for the use of the system, beside those of guests."""
+"""The key for the use of the system, next to the uuids of guests."""
 
 SUM: Final = "*"
-"""Key for the sum of all others."""
+"""The key for the sum of the use of all guests on ordinary capacity and of the system."""
 
 _NO_GUESTS: Final = frozenset({SYSTEM, SUM})
 
@@ -34,9 +34,9 @@ _NO_GUESTS: Final = frozenset({SYSTEM, SUM})
 class ZoneReading:
     """The use of a zone since the last reading, in cores.
 
-    :ivar time: seconds since the epoch.
-    :ivar total: use of all others together.
-    :ivar guests: use of each guest, by uuid, and of the system under ``SYSTEM`` if known.
+    :ivar time: the time of the reading in seconds since the epoch.
+    :ivar total: the use of all guests on ordinary capacity and of the system together.
+    :ivar guests: the use of each guest by uuid, and of the system by :data:`SYSTEM` if it is known.
     """
 
     time: float
@@ -46,7 +46,7 @@ class ZoneReading:
 
 @dataclass(frozen=True, slots=True)
 class UseSpread:
-    """Mean and standard deviation."""
+    """The mean and the standard deviation of some values."""
 
     mean: float = 0.0
     deviation: float = 0.0
@@ -54,7 +54,7 @@ class UseSpread:
 
 @dataclass(frozen=True, slots=True)
 class HourlyPeaks:
-    """The peaks of the last hours in cores, the oldest first, and their percentile."""
+    """The peaks of use in the last hours in cores, the oldest first, and a percentile of them."""
 
     hours: tuple[float, ...] = ()
     percentile: float = 0.0
@@ -62,15 +62,16 @@ class HourlyPeaks:
 
 @dataclass(frozen=True, slots=True)
 class ZoneHistory:
-    """The kept use of a zone. Times are seconds since the epoch, amounts are cores.
+    """The history of use of a zone. Times are seconds since the epoch, amounts are cores.
 
-    :ivar time: time of the last reading; 0 without one.
-    :ivar periods: the largest sums of the last periods, the oldest first.
-    :ivar recent: the spread of ``periods``.
-    :ivar period: the largest sum of the period that began at ``period_began``.
-    :ivar peaks: hourly peaks of each guest, of ``SYSTEM`` and of ``SUM``.
-    :ivar daily: the spread of the peaks of ``SUM``.
-    :ivar hour: the largest use of each in the hour that began at ``hour_began``.
+    :ivar time: the time of the last reading; 0: there was none.
+    :ivar periods: the largest total of each of the last periods, the oldest first.
+    :ivar recent: mean and deviation of ``periods``.
+    :ivar period: the largest total of the period that began at ``period_began``.
+    :ivar peaks: the hourly peaks of each guest, of :data:`SYSTEM` and of :data:`SUM`.
+    :ivar daily: mean and deviation of the peaks of :data:`SUM`.
+    :ivar hour: the largest use of each guest, of the system and of all of them together in the hour that
+        began at ``hour_began``.
     """
 
     time: float = 0.0
@@ -85,17 +86,17 @@ class ZoneHistory:
 
     @property
     def known_hours(self) -> int:
-        """The number of hours of the last day with peaks."""
+        """The number of hours of the last day for which there are peaks."""
         known = self.peaks.get(SUM)
         return 0 if known is None else len(known.hours)
 
     def with_reading(self, reading: ZoneReading, percentile: float) -> ZoneHistory:
         """The history with one more reading.
 
-        Guests that are not in the reading have ended. A gap between readings is left out, as its use is
-        unknown. After a change of the clock to an earlier time the history continues from there.
+        Guests that the reading lacks have ended. A gap between readings is left out, because the use in it is
+        not known. After the clock was set back, the history continues from the earlier time.
 
-        :param percentile: the percentile of hourly peaks to keep, in percent.
+        :param percentile: the percentile of hourly peaks that is kept, in percent.
         """
         time = reading.time
         kept = (
@@ -103,17 +104,17 @@ class ZoneHistory:
             if self.time
             else ZoneHistory(period_began=_round_down(time, PERIOD), hour_began=_round_down(time, HOUR))
         )
-        if time < kept.time:  # otherwise the period would last until the clock is as late again
+        if time < kept.time:  # Otherwise the period would last until the clock is as late as before.
             kept = replace(kept, period_began=_round_down(time, PERIOD), hour_began=_round_down(time, HOUR))
         kept = kept._with_closed_periods(time, percentile)
         hour, guests = kept.hour, reading.guests
         present = {uuid: max(hour.get(uuid, 0.0), used) for uuid, used in guests.items()}
         present[SUM] = max(hour.get(SUM, 0.0), reading.total)
-        # The system's use is unknown while guests come and go; its peak of the hour stays.
+        # The system's use is not known while guests come and go, but its peak of the hour stays.
         if SYSTEM not in present and SYSTEM in hour:
             present[SYSTEM] = hour[SYSTEM]
         peaks = kept.peaks
-        # A copy only where a guest has ended: this runs for each zone in each minute.
+        # This runs for each zone in each minute, so the mapping is copied only if a guest has ended.
         if not peaks.keys() <= guests.keys() | _NO_GUESTS:
             peaks = {uuid: one for uuid, one in peaks.items() if uuid in guests or uuid in _NO_GUESTS}
         return ZoneHistory(
@@ -155,35 +156,35 @@ def _with_peak(peaks: HourlyPeaks, peak: float, percentile: float) -> HourlyPeak
 
 
 def percentile_of(values: tuple[float, ...], percentile: float) -> float:
-    """The smallest value that is at least as large as ``percentile`` percent of the values."""
+    """The smallest of the values that is at least as large as ``percentile`` percent of them."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(len(ordered) * percentile / 100) - 1)]
 
 
 def spread_of(values: tuple[float, ...]) -> UseSpread:
-    """Mean and standard deviation of values. There must be at least one."""
-    # The module statistics is exact, and thirty times slower.
+    """The mean and standard deviation of at least one value."""
+    # The module statistics is exact, but thirty times slower.
     mean = sum(values) / len(values)
-    # Rounding may make this difference negative.
+    # Rounding may make the difference negative.
     return UseSpread(mean, math.sqrt(max(0.0, sum(map(mul, values, values)) / len(values) - mean * mean)))
 
 
 STALE_SECONDS: Final = 900.0
-"""Age in seconds above which the last reading is not a basis of an estimate."""
+"""The age in seconds above which the last reading is no basis of an estimate."""
 
-# The first hour is the guest's start, which often says little about its later use.
+# The first hour contains the guest's start, which often says little about its later use.
 KNOWN_HOURS: Final = 2
-"""Hours of history after which a guest counts by its use. Before that, all CPUs of the guest count."""
+"""The hours of history after which a guest counts by its use. Before that, all CPUs of the guest count."""
 
 
 @dataclass(frozen=True, slots=True)
 class EstimateLimits:
-    """The caution of an estimate.
+    """The parameters that make an estimate more or less cautious.
 
     :ivar sigma: the number of deviations above a mean.
-    :ivar percentile: the percentile of a guest's hourly peaks that counts as its use.
-    :ivar margin: percent on top of the sum of percentiles.
-    :ivar burst: percent of hours in which the largest guest is assumed to use all of its CPUs.
+    :ivar percentile: the percentile of a guest's hourly peaks that counts as its use, in percent.
+    :ivar margin: the percent that is added to the sum of the percentiles.
+    :ivar burst: the percent of hours in which the largest guest is assumed to use all of its CPUs.
     """
 
     sigma: float = 4.0
@@ -194,15 +195,20 @@ class EstimateLimits:
 
 @dataclass(frozen=True, slots=True)
 class UseEstimate:
-    """The upper bound of the others' next use, with its terms. All amounts are cores.
+    """The upper bound of the next use by guests on ordinary capacity and the system, with its terms.
 
-    :ivar recent: the spread of sums in the last two hours.
-    :ivar daily: the spread of the hourly peaks of the last day.
-    :ivar largest: the entitlement of the largest guest with a history.
-    :ivar now: the largest sum of the present period.
-    :ivar known: the sum of the percentiles of the guests and the system.
-    :ivar unknown: the sum of the entitlements of guests without a history.
-    :ivar untold: the reason why there is no estimate. All of ``capacity`` counts as used then.
+    All amounts are cores.
+
+    :ivar capacity: the shared CPUs of the zone.
+    :ivar recent: mean and deviation of the totals in the last two hours.
+    :ivar daily: mean and deviation of the hourly peaks of the last day.
+    :ivar largest: the cores that the largest guest with a history may use.
+    :ivar now: the largest total of the present period.
+    :ivar known: the sum of the percentiles of guests with a history and of the system.
+    :ivar known_guests: the number of guests with a history.
+    :ivar unknown: the sum of the cores that guests without a history may use.
+    :ivar unknown_guests: the number of guests without a history.
+    :ivar untold: the reason why there is no estimate. All of ``capacity`` then counts as used.
     """
 
     capacity: float
@@ -223,20 +229,20 @@ class UseEstimate:
 
     @property
     def burst_peaks(self) -> UseSpread:
-        """The spread of hourly peaks, as if the largest guest used all of its CPUs in a few hours."""
-        # 24 hours rarely contain an event of one hour in a hundred, so its deviation is added.
+        """Mean and deviation of hourly peaks, as if the largest guest used all of its CPUs in a few hours."""
+        # An event of one hour in a hundred is rarely among 24 hours, so its deviation is added.
         few = self.limits.burst / 100
         burst = self.largest * math.sqrt(few * (1 - few))
         return UseSpread(self.daily.mean, math.hypot(self.daily.deviation, burst))
 
     @property
     def guest_bound(self) -> float:
-        """The sum of the percentiles, with the margin."""
+        """The sum of the percentiles, with the margin added."""
         return self.known * (1 + self.limits.margin / 100)
 
     @property
     def expected_use(self) -> float:
-        """The upper bound: the largest of the terms, plus all CPUs of guests without a history."""
+        """The upper bound of use: the largest of the terms, plus all CPUs of guests without a history."""
         if self.untold:
             return self.capacity
         terms = self.upper_bound(self.recent), self.upper_bound(self.burst_peaks), self.now, self.guest_bound
@@ -244,11 +250,14 @@ class UseEstimate:
 
     @property
     def free_amount(self) -> float:
-        """The cores that the others leave."""
+        """The cores that guests on ordinary capacity and the system leave unused."""
         return self.capacity - self.expected_use
 
     def in_words(self, what: str = "shared CPUs of the zone") -> Iterator[tuple[str, float]]:
-        """The terms, each as a phrase and its cores. ``what`` is the phrase for ``capacity``."""
+        """The terms of the estimate, each as a phrase and its cores.
+
+        :param what: the phrase for ``capacity``.
+        """
         limits = self.limits
         yield what, self.capacity
         if self.untold:
@@ -284,10 +293,12 @@ def estimate_use(
     limits: EstimateLimits,
     time: float,
 ) -> UseEstimate:
-    """The estimate of the others' next use of ``capacity`` CPUs.
+    """Estimate the next use of ``capacity`` CPUs by guests on ordinary capacity and the system.
 
+    :param history: the history of the zone.
     :param entitlements: the cores that each guest of the zone may use, by uuid.
-    :param time: seconds since the epoch.
+    :param capacity: the shared CPUs of the zone.
+    :param time: the present time in seconds since the epoch.
     """
     if untold := _unknown_reason(history, time):
         return UseEstimate(capacity, limits, untold=untold)

@@ -1,7 +1,8 @@
-"""Offers of unused capacity, the share held back after broken promises, and the file of both.
+"""Offers of unused capacity, the share that is held back after broken promises, and the file of both.
 
-An offer shrinks at once, grows slowly, and is rarely written. After a broken promise less is offered for a
-day. History and offers are kept in a file, so that a restarted agent need not learn for a day again.
+An offer shrinks at once, grows slowly, and is rarely written to Placement. After a broken promise less is
+offered for a day. History and offers are kept in a file, so that a restarted agent need not learn for a day
+again.
 """
 
 from __future__ import annotations
@@ -21,30 +22,32 @@ def term_row(provider: str, words: str, amount: float, unit: str) -> dict[str, A
     return {"provider": provider, "term": words, "amount": round(amount, 2), "unit": unit}
 
 
-# Sums of floats may miss a whole number by a little, which would cost a CPU.
+# A sum of floats may miss a whole number by a little, which would cost a CPU.
 _ROUNDING: Final = 1e-9
 
-# A tenth in five minutes is all of a zone in 50: load that pauses for minutes brings no new promise.
+# With a tenth in five minutes an offer needs 50 minutes for a whole zone, so load that pauses for minutes
+# does not lead to a larger offer.
 GROWTH: Final = 0.1
-"""The part of the capacity by which an offer can grow in ``GROWTH_SECONDS``, and at one time."""
+"""The part of the capacity by which an offer can grow in ``GROWTH_SECONDS``, and in one change."""
 
 GROWTH_SECONDS: Final = 300.0
 
-# Each published change is a write to Placement, so small ones are left out.
+# Each published change is a write to Placement, so small changes are not published.
 STEP: Final = 0.1
-"""The part of the published amount that is the smallest growth to publish; at least one CPU."""
+"""The smallest growth that is published, as a part of the published amount; at least one CPU."""
 
 ABOVE_SECONDS: Final = 900.0
-"""Seconds for which a larger amount has to last before it is published."""
+"""The seconds for which a larger amount must last before it is published."""
 
 
 @dataclass(frozen=True, slots=True)
 class CapacityOffer:
-    """The promise of a zone.
+    """The offer of a zone: the CPUs that are promised to guests on reclaimed CPUs.
 
-    :ivar published: the promise in whole CPUs.
-    :ivar level: the possible promise in cores, as of ``time``.
-    :ivar above_since: since when a larger amount could be published; 0 if no larger amount could be.
+    :ivar published: the promised number of whole CPUs.
+    :ivar level: the cores that could be promised, at ``time``.
+    :ivar time: the time of the offer in seconds since the epoch.
+    :ivar above_since: the time since which a larger amount could be published; 0: no larger amount could be.
     :ivar above: the smallest amount that could have been published since then.
     """
 
@@ -55,24 +58,25 @@ class CapacityOffer:
     above: int = 0
 
     def next_offer(self, left: float, capacity: float, time: float, growth: float = GROWTH) -> CapacityOffer:
-        """The next offer.
+        """The offer after one more reading.
 
-        :param left: cores that the others leave.
-        :param capacity: CPUs of the zone.
-        :param time: seconds since the epoch.
-        :param growth: the part of the capacity by which the offer grows at most.
+        :param left: the cores that guests on ordinary capacity and the system leave unused.
+        :param capacity: the shared CPUs of the zone.
+        :param time: the present time in seconds since the epoch.
+        :param growth: the part of the capacity by which the offer can grow at most.
         """
         elapsed = max(0.0, time - self.time) if self.time else 0.0
-        # After a gap the offer grows as after one interval.
+        # After a gap between readings the offer grows as after one interval.
         grown = self.level + growth * capacity * min(elapsed / GROWTH_SECONDS, 1.0)
         level = max(0.0, min(left, grown, capacity))
         whole = math.floor(level + _ROUNDING)
         if whole < self.published:
             return CapacityOffer(whole, level, time)
-        # Too little to be published, so the time above begins again.
+        # The growth is too small to be published, so the waiting time begins again.
         if whole < self.published + step_of(self.published):
             return replace(self, level=level, time=time, above_since=0.0)
-        # The amount during a gap is unknown, and after a change of the clock its length is unknown, too.
+        # After a gap the amounts in it are not known, and after a change of the clock its length is not known
+        # either. So the waiting time begins again.
         if not self.above_since or not 0 <= time - self.time <= GROWTH_SECONDS:
             return replace(self, level=level, time=time, above_since=time, above=whole)
         above = min(self.above, whole)
@@ -83,22 +87,22 @@ class CapacityOffer:
 
 
 def step_of(published: int) -> int:
-    """The smallest growth of an offer, in CPUs."""
+    """The smallest growth of an offer that is published, in CPUs."""
     return max(1, math.ceil(STEP * published - _ROUNDING))
 
 
-# A day: load that broke a promise often returns at the same hour.
+# A day, because load that broke a promise often returns at the same hour.
 DAY_SECONDS: Final = 86_400.0
-"""Seconds of readings for which less is offered after a broken promise."""
+"""The seconds of readings for which less is offered after a broken promise."""
 
 # Neither a stopped agent nor a clock that jumps may shorten the day.
 MAX_STEP_SECONDS: Final = 300.0
-"""Maximum time between two readings that counts, in seconds."""
+"""The longest time between two readings that counts towards the day, in seconds."""
 
 LEAST: Final = 0.1
-"""The smallest part of the CPUs that is held back."""
+"""The smallest part of the CPUs that is held back after a broken promise."""
 
-# Readings come from counters of ticks, so a sum of them is less exact than other sums.
+# Readings come from counters of clock ticks, so their sums are less exact than other sums.
 _MARGIN_ROUNDING: Final = 1e-6
 
 
@@ -106,9 +110,10 @@ _MARGIN_ROUNDING: Final = 1e-6
 class HeldBackShare:
     """The CPUs of a zone that are held back after broken promises.
 
-    :ivar cpus: the most CPUs that were missing in the day.
-    :ivar count: the number of broken promises in the day.
-    :ivar remaining: seconds for which less is offered, as of ``time``.
+    :ivar cpus: the highest number of CPUs that were missing within the day.
+    :ivar count: the number of broken promises within the day.
+    :ivar remaining: the seconds for which less is offered, counted from ``time``.
+    :ivar time: the time of the last reading, in seconds since the epoch.
     """
 
     cpus: float = 0.0
@@ -117,10 +122,15 @@ class HeldBackShare:
     time: float = 0.0
 
     def after_breaches(self, missing: float, times: int, time: float) -> HeldBackShare:
-        """The share after promises were broken ``times`` times, by at most ``missing`` CPUs."""
+        """The share after one more reading.
+
+        :param missing: the highest number of promised CPUs that were missing.
+        :param times: the number of promises that were broken since the last reading.
+        :param time: the present time in seconds since the epoch.
+        """
         passed = min(max(0.0, time - self.time), MAX_STEP_SECONDS) if self.time else 0.0
         remaining = max(0.0, self.remaining - passed)
-        if times:  # each new breach begins the day again
+        if times:  # Each new broken promise begins the day again.
             cpus, count = (self.cpus, self.count) if remaining else (0.0, 0)
             return HeldBackShare(max(cpus, missing), count + times, DAY_SECONDS, time)
         return (
@@ -132,7 +142,10 @@ class HeldBackShare:
         return min(capacity, max(self.cpus, LEAST * capacity)) if self.remaining else 0.0
 
     def in_words(self, capacity: float) -> Iterator[tuple[str, float]]:
-        """The term in words, and its cores; empty if nothing is held back."""
+        """The held back share as a term: a phrase and its cores.
+
+        Nothing is yielded if no share is held back.
+        """
         if self.remaining:
             hours, times = self.remaining / 3600, "once" if self.count == 1 else f"{self.count} times"
             yield (
@@ -142,25 +155,30 @@ class HeldBackShare:
 
 
 def missing_cpus(used: float, promised: float, capacity: float) -> float:
-    """The promised CPUs that are missing while others use ``used`` of ``capacity``, in cores."""
+    """The promised CPUs that are missing, in cores: 0 if enough are left.
+
+    :param used: the cores that guests on ordinary capacity and the system use.
+    :param promised: the CPUs that are promised.
+    :param capacity: the shared CPUs of the zone.
+    """
     missing = used + promised - capacity
     return missing if promised and missing > _MARGIN_ROUNDING else 0.0
 
 
 FILE: Final = "capacity.json"
-"""Name of the file of CPUs in the state folder."""
+"""The name of the file for CPUs in the state folder."""
 MEMORY_FILE: Final = "capacity_memory.json"
-"""Name of the file of memory in the state folder."""
+"""The name of the file for memory in the state folder."""
 
 VERSION: Final = 1
 
 _MAX_AMOUNT: Final = 1e12
-"""The largest plausible number of cores, or of MiB."""
+"""The largest plausible number of cores or MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class ZoneState:
-    """History and offer of a zone, and the share held back after broken promises."""
+    """The history and the offer of a zone, and the share that is held back after broken promises."""
 
     history: ZoneHistory = field(default_factory=ZoneHistory)
     offer: CapacityOffer = field(default_factory=CapacityOffer)
@@ -168,12 +186,15 @@ class ZoneState:
 
 
 def dump(zones: Mapping[str, ZoneState]) -> bytes:
-    """The content of the file for states of zones, by the uuid of their provider."""
+    """The content of the file for the states of zones.
+
+    :param zones: the states by the uuid of the zone's provider.
+    """
     return kept_json.dump(VERSION, {"zones": {uuid: asdict(one) for uuid, one in zones.items()}})
 
 
 def parse(content: bytes) -> dict[str, ZoneState]:
-    """The states of zones, by the uuid of their provider, from the content of the file.
+    """The states of zones from the content of the file, by the uuid of the zone's provider.
 
     :raises ValueError: the content is damaged, or of another version.
     """
@@ -193,7 +214,7 @@ def _parse_zone(content: Any) -> ZoneState:
         )
         for uuid, one in kept["peaks"].items()
     }
-    # Spreads are computed again rather than read, so that they cannot contradict the values.
+    # Means and deviations are computed again and not read, so that they cannot contradict the values.
     history = ZoneHistory(
         _parse_time(kept["time"]),
         periods,
@@ -212,7 +233,7 @@ def _parse_zone(content: Any) -> ZoneState:
         _parse_time(offered["above_since"]),
         math.floor(_parse_amount(offered["above"])),
     )
-    # Files of earlier releases have no breach.
+    # Files of earlier releases do not have this part.
     held = content.get("breach") or asdict(HeldBackShare())
     breach = HeldBackShare(
         _parse_amount(held["cpus"]),

@@ -1,15 +1,15 @@
 """CPU time that a hypervisor takes from a zone, and the CPUs that are withheld for it. Pure functions.
 
-A host that is itself a virtual machine has less CPU time than its number of CPUs suggests: for the rest of
-the time its hypervisor runs other machines. The kernel shows that time for each CPU (steal of /proc/stat,
-proc(5)). The part that was exceeded in at most one minute of the last 15 counts. With 16 shared CPUs and a
-part of 12 % that is 1.92 CPUs, so two are withheld.
+A host that is itself a virtual machine has less CPU time than its number of CPUs suggests, because its
+hypervisor runs other machines for a part of the time. The kernel shows this *stolen* time for each CPU (steal
+in /proc/stat, proc(5)). The stolen part that was exceeded in at most one of the last 15 minutes counts. With
+16 shared CPUs and a part of 12 % that is 1.92 CPUs, so two are withheld.
 
 Invariants
-    - Two changes are at least five minutes apart, so that an hour has at most twelve.
-    - More is withheld when half a CPU more is stolen. Less is withheld when a whole CPU less was stolen for
-      15 minutes, and then by at most a tenth of the CPUs at a time.
-    - The withheld number stays while the part is unknown, as after a start of the agent.
+    - Two changes are at least five minutes apart, so there are at most twelve in an hour.
+    - More CPUs are withheld when the stolen time exceeds them by half a CPU. Fewer are withheld after a whole
+      CPU less was stolen for 15 minutes, and then by at most a tenth of the CPUs at a time.
+    - While the stolen part is not known, as after a start of the agent, the number of withheld CPUs stays.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from compute_agent.kept_json import read_number
 from compute_agent.reclaim.offers import ABOVE_SECONDS, GROWTH
 
 FILE: Final = "stolen.json"
-"""Name of the file in the state folder."""
+"""The name of the file in the state folder."""
 
 VERSION: Final = 1
 
 WINDOW_SECONDS: Final = 900.0
 """The age in seconds up to which readings count."""
 
-# With fewer, one noisy minute would decide.
+# With fewer readings one noisy minute would decide.
 MIN_READINGS: Final = 3
-"""The number of readings from which the part is known."""
+"""The number of readings from which the stolen part counts as known."""
 
 # Each change is a write to Placement.
 PAUSE_SECONDS: Final = 300.0
-"""Minimum time between two changes, in seconds."""
+"""The shortest time between two changes, in seconds."""
 
 # Together with rounding up this is a hysteresis: noise around a whole number changes nothing.
 RISE: Final = 0.5
-"""The part of a CPU by which the stolen time has to exceed the withheld CPUs before more are withheld."""
+"""The part of a CPU by which the stolen time must exceed the withheld CPUs before more are withheld."""
 
-# A sum of floats may lie just above a whole number, and would withhold one more CPU.
+# A sum of floats may be slightly above a whole number, and would withhold one more CPU.
 _ROUNDING: Final = 1e-9
 
 
@@ -51,10 +51,10 @@ _ROUNDING: Final = 1e-9
 class StolenReserve:
     """The stolen time and the withheld CPUs of a zone. Times are seconds since the epoch.
 
-    :ivar readings: times, each with the part of the CPUs that was stolen in the minute before.
-    :ivar withheld: whole CPUs, since ``changed``.
-    :ivar less_since: since when fewer CPUs would be enough; 0 if fewer CPUs are not enough.
-    :ivar less: the most CPUs that were necessary since then.
+    :ivar readings: pairs of a time and the part of the CPUs' time that was stolen in the minute before.
+    :ivar withheld: the number of withheld CPUs, since ``changed``.
+    :ivar less_since: the time since which fewer CPUs would be enough; 0: fewer are not enough.
+    :ivar less: the highest number of CPUs that were needed since then.
     """
 
     readings: tuple[tuple[float, float], ...] = ()
@@ -71,20 +71,20 @@ class StolenReserve:
 
     @property
     def is_known(self) -> bool:
-        """Whether there are enough readings."""
+        """Whether there are enough readings to know the stolen part."""
         return len(self.readings) >= MIN_READINGS
 
     def with_part(self, part: float | None, cpus: int, time: float) -> StolenReserve:
         """The reserve after one more reading.
 
-        :param part: the stolen part of the CPUs' time; None if unknown.
+        :param part: the stolen part of the CPUs' time, 0 to 1; None: not known.
         :param cpus: the number of CPUs of the zone.
-        :param time: seconds since the epoch.
+        :param time: the present time in seconds since the epoch.
         """
         kept = tuple(one for one in self.readings if 0 <= time - one[0] < WINDOW_SECONDS)
         if part is not None:
             kept = (*kept, (time, max(0.0, min(part, 1.0))))
-        # After a clock is set back, nothing must wait until the old time is reached again.
+        # After the clock was set back, nothing must wait until the old time is reached again.
         changed, since = min(self.changed, time), min(self.less_since, time)
         now = StolenReserve(kept, min(self.withheld, cpus), changed, since, self.less)
         if not now.is_known:
@@ -108,7 +108,7 @@ class StolenReserve:
         return StolenReserve(kept, max(less, now.withheld - max(1, math.floor(GROWTH * cpus))), time)
 
     def in_words(self, cpus: int) -> Iterator[tuple[str, float]]:
-        """The terms, each as a phrase and its cores."""
+        """The stolen time as a term: a phrase and its cores."""
         if not self.is_known:
             yield "stolen CPU time: not known yet", 0.0
         else:
@@ -120,18 +120,21 @@ class StolenReserve:
 
 
 def stolen_part(stolen: Mapping[int, float], cpus: frozenset[int]) -> float | None:
-    """The mean stolen part of the time of CPUs; None where it is unknown for all of them."""
+    """The mean stolen part of the time of these CPUs, 0 to 1; None if it is known for none of them."""
     known = [stolen[cpu] for cpu in cpus if cpu in stolen]
     return sum(known) / len(known) if known else None
 
 
 def dump_stolen(zones: Mapping[str, StolenReserve]) -> bytes:
-    """The content of the file for reserves of zones, by the uuid of their provider."""
+    """The content of the file for the reserves of zones.
+
+    :param zones: the reserves by the uuid of the zone's provider.
+    """
     return kept_json.dump(VERSION, {"zones": {uuid: asdict(one) for uuid, one in zones.items()}})
 
 
 def parse_stolen(content: bytes) -> dict[str, StolenReserve]:
-    """The reserves of zones, by the uuid of their provider, from the content of the file.
+    """The reserves of zones from the content of the file, by the uuid of the zone's provider.
 
     :raises ValueError: the content is damaged, or of another version.
     """
@@ -144,7 +147,7 @@ def _parse_zones(document: Any) -> dict[str, StolenReserve]:
 
 def _parse_zone(content: Any) -> StolenReserve:
     return StolenReserve(
-        # More than a window has: a damaged file must not fill the memory.
+        # A limit above the readings of a window: a damaged file must not fill the memory.
         tuple((read_number(time, 1e12), read_number(part, 1.0)) for time, part in content["readings"])[-100:],
         math.floor(read_number(content["withheld"], 1e6)),
         read_number(content["changed"], 1e12),

@@ -1,12 +1,13 @@
 """The use of a zone between two reads of the host and its guests. Pure functions.
 
-Memory is treated as CPUs are, with NUMA nodes in place of CPUs and MiB in place of cores.
+Memory is handled with the same functions as CPUs. For memory, NUMA nodes take the place of CPUs, and MiB the
+place of cores.
 
-A guest needs its working set, which is its memory without files that were not read lately
-(``inactive_file`` of memory.stat, see the kernel's Documentation/admin-guide/cgroup-v2.rst). The kernel
-reclaims these first. Swapped memory counts, too: memory that is free because a guest was swapped out must not
-be offered. The cgroup of a guest shows the nodes of its memory. Without a cgroup, memory counts evenly on all
-nodes that the guest may use.
+A guest needs its working set. That is its memory without files that were not read lately (``inactive_file``
+of memory.stat, see the kernel's Documentation/admin-guide/cgroup-v2.rst), because the kernel reclaims these
+first. Swapped memory counts, too: memory that is free because a guest was swapped out must not be offered.
+The cgroup of a guest shows the nodes of its memory. Without a cgroup, the memory of a guest counts in equal
+parts on all nodes that the guest may use.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from compute_agent.reclaim.estimate import SYSTEM, ZoneReading
 
 @dataclass(frozen=True, slots=True)
 class GuestUse:
-    """The use of a running guest.
+    """The use of CPUs (or memory) by a running guest.
 
     :ivar entitlement: the cores that the guest may use.
     :ivar cpus: the CPUs on which the guest may run.
-    :ivar cores: the guest's use between the two readings, in cores; None if unknown, for example after the
-        guest's start.
-    :ivar reclaimed: whether the guest runs on capacity that others leave.
-    :ivar parts: the part of the guest's use on each CPU; empty if the use is even.
+    :ivar cores: the use between the two reads, in cores; None: not known, for example after the guest's
+        start.
+    :ivar reclaimed: whether the guest runs on reclaimed capacity, which other guests leave unused.
+    :ivar parts: the part of the use on each CPU, 0 to 1; empty: equal parts on all CPUs.
     """
 
     uuid: str
@@ -40,14 +41,14 @@ class GuestUse:
 
 @dataclass(frozen=True, slots=True)
 class HostUse:
-    """One read of host and guests, with the use since the read before.
+    """One read of the host and its guests, with the use since the read before.
 
-    :ivar time: seconds since the epoch.
-    :ivar busy: the part of the time in which each CPU was busy.
-    :ivar guests: running guests.
+    :ivar time: the time of the read in seconds since the epoch.
+    :ivar busy: the part of the time in which each CPU was busy, 0 to 1.
+    :ivar guests: the running guests.
     :ivar left: whether guests have ended since the read before.
-    :ivar reclaimed_left: whether guests that run on reclaimed capacity were among them.
-    :ivar stolen: the part of the time in which a hypervisor ran other machines, by CPU.
+    :ivar reclaimed_left: whether guests on reclaimed capacity have ended since the read before.
+    :ivar stolen: the part of the time in which a hypervisor ran other machines, 0 to 1, by CPU.
     """
 
     time: float
@@ -59,17 +60,17 @@ class HostUse:
 
 
 def read_zone(use: HostUse, shared: frozenset[int]) -> ZoneReading | None:
-    """The others' use of the ``shared`` CPUs of a zone; None where it is unknown.
+    """The use of the ``shared`` CPUs of a zone by guests and the system; None if the use is not known.
 
-    The use of a guest counts evenly on all CPUs that it may run on, unless ``parts`` are known. The rest of
-    the busy time belongs to the system.
+    The use of a guest counts in equal parts on all CPUs on which it may run, unless ``parts`` are known. The
+    rest of the busy time is the system's.
     """
-    # The use of a guest on reclaimed CPUs is subtracted, so without it there is no sum.
+    # The use of guests on reclaimed CPUs is subtracted, so the total is not known without it.
     if use.reclaimed_left or not shared <= use.busy.keys():
         return None
     total = sum(use.busy[cpu] for cpu in shared)
     others: dict[str, float] = {}
-    # The rest may belong to a guest that has started or ended meanwhile, instead of the system.
+    # If guests have started or ended meanwhile, the rest may be theirs and not the system's.
     complete = not use.left
     for guest in use.guests:
         part = used_part(guest, shared)
@@ -83,24 +84,25 @@ def read_zone(use: HostUse, shared: frozenset[int]) -> ZoneReading | None:
             total -= guest.cores * part
         else:
             others[guest.uuid] = guest.cores * part
-    total = max(0.0, total)  # host and guests are not read at the same instant
+    # Host and guests are not read at the same instant, so the difference may be negative.
+    total = max(0.0, total)
     if complete:
         others[SYSTEM] = max(0.0, total - sum(others.values()))
     return ZoneReading(use.time, total, others)
 
 
 def used_part(guest: GuestUse, shared: frozenset[int]) -> float:
-    """The part of a guest's use on the shared CPUs of a zone."""
+    """The part of a guest's use that is on the shared CPUs of a zone, 0 to 1."""
     return sum(guest.parts.get(one, 0.0) for one in shared) if guest.parts else cpu_share(guest, shared)
 
 
 def cpu_share(guest: GuestUse, shared: frozenset[int]) -> float:
-    """The part of a guest's CPUs that are shared CPUs of a zone."""
+    """The part of a guest's CPUs that are shared CPUs of a zone, 0 to 1."""
     return len(guest.cpus & shared) / len(guest.cpus) if guest.cpus else 0.0
 
 
 def guest_entitlements(guests: Iterable[GuestUse], shared: frozenset[int]) -> dict[str, float]:
-    """The entitlement of each other guest on the shared CPUs of a zone, in cores, by uuid."""
+    """The cores that each guest not on reclaimed CPUs may use on the shared CPUs of a zone, by uuid."""
     return {
         guest.uuid: min(guest.entitlement, float(len(guest.cpus & shared)))
         for guest in guests
@@ -112,7 +114,7 @@ MIB: Final = 1 << 20
 
 
 def parse_inactive_file(text: str) -> int:
-    """Bytes of a cgroup's files that were not read for a while (memory.stat).
+    """The bytes of a cgroup's files that were not read lately, from the text of memory.stat.
 
     :raises ValueError: the text has no such line.
     """
@@ -124,28 +126,31 @@ def parse_inactive_file(text: str) -> int:
 
 
 def parse_parts(text: str) -> dict[int, float]:
-    """The parts of a cgroup's working set by NUMA node (memory.numa_stat); empty where it has no memory."""
+    """The part of a cgroup's working set on each NUMA node, 0 to 1, from the text of memory.numa_stat.
+
+    Empty if the cgroup has no memory.
+    """
     held: dict[int, int] = {}
     for line in text.splitlines():
         name, *nodes = line.split()
         sign = {"anon": 1, "file": 1, "inactive_file": -1}.get(name, 0)
         for node, number in (one.split("=") for one in nodes if sign):
             held[int(node.removeprefix("N"))] = held.get(int(node.removeprefix("N")), 0) + sign * int(number)
-    # The kernel reads its counters one after the other, so a difference may be negative.
+    # The kernel reads its counters one after the other, so a difference of them may be negative.
     held = {node: max(0, amount) for node, amount in held.items()}
     total = sum(held.values())
     return {node: amount / total for node, amount in held.items()} if total else {}
 
 
 def parse_swap_use(text: str) -> float:
-    """MiB of the machine that are only in swap (/proc/meminfo)."""
-    # SwapCached is in swap and in memory, where it already counts.
+    """The MiB of the machine that are in swap and not in memory, from the text of /proc/meminfo."""
+    # SwapCached is both in swap and in memory, where it already counts.
     total, free, cached = _read_kib(text, "SwapTotal", "SwapFree", "SwapCached")
     return max(0, total - free - cached) / 1024
 
 
 def parse_swapped(text: str) -> int:
-    """Bytes of a process in swap (VmSwap of /proc/PID/status); 0 for kernel threads, which lack the line."""
+    """The bytes of a process in swap, from VmSwap in the text of /proc/PID/status; 0 for kernel threads."""
     for line in text.splitlines():
         if line.startswith("VmSwap:"):
             return int(line.split()[1]) * 1024
@@ -153,8 +158,9 @@ def parse_swapped(text: str) -> int:
 
 
 def parse_node_use(text: str) -> float:
-    """MiB that a node or the machine needs: all but free memory and inactive files (meminfo).
+    """The MiB that a node or the machine needs: all except free memory and inactive files.
 
+    :param text: the content of the meminfo file.
     :raises ValueError: the amounts contradict each other.
     """
     total, free, inactive = _read_kib(text, "MemTotal", "MemFree", "Inactive(file)")
@@ -164,20 +170,21 @@ def parse_node_use(text: str) -> float:
 
 
 def _read_kib(text: str, *names: str) -> list[int]:
-    """Amounts of a meminfo in KiB. Lines of a node's file begin with the node."""
+    """The amounts with these names in a meminfo file, in KiB."""
     kib = {}
     for line in text.splitlines():
         name, _, amount = line.rpartition(":")
-        # A node's file has "Node 0 MemTotal: 16 kB", so the name is the last word before the colon.
+        # The file of a node has lines such as "Node 0 MemTotal: 16 kB", so the name is the last word before
+        # the colon.
         kib[name.split()[-1] if name else ""] = amount.split()
     return [int(kib[name][0]) for name in names]
 
 
 def memory_entitlements(guests: Iterable[GuestUse], nodes: frozenset[int]) -> dict[str, float]:
-    """The entitlement of each other guest to the memory of some nodes, in MiB, by uuid.
+    """The memory that each guest not on reclaimed capacity may use on some nodes, in MiB, by uuid.
 
-    The entitlement is at least the guest's memory there, which may stay after the guest was assigned to other
-    nodes.
+    The amount is at least the guest's present memory on the nodes, which may stay there after the guest was
+    assigned to other nodes.
     """
     found = {
         guest.uuid: max(

@@ -2,8 +2,9 @@
 
 Modules
     - ``reporter``: makes Placement's providers equal to the host's tree, and remembers the agent's own parts
-    - ``plan``: the actions between two trees, and the values of other programs that stay
+    - ``plan``: the actions that lead from one tree to another, and the values of other programs that stay
     - ``held_amounts``: amounts that guests still hold, and that must not be offered again
+    - ``devices``: PCI devices of other programs, devices that are gone, and devices that were used
     - ``reshape``: the allocations that move with their inventories, in one request
     - ``execution``: sends a plan, as one tree or action by action
     - ``capacity``: free amounts by provider, near the CPUs of a guest
@@ -16,8 +17,8 @@ Modules
 Order of calls
     A report reads the providers (``reporter.ProviderReader``), reserves held amounts and plans. The reporter
     saves the names that may become the agent's own, sends the plan, and saves the names that have become its
-    own. After a crash between these steps the agent still knows all of its parts.
+    own. So after a crash between these steps the agent still knows all of its parts.
 
-Plans, reshapes and judgements are pure functions. ``loops``, ``agent`` and ``cmd`` import this package; it
-imports ``inventory``, ``host`` and ``model``, and no driver.
+Plans, reshapes and decisions of the audit are pure functions. ``loops``, ``agent`` and ``cmd`` import this
+package. The package imports ``inventory``, ``host`` and ``model``, and no driver.
 """

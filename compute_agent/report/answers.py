@@ -1,11 +1,11 @@
-"""Errors of Placement by the possible reaction of the caller, tracing, and shapes of answers.
+"""Errors of Placement, one class for each reaction of a caller; tracing of requests; and shapes of answers.
 
-Answers are checked when they arrive: a reader that meets a wrong type later has used half of the answer
-already. A shape is one of the following:
+Each answer is checked when it arrives: code that met a wrong type later would already have used half of the
+answer. A shape is one of the following:
 
-- ``str``, ``int`` or ``float`` (which takes integers, too). A truth value is none of these, and numbers have
-  a limit.
-- ``(str, float)``: one of several of these
+- ``str``, ``int`` or ``float`` (which also accepts integers). A truth value is none of these, and numbers
+  have a limit.
+- ``(str, float)``: a value of one of these types
 - ``[shape]``: a list with items of that shape
 - ``EachValue(shape)``: an object with any names and with values of that shape
 - ``{"name": shape}``: an object with at least these names. ``MaybeNull(shape)`` may be null or absent.
@@ -25,8 +25,9 @@ from compute_agent.model.messages import on_one_line
 class PlacementError(Exception):
     """A request to Placement failed.
 
-    :param method: the method of the request, to ``url``.
-    :param detail: the text of the answer.
+    :param method: the HTTP method of the request.
+    :param url: the path of the request.
+    :param detail: the text of the answer, or the reason why there is none.
     :param status: the HTTP status; None without an answer.
     :param code: the error code of the answer, such as ``placement.concurrent_update``.
     """
@@ -36,7 +37,7 @@ class PlacementError(Exception):
     ) -> None:
         self.method = method
         self.url = url
-        # The text is the peer's, and goes to logs and terminals.
+        # The text comes from the server, and goes to logs and terminals.
         self.detail = detail = on_one_line(detail)
         self.status = status
         self.code = code
@@ -45,17 +46,19 @@ class PlacementError(Exception):
 
 
 class UnavailableError(PlacementError):
-    """No server can answer at present: no connection, a timeout, 502, 503 or 504. Try again later."""
+    """No server can answer now: no connection, a timeout, 502, 503 or 504. The caller tries again later."""
 
 
 _AS_WHOM: Final = (
-    "check as whom the agent asks: in [placement] username and password, or token;"
-    " it needs the role service or admin"
+    "check username and password, or token, in [placement]: the user needs the role service or admin"
 )
 
 
 class CredentialsError(PlacementError):
-    """The credentials of ``[placement]`` do not work (401, 403). Only an operator can change this."""
+    """Placement refuses the credentials of ``[placement]`` (401, 403).
+
+    Only an operator can correct the cause.
+    """
 
     def __init__(self, method: str, url: str, detail: str, **answer: Any) -> None:
         super().__init__(method, url, detail, **answer)
@@ -63,7 +66,10 @@ class CredentialsError(PlacementError):
 
 
 class OptionsError(CredentialsError):
-    """The options of ``[placement]`` do not lead to Placement. Only an operator can change this."""
+    """The options of ``[placement]`` cannot be used to reach Placement.
+
+    Only an operator can correct the cause.
+    """
 
     def __init__(self, detail: str) -> None:
         super().__init__("", "", detail)
@@ -79,58 +85,62 @@ class ConflictError(PlacementError):
 
 
 class ConcurrentUpdateError(ConflictError):
-    """Another program has changed the provider since the last read (409): read the provider and try again."""
+    """Another program has changed the provider since the agent read it (409). The caller reads it again."""
 
 
 REQUEST_ID: Final = "X-Openstack-Request-Id"
 
 
 class RequestSpans(Protocol):
-    """Receives spans of the agent's work and of its requests: see :mod:`compute_agent.report.tracing`."""
+    """Receives the spans of the agent's work and its requests; see :mod:`compute_agent.report.tracing`."""
 
     def trace_work(self, name: str, /) -> AbstractContextManager[None]:
-        """Make the requests in this context parts of one trace."""
+        """Make all requests within this context parts of one trace."""
 
     def trace_request(
         self, method: str, url: str, headers: dict[str, str], /
     ) -> AbstractContextManager[Callable[[int], None]]:
-        """Trace one request. The caller passes the status of the answer to the function that this yields."""
+        """Trace one request. The context yields a function that takes the HTTP status of the answer."""
 
 
 class NoSpans:
-    """Traces nothing."""
+    """The implementation of :class:`RequestSpans` that traces nothing."""
 
     def trace_work(self, name: str, /) -> AbstractContextManager[None]:
-        """Trace no work."""
+        """Return a context without effect."""
         return nullcontext()
 
     def trace_request(
         self, method: str, url: str, headers: dict[str, str], /
     ) -> AbstractContextManager[Callable[[int], None]]:
-        """Trace no request."""
+        """Return a context that yields a function without effect."""
         return nullcontext(lambda status: None)
 
 
 _KINDS: Final = {str: "text", int: "an integer", float: "a number"}
 
 _MAX_INTEGER: Final = 2**63
-"""Upper limit of numbers in answers. Placement's own integers have 32 bits, so a larger one is an error."""
+"""The upper limit of numbers in answers. Placement's integers have 32 bits, so a larger number is an error.
+"""
 
 
 class BadAnswerError(ValueError):
-    """An answer has another shape. The message names the place and the kind of value there."""
+    """An answer does not have the expected shape.
+
+    The message names the place in the answer and the type found.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class EachValue:
-    """An object with values that all have a shape."""
+    """The shape of an object with any names and with values that all have ``shape``."""
 
     shape: Any
 
 
 @dataclass(frozen=True, slots=True)
 class MaybeNull:
-    """A value that may be null or absent."""
+    """The shape of a value that may be null or absent, and otherwise has ``shape``."""
 
     shape: Any
 
@@ -138,12 +148,12 @@ class MaybeNull:
 def check_shape(document: Any, shape: Any, place: str = "the answer") -> None:
     """Check that a document has a shape.
 
+    :param shape: the required form of the answer, as the module's docstring defines it.
     :param place: the name of the document in errors.
-
     :raises BadAnswerError: a value is missing or has another type.
     """
     match shape:
-        # Before the others: null is right for this shape alone.
+        # MaybeNull comes first, because it is the only shape that accepts null.
         case MaybeNull():
             if document is not None:
                 check_shape(document, shape.shape, place)
@@ -166,9 +176,9 @@ def check_shape(document: Any, shape: Any, place: str = "the answer") -> None:
 
 
 def _check_value(document: Any, kinds: tuple[type, ...], place: str) -> None:
-    # JSON has one kind of number, so a float may arrive as an integer.
+    # JSON has only one type of number, so a float may arrive as an integer.
     accepted = (*kinds, int) if float in kinds else kinds
-    # bool is an int to Python, and JSON's true is not an amount.
+    # To Python a bool is an int, but JSON's true is not an amount.
     if not isinstance(document, accepted) or isinstance(document, bool):
         wanted = " or ".join(_KINDS[kind] for kind in kinds)
         raise BadAnswerError(f"{place} is {_kind_of(document)}, not {wanted}")

@@ -1,25 +1,29 @@
-"""Migrations of guests, and differences between guests and their allocations with repairs. Pure functions.
+"""The audit: guests that migrate, and differences between guests and their allocations. Pure functions.
 
-:func:`resolve_holdings` finds the consumer through which a migrating guest holds its place.
-:func:`compare_holdings` finds differences; :func:`decide_creation` and :func:`decide_deletion` repair them.
+:func:`resolve_holdings` finds the consumer that holds the place of a migrating guest.
+:func:`compare_holdings` finds differences; :func:`decide_creation` and :func:`decide_deletion` decide on
+repairs.
 
 Nouns
-    Before Nova moves or resizes a guest, its conductor gives the guest's allocations to another consumer,
-    that of the *migration*, in one request (POST /allocations). The conductor then claims the destination for
-    the guest, which runs here until the move ends. After a confirmed move the migration's consumer
-    disappears. After a reverted one the guest gets its allocations back, again in one request.
+    Before Nova moves or resizes a guest, its conductor gives the guest's allocations to another consumer, the
+    *migration*, in one request (POST /allocations). The conductor then claims the destination for the guest's
+    own consumer. The guest runs here until the move ends. After a confirmed move the migration's consumer
+    disappears. After a reverted move the guest gets its allocations back, again in one request.
 
     Placement has no link between a migration and its guest. Nova's requests have microversion 1.36, so the
-    consumer type is ``unknown``, too. A *claim* is the allocation of a consumer without a guest here.
+    consumer type is ``unknown``, too. In this module a *claim* is the allocation of a consumer that has no
+    guest on this host.
 
 Matching
-    A guest has lost its allocation here, and a claim with the same amounts is *new*: it was absent from the
-    last listing. The type of the claim must be unknown or a migration, and its owner unknown or the guest's.
-    After the agent lost its state, the former allocation of a guest is unknown. The claim then has to suit
-    the CPUs that the guest runs on, and its owner or type has to be known and right.
+    A guest that has lost its allocation here may have a claim as its migration. The claim must have the same
+    amounts and be *new*: it was absent from the last listing. Its type must be unknown or a migration, and
+    its owner unknown or the guest's. If the agent lost its state, it does not know the former allocation of
+    the guest. The claim then has to suit the CPUs on which the guest runs, and its owner or type has to be
+    known and right.
 
-    Guests of one flavor that move at the same time cannot be told apart, which does no harm: their claims
-    are equal, and each guest gets one. When a claim disappears, the guest that still runs gets another.
+    Guests of one flavor that move at the same time cannot be told apart. A wrong pair does no harm: their
+    claims are equal, and each guest gets one. When a claim disappears, the guest that still runs gets another
+    claim.
 
 Invariants
     - A claim belongs to at most one guest.
@@ -47,18 +51,19 @@ MIGRATION_TYPE: Final = "MIGRATION"
 UNKNOWN_TYPE: Final = "unknown"
 
 Owner = tuple[str, str]
-"""Project and user."""
+"""The uuids of a project and of a user."""
 
 
 @dataclass(frozen=True, slots=True)
 class MovedGuest:
-    """A running guest of this host with changed allocations.
+    """A running guest of this host that no longer has the allocations that the agent remembers.
 
-    :ivar before: the guest's former allocation here, under its own consumer or under ``migration``; None:
-        unknown.
-    :ivar own: the allocation of the guest's own consumer here now.
-    :ivar owner: known if the consumer holds anything anywhere.
-    :ivar suitable: consumers with claims that suit the CPUs on which the guest runs.
+    :ivar before: the guest's former allocation here, of its own consumer or of ``migration``; None: not
+        known.
+    :ivar own: the present allocation of the guest's own consumer here.
+    :ivar migration: the consumer of the guest's migration, as found before; empty: none.
+    :ivar owner: the owner of the guest's consumer; None if the consumer holds nothing anywhere.
+    :ivar suitable: the consumers that hold claims on the CPUs on which the guest runs.
     """
 
     uuid: str
@@ -71,7 +76,11 @@ class MovedGuest:
 
 @dataclass(frozen=True, slots=True)
 class MigrationClaim:
-    """The allocation here of a consumer without a guest, with its owner, and whether it is ``new``."""
+    """The allocation here of a consumer without a guest on this host.
+
+    :ivar consumer_type: the type of the consumer; None if Placement has no consumer types.
+    :ivar new: whether the claim was absent from the last listing.
+    """
 
     consumer: str
     allocation: Allocation
@@ -83,21 +92,21 @@ class MigrationClaim:
 def resolve_holdings(
     guests: Sequence[MovedGuest], claims: Iterable[MigrationClaim]
 ) -> dict[str, GuestHolding]:
-    """The present allocations of each guest, its own or through its migration.
+    """The present allocations of each guest: of its own consumer, or of its migration's.
 
-    :param claims: claims without a known guest.
+    :param claims: the claims of consumers without a known guest.
     """
     free = {claim.consumer: claim for claim in claims}
     found: dict[str, GuestHolding] = {}
     waiting: list[MovedGuest] = []
     for guest in guests:
-        # Its own allocation is back, or it never held one, or after a loss of state only the present one is
-        # known.
+        # The guest has its allocation back, or never held one. After a loss of the agent's state only the
+        # present allocation is known.
         if guest.own == guest.before or guest.before == {} or (guest.before is None and guest.own):
             found[guest.uuid] = GuestHolding(guest.own)
-        # A known migration goes on: matching again could swap the claims of equal guests.
+        # A known migration keeps its claim: another match could swap the claims of equal guests.
         elif guest.migration in free:
-            # A claim of one guest is not an option for any other.
+            # A claim belongs to one guest only, so it is no longer free.
             found[guest.uuid] = GuestHolding(
                 free.pop(guest.migration).allocation, GuestMigration(guest.migration)
             )
@@ -116,39 +125,43 @@ def resolve_holdings(
 
 
 def _options(guest: MovedGuest, claims: Iterable[MigrationClaim]) -> list[str]:
-    """Consumers that may be the migration of a guest, the likeliest first."""
+    """The consumers that may be the migration of a guest, the likeliest first."""
     likely = [claim for claim in claims if _may_be(guest, claim)]
-    # By consumer in the end, so that each look finds the same order.
+    # The consumer decides between equal claims, so that each audit finds the same order.
     likely.sort(key=lambda claim: (not _is_known_to_be(guest, claim), claim.consumer))
     return [claim.consumer for claim in likely]
 
 
 def _may_be(guest: MovedGuest, claim: MigrationClaim) -> bool:
-    # None is a Placement without types, "unknown" a client that sends none, such as Nova.
+    # None: Placement has no types. "unknown": the client sends none, as Nova does.
     if claim.consumer_type not in (None, UNKNOWN_TYPE, MIGRATION_TYPE):
         return False
     if guest.owner is not None and claim.owner is not None and guest.owner != claim.owner:
         return False
-    # Amounts cannot be compared after the state of the agent was lost, so more evidence is
-    # needed.
+    # After a loss of the agent's state there are no former amounts to compare, so other evidence is needed.
     if guest.before is None:
         return claim.consumer in guest.suitable and _is_known_to_be(guest, claim)
     return claim.allocation == guest.before and (claim.new or bool(guest.migration))
 
 
 def _is_known_to_be(guest: MovedGuest, claim: MigrationClaim) -> bool:
-    """Whether owner or type of a claim are known to fit the guest, or another guest of the same owner."""
+    """Whether the owner or the type of a claim is known and fits the guest."""
     same_owner = guest.owner is not None and guest.owner == claim.owner
     return same_owner or claim.consumer_type == MIGRATION_TYPE
 
 
 def _match_consumers(options: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """The consumer of each guest that can have one, its first option if possible."""
+    """The consumer that counts as the migration of each guest, for as many guests as possible.
+
+    A guest gets its first option if that is possible.
+
+    :param options: for each guest, the consumers that may be its migration, the likeliest first.
+    """
     taken: dict[str, str] = {}
 
     def find_consumer(guest: str, seen: set[str]) -> bool:
-        # A maximum matching by augmenting paths: a guest without a free option makes another one change its
-        # own.
+        # A maximum matching by augmenting paths: for a guest without a free option, another guest changes to
+        # another of its options.
         for consumer in options[guest]:
             if consumer not in seen:
                 seen.add(consumer)
@@ -163,21 +176,25 @@ def _match_consumers(options: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
 
 DEFAULT_MIN_AGE: Final = 3600.0
-"""Seconds that an allocation has to be without a guest before it may be deleted. Nova claims a host before it
-copies the image, so a guest may take long to arrive.
+"""Seconds for which an allocation must be without a guest before the audit may delete it.
+
+Nova claims a host before it copies the image, so a guest may arrive long after its allocation.
 """
 
 UNKNOWN_OWNER: Final = "00000000-0000-0000-0000-000000000000"
-"""Project and user of guests without a known owner, as Placement has it for old consumers."""
+"""The uuid of project and user for guests without a known owner, as Placement uses it for old consumers."""
 
 _GUEST_TYPE: Final = "INSTANCE"
 
 Decision = ConsumerAllocations | str
-"""The new allocations of a consumer, or the reason why nothing changes."""
+"""The new allocations of a consumer, or a sentence with the reason why nothing changes."""
 
 
 class FindingKind(enum.StrEnum):
-    """The kinds of findings. A migrating guest is not a fault: its migration holds its place here."""
+    """The kinds of findings.
+
+    A guest that migrates is no fault: its migration's consumer holds its place here.
+    """
 
     UNALLOCATED = "guest without allocation"
     UNUSED = "allocation without guest"
@@ -193,22 +210,23 @@ class FindingKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AuditedGuest:
-    """A guest that runs here.
+    """A guest that runs on this host, with what the audit compares.
 
-    :ivar vcpus: number of guest CPUs.
+    :ivar vcpus: the number of guest CPUs.
     :ivar location: the CPUs on which the guest runs.
-    :ivar dedicated: number of guest CPUs that were ordered as dedicated; None is unknown.
-    :ivar extra_cpu: whether emulator threads have a dedicated CPU, too, if any guest CPU has.
-    :ivar resources: ordered amounts by class, except CPUs.
+    :ivar dedicated: the number of guest CPUs with dedicated CPUs by the flavor; None: not known.
+    :ivar extra_cpu: whether the emulator threads get a dedicated CPU of their own, if any guest CPU is
+        dedicated.
+    :ivar resources: the amounts of the flavor by resource class, without CPUs.
     :ivar refusal: the reason why the guest has no CPUs; empty if it has some.
-    :ivar stray: words about CPUs that the guest holds outside the current CPU sets.
-    :ivar migration: the consumer that holds the guest's CPUs during a migration.
-    :ivar held: CPUs that the guest should have for itself.
+    :ivar stray: words about CPUs that the guest holds outside the present CPU sets.
+    :ivar migration: the consumer that holds the guest's CPUs during a migration; empty: none.
+    :ivar held: the CPUs that the guest should have for itself.
     :ivar known: the guest's allocation, as the agent remembers it.
-    :ivar dedicated_vcpus: guest CPUs that the mask of the flavor names.
-    :ivar pinned_vcpus: guest CPUs that run on ``held`` CPUs only.
-    :ivar misplaced: words about the guest's threads that run no guest CPU, but run on dedicated CPUs.
-    :ivar devices: words about PCI devices that the guest has and does not hold, or the reverse.
+    :ivar dedicated_vcpus: the guest CPUs that the mask of the flavor names as dedicated.
+    :ivar pinned_vcpus: the guest CPUs that run on ``held`` CPUs only.
+    :ivar misplaced: words about threads that run no guest CPU, yet run on dedicated CPUs.
+    :ivar devices: words about PCI devices that the guest has but does not hold, or holds but does not have.
     """
 
     uuid: str
@@ -231,7 +249,13 @@ class AuditedGuest:
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """One difference. ``allocation`` is the consumer's on this host; ``detail`` explains the difference."""
+    """One difference that the audit found.
+
+    :ivar consumer: the uuid of the guest or other consumer.
+    :ivar name: the name of the guest; empty if there is none.
+    :ivar allocation: what the consumer holds on this host.
+    :ivar detail: explains the difference.
+    """
 
     kind: FindingKind
     consumer: str
@@ -242,13 +266,13 @@ class AuditFinding:
 
 @dataclass(frozen=True, slots=True)
 class HealOptions:
-    """The repairs to make, and their consumers.
+    """The repairs that the audit may make, and for which consumers.
 
     :ivar heal: create missing allocations of guests.
     :ivar delete: delete allocations that have had no guest for ``min_age`` seconds.
-    :ivar confirmed: the only consumers to delete allocations of; None allows all.
+    :ivar confirmed: the only consumers with allocations that may be deleted; None: all.
     :ivar dry_run: report the repairs without making them.
-    :ivar consumers: the consumers to check; all if empty.
+    :ivar consumers: the consumers to check; empty: all.
     """
 
     heal: bool = False
@@ -261,11 +285,11 @@ class HealOptions:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerRecord:
-    """A consumer just before its change.
+    """The state of a consumer just before a repair.
 
-    The repair decides again on this record, because time has passed since the finding.
+    The repair is decided again on this record, because time has passed since the finding.
 
-    :ivar holds: all allocations of the consumer.
+    :ivar holds: the allocations of the consumer on all hosts.
     :ivar ours: the part of the allocations on this host.
     :ivar here: whether the consumer's guest is on this host.
     """
@@ -283,9 +307,9 @@ def compare_holdings(
 ) -> list[AuditFinding]:
     """The differences between guests and their allocations, by kind, and the guests that migrate.
 
-    :param held: allocations of all consumers on this host.
-    :param inactive: guests of this host that do not run, and may hold something.
-    :param migrations: the guest of each migration's consumer.
+    :param held: the allocations of all consumers on this host.
+    :param inactive: the guests of this host that do not run, and that may hold allocations.
+    :param migrations: the guest of each migration, by the migration's consumer.
     """
     running = {guest.uuid: guest for guest in guests}
     findings = [
@@ -305,7 +329,8 @@ def compare_holdings(
         if consumer in held
     ]
     for guest in running.values():
-        # During a migration the guest's own consumer holds the destination.
+        # During a migration, the guest's own consumer holds the destination, and the migration's consumer
+        # this host.
         allocation = held.get(guest.migration) or held.get(guest.uuid, {})
         if not allocation:
             findings.append(AuditFinding(FindingKind.UNALLOCATED, guest.uuid, guest.name))
@@ -331,12 +356,15 @@ def compare_holdings(
             )
         if overlaps := _overlapping_cpus(guest, running.values()):
             findings.append(AuditFinding(FindingKind.OVERLAP, guest.uuid, guest.name, allocation, overlaps))
-    # In the order in which the class lists the kinds, so that equal findings make equal reports.
+    # In the order of the enumeration, so that equal findings make equal reports.
     return sorted(findings, key=lambda finding: (list(FindingKind).index(finding.kind), finding.consumer))
 
 
 def _overlapping_cpus(guest: AuditedGuest, guests: Iterable[AuditedGuest]) -> str:
-    """Return, in words, the CPUs of a guest that other guests should have for themselves as well."""
+    """The CPUs of a guest that another guest should have for itself, too, in words.
+
+    Empty if there are none.
+    """
     return ", ".join(
         f"{named_cpus(common)} also of guest {full_name(other.name, other.uuid)}"
         for other in guests
@@ -345,7 +373,10 @@ def _overlapping_cpus(guest: AuditedGuest, guests: Iterable[AuditedGuest]) -> st
 
 
 def _kind_differences(guest: AuditedGuest) -> str:
-    """Guest CPUs on dedicated CPUs that are not those of its mask, in words; empty if the mask is met."""
+    """The guest CPUs on dedicated CPUs if they differ from the flavor's mask, in words.
+
+    Empty if they agree.
+    """
     if not guest.dedicated_vcpus or not guest.held or guest.dedicated_vcpus == guest.pinned_vcpus:
         return ""
     pinned = cpuset.format(guest.pinned_vcpus) or "none"
@@ -360,7 +391,7 @@ def _held_through(consumer: str) -> str:
 
 
 def total(allocation: Allocation) -> dict[str, int]:
-    """Amounts by class over all providers."""
+    """The amounts of an allocation by resource class, summed over all providers."""
     amounts: Counter[str] = Counter()
     for resources in allocation.values():
         amounts.update(resources)
@@ -368,14 +399,15 @@ def total(allocation: Allocation) -> dict[str, int]:
 
 
 def needed_amounts(guest: AuditedGuest, holds: Mapping[str, int] | None = None) -> dict[str, int]:
-    """The amounts by class that a guest should hold.
+    """The amounts by resource class that a guest should hold.
 
-    The number of its dedicated CPUs comes from its order. Without an order, the amount comes from the guest's
-    allocation, up to the number of guest CPUs; without an allocation, from the CPUs on which the guest runs.
+    The number of its dedicated CPUs comes from its flavor. If the flavor is not known, it comes from the
+    guest's allocation, up to the number of guest CPUs. Without an allocation it comes from the CPUs on which
+    the guest runs.
 
-    :param holds: amounts that the consumer holds, by class.
+    :param holds: the amounts that the consumer holds, by resource class; None: no allocation.
     """
-    # An isolated emulator thread has a dedicated CPU beside those of the guest CPUs.
+    # An isolated emulator thread gets a dedicated CPU in addition to those of the guest CPUs.
     extra = int(guest.extra_cpu)
     own = len(guest.location.own)
     if guest.dedicated is not None:
@@ -386,17 +418,20 @@ def needed_amounts(guest: AuditedGuest, holds: Mapping[str, int] | None = None) 
         return {"PCPU": own, **guest.resources}  # siblings that are kept empty count
     else:
         pcpu = min(own, guest.vcpus + extra)
-    # The emulator's CPU is not a guest CPU.
+    # The CPU of the emulator is not a guest CPU.
     vcpu = guest.vcpus - (pcpu - extra if pcpu else 0)
     amounts = {"PCPU": pcpu, "VCPU": vcpu, **guest.resources}
     return {name: amount for name, amount in amounts.items() if amount > 0}
 
 
 def _amount_differences(guest: AuditedGuest, holds: Mapping[str, int]) -> str:
-    """The difference between a guest's allocations and its needs, in words."""
+    """The difference between the amounts that a guest holds and those that it needs, in words.
+
+    Empty if none.
+    """
     wanted = {"PCPU": 0, "VCPU": 0} | needed_amounts(guest, holds)
     if holds.get("PCPU", 0) == len(guest.location.own) > wanted["PCPU"] and guest.location.pinned_vcpus:
-        # Dedicated CPUs that it holds for empty siblings are not a difference.
+        # Dedicated CPUs that the guest holds to keep siblings empty are no difference.
         wanted["PCPU"] = len(guest.location.own)
     return ", ".join(
         f"holds {holds.get(name, 0)} {name}, uses {amount}"
@@ -406,10 +441,10 @@ def _amount_differences(guest: AuditedGuest, holds: Mapping[str, int]) -> str:
 
 
 def allocation_for(guest: AuditedGuest, free: FreeCapacity) -> Allocation | str:
-    """The allocations that a guest without any here should hold, or the reason why it cannot have them.
+    """The allocation for a guest that has none on this host, or the reason why it cannot have one.
 
-    The result has the remembered allocations, or else allocations on the providers of the CPUs on which the
-    guest runs.
+    The result is the allocation that the agent remembers. If there is none, it is on the providers of the
+    CPUs on which the guest runs.
     """
     if guest.known:
         return guest.known
@@ -437,11 +472,12 @@ def decide_creation(
     typed: bool = True,
     consumer_type: str | None = None,
 ) -> Decision:
-    """Decide whether a guest that held nothing here shall hold ``allocation`` now.
+    """Decide whether a guest that held nothing here gets ``allocation`` now.
 
-    :param project_id: as ``user_id``, of the owner; empty if unknown.
-    :param typed: whether Placement knows types of consumers.
-    :param consumer_type: the type, where it is known.
+    :param project_id: the project of the owner; empty if not known.
+    :param user_id: the user of the owner; empty if not known.
+    :param typed: whether Placement knows consumer types.
+    :param consumer_type: the type of the consumer; None: not known.
     """
     if record.ours:
         return "not needed: it has an allocation by now"
@@ -461,14 +497,15 @@ def decide_creation(
 def decide_deletion(
     record: ConsumerRecord, finding: AuditFinding, age: float, options: HealOptions
 ) -> Decision:
-    """Decide whether an allocation without a guest shall be deleted now.
+    """Decide whether an allocation without a guest is deleted now.
 
-    :param age: seconds for which the consumer is known to have had no guest.
+    :param age: the seconds for which the consumer is known to have had no guest.
     """
-    # Another program works on the consumer: its next request would undo a deletion, or lose an amount.
+    # Another program is changing the consumer. Its next request would undo a deletion, or overwrite an
+    # amount.
     if record.ours != finding.allocation:
         return "left: another program changes it"
-    # Nova itself removes it when the migration ends.
+    # Nova itself removes the allocation when the migration ends.
     if record.holds.consumer_type == MIGRATION_TYPE:
         return "left: a migration holds it"
     if age < options.min_age:

@@ -1,10 +1,10 @@
-"""HTTP answers with bounds on their size and on the time until their last byte.
+"""HTTP answers with limits on their size and on the time until their last byte.
 
-A peer is not trusted: a few megabytes of gzip decompress to gigabytes, and one byte every few seconds
-satisfies any timeout between two bytes. The agent runs as root on every compute host, so one such peer would
-stop them all. Each request therefore has a deadline, which applies in every state of its connection
-(connecting, TLS handshake, headers, body). Each answer has a limit after decompression. Deadline and limit
-apply to Keystone and to Placement.
+The server is not trusted. A few megabytes of gzip decompress to gigabytes, and one byte every few seconds
+satisfies any timeout between two bytes. The agent runs as root on each compute host, so one such server could
+stop all agents. Therefore each request has a deadline in every state of its connection: connecting, TLS
+handshake, headers, body. Each answer has a size limit after decompression. Deadline and limit apply to
+Keystone and to Placement.
 """
 
 from __future__ import annotations
@@ -27,26 +27,30 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from compute_agent.threads import ONCE, ThreadSpec, start_timer
 
 MAX_ANSWER_BYTES: Final = 16 * 2**20
-"""Size limit after decompression. The tree of a host with 1,000 guests has about 1 MB."""
+"""Maximum number of bytes of an answer after decompression. The tree of a host with 1,000 guests has about 1
+MB.
+"""
 
 MAX_CONTAINERS: Final = 2**19
-"""Upper limit of objects and lists in an answer; an ordinary one has 32 bytes and more for each.
+"""Maximum number of objects and lists in an answer. An ordinary answer has at least 32 bytes for each.
 
-An empty container has two bytes as text, and takes a hundred times as much when it is parsed: 16 MiB of empty
-containers take 1.2 GB. With this limit parsing takes 300 MB in the worst case.
+An empty list has two bytes as text, and a hundred times as many when it is parsed: 16 MiB of empty lists take
+1.2 GB. With this limit parsing takes at most 300 MB.
 """
 
 REQUEST_TIMEOUTS: Final = 3
-"""Limit of a whole request, as a multiple of the timeout between two bytes."""
+"""The time limit of a whole request, as a multiple of the timeout between two bytes."""
 
 ROUND_SECONDS: Final = 300.0
-"""Limit in seconds of all requests of one report: the first one of a large host sends some hundred."""
+"""The time limit in seconds for all requests of one report. The first report of a large host sends some
+hundreds.
+"""
 
-# The size of an answer is checked after each piece.
+# The size of the answer is checked after each piece of this number of bytes.
 _PIECE_BYTES: Final = 2**16
 
 _LOCAL: Final = threading.local()
-"""For each thread, the ``deadline`` of its current round and the ``watch`` of its current request."""
+"""By thread: the ``deadline`` of the current report and the ``watch`` of the current request."""
 
 WATCH_THREAD: Final = ThreadSpec(
     "request watch",
@@ -62,12 +66,12 @@ class AnswerTooLargeError(requests.RequestException):
 
 
 class AnswerTooSlowError(requests.RequestException):
-    """The last byte of the answer did not arrive in time."""
+    """The last byte of the answer did not arrive before the deadline."""
 
 
 @contextmanager
 def round_deadline(seconds: float = ROUND_SECONDS) -> Iterator[None]:
-    """Limit the time of all requests that this thread sends in the context."""
+    """Limit the time of all requests that this thread sends within the context, to ``seconds`` in total."""
     _LOCAL.deadline = time.monotonic() + seconds
     try:
         yield
@@ -82,9 +86,9 @@ def bounded_session(options: cfg.ConfigOpts.GroupAttr) -> requests.Session:
         seconds.
     """
     session = requests.Session()
-    # keystoneauth1 sets these only on sessions that it makes itself; older releases do not have them.
+    # keystoneauth1 sets these options only on sessions that it makes itself; older releases do not have them.
     tls = {name: options[name] for name in ("tls_ciphers", "tls_min_version") if name in options}
-    # Without a timeout, the limit of the whole round is the only one.
+    # Without a timeout, only the limit of the whole report applies.
     adapter = BoundedAdapter(REQUEST_TIMEOUTS * options.timeout if options.timeout else ROUND_SECONDS, **tls)
     # A copy, because mount() changes the dictionary.
     for scheme in list(session.adapters):
@@ -93,20 +97,20 @@ def bounded_session(options: cfg.ConfigOpts.GroupAttr) -> requests.Session:
 
 
 class BoundedAdapter(TCPKeepAliveAdapter):
-    """Reads answers completely, within ``MAX_ANSWER_BYTES`` and ``seconds``."""
+    """A requests adapter that reads answers completely, up to ``MAX_ANSWER_BYTES``, within ``seconds``."""
 
     def __init__(self, seconds: float, **tls: Any) -> None:
         self._seconds = seconds
         super().__init__(**tls)
 
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
-        """Use connections that a watch can end."""
+        """Make connections that a :class:`_RequestWatch` can end."""
         super().init_poolmanager(*arguments, **options)
         # urllib3 takes the class of its connections from the class of the pool.
         self.poolmanager.pool_classes_by_scheme = _POOLS
 
     def proxy_manager_for(self, *arguments: Any, **options: Any) -> Any:
-        """Use connections that a watch can end for proxies, too."""
+        """Make connections to proxies that a :class:`_RequestWatch` can end."""
         manager = super().proxy_manager_for(*arguments, **options)
         manager.pool_classes_by_scheme = _POOLS
         return manager
@@ -114,8 +118,8 @@ class BoundedAdapter(TCPKeepAliveAdapter):
     def send(self, request: requests.PreparedRequest, *arguments: Any, **options: Any) -> requests.Response:
         """Send a request and read its whole answer.
 
-        :raises AnswerTooLargeError: the answer is above a limit, or has an encoding that is not accepted.
-        :raises AnswerTooSlowError: the deadline of the request or of the round has passed.
+        :raises AnswerTooLargeError: the answer exceeds a limit, or has an encoding that is not accepted.
+        :raises AnswerTooSlowError: the deadline of the request or of the report has passed.
         """
         options["stream"] = True  # requests itself would read without a limit
         seconds = self._seconds
@@ -130,13 +134,14 @@ class BoundedAdapter(TCPKeepAliveAdapter):
                 try:
                     content = _read_bounded(response)
                 except BaseException:
-                    # the rest of the answer is in the connection, which cannot
-                    # serve another request
+                    # The rest of the answer is still in the connection, which therefore cannot serve another
+                    # request.
                     response.close()
                     raise
             except AnswerTooLargeError:
                 raise
-            # A connection that the watch shuts down raises errors of all layers: ssl, http.client, urllib3.
+            # When the watch shuts a connection down, any layer may raise its own error: ssl, http.client,
+            # urllib3.
             except Exception as error:
                 if watch.has_expired:
                     raise too_slow from error
@@ -146,8 +151,8 @@ class BoundedAdapter(TCPKeepAliveAdapter):
             if watch.has_expired:  # without Content-Length a truncated answer looks complete
                 response.close()
                 raise too_slow
-        # The attributes that requests itself sets after reading, so that `content`, `text`
-        # and `json()` read nothing more.
+        # These attributes are what requests itself sets after reading, so that `content`, `text` and `json()`
+        # read nothing more.
         response._content = content
         # The type stubs of requests do not have this attribute.
         response._content_consumed = True  # type: ignore[attr-defined]
@@ -159,24 +164,24 @@ class BoundedAdapter(TCPKeepAliveAdapter):
 def _read_bounded(response: requests.Response) -> bytes:
     """The decompressed body of a response.
 
-    :raises AnswerTooLargeError: the body is above a limit, or has an encoding that is not accepted.
+    :raises AnswerTooLargeError: the body exceeds a limit, or has an encoding that is not accepted.
     """
     too_large = AnswerTooLargeError(f"the answer has more than {MAX_ANSWER_BYTES // 2**20} MiB")
     encoding = response.headers.get("Content-Encoding", "").strip().lower()
     if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
-        # Encodings in a row multiply: each one can expand a thousandfold.
+        # Several encodings in a row multiply their effect: each one can expand the body a thousandfold.
         raise AnswerTooLargeError(f"the answer has the encoding {encoding[:50]!r}, which is not accepted")
-    # Adding 32 makes zlib detect the headers of gzip and zlib.
+    # With 32 added, zlib detects by itself whether the header is that of gzip or of zlib.
     inflater = zlib.decompressobj(32 + zlib.MAX_WBITS) if encoding not in ("", "identity") else None
     content = bytearray()
-    # urllib3 would decompress without a limit, so the raw bytes are read.
+    # decode_content=False, because urllib3 would decompress without a limit.
     while piece := response.raw.read(_PIECE_BYTES, decode_content=False):
         while piece:
             if inflater is None:
                 content += piece
                 break
             try:
-                # The limit is at least 1 here: 0 would mean no limit to zlib.
+                # The limit is at least 1 here, which matters because zlib takes 0 as "no limit".
                 content += inflater.decompress(piece, MAX_ANSWER_BYTES + 1 - len(content))
             except zlib.error as error:
                 raise AnswerTooLargeError(f"the answer cannot be decompressed: {error}") from error
@@ -185,18 +190,18 @@ def _read_bounded(response: requests.Response) -> bytes:
                 raise too_large
         if len(content) > MAX_ANSWER_BYTES:
             raise too_large
-    # Counted before parsing, with those in texts: no answer of Placement or Keystone has many.
+    # Brackets are counted before the answer is parsed, even those inside of texts: no real answer has many.
     if content.count(b"{") + content.count(b"[") > MAX_CONTAINERS:
         raise AnswerTooLargeError(f"the answer has more than {MAX_CONTAINERS} objects and lists")
     return bytes(content)
 
 
 class _RequestWatch:
-    """Shuts down the connection of a request at its deadline, in every state of the request."""
+    """Shuts down the connections of one request at its deadline, whatever state they are in."""
 
     def __init__(self, seconds: float) -> None:
         self.has_expired = False
-        # The timer's thread shuts down sockets while the thread of the request attaches them.
+        # The timer's thread shuts sockets down while the request's thread adds new ones.
         self._lock = threading.Lock()
         self._twins: list[socket.socket] = []
         self._seconds = seconds
@@ -217,10 +222,10 @@ class _RequestWatch:
             self._twins.clear()
 
     def attach_socket(self, connected: socket.socket) -> None:
-        """Watch a connection.
+        """Watch a connection of the request, through a second descriptor of its socket.
 
-        The twin is a second descriptor of the connection: TLS and ``Connection: close`` detach and close the
-        first one while an answer is still being read.
+        The first descriptor is not enough: TLS and ``Connection: close`` detach and close it while an answer
+        is still being read.
         """
         twin = socket.socket(fileno=os.dup(connected.fileno()))
         with self._lock:
@@ -242,13 +247,13 @@ def _shut_down(twin: socket.socket) -> None:
 
 
 def _watch_socket(connected: Any) -> None:
-    # By thread: requests and urllib3 have no way to hand anything down to the connection.
+    # By thread-local data, because requests and urllib3 cannot pass a value down to the connection.
     watch = getattr(_LOCAL, "watch", None)
     if watch is not None and connected is not None:
         watch.attach_socket(connected)
 
 
-# A subclass has the only place where both new connections and idle ones of the pool pass by.
+# In a subclass, because only here both new connections and idle ones of the pool pass.
 class _WatchedConnection(HTTPConnection):
     def _new_conn(self) -> socket.socket:
         made = super()._new_conn()

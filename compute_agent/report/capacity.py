@@ -1,4 +1,4 @@
-"""Places amounts of resource classes on a host's providers: near the guest's CPUs, as capacity allows."""
+"""Places amounts of resource classes on a host's providers, near the CPUs of a guest."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNod
 from compute_agent.model.cpuset import CpuSet
 
 Held = Mapping[str, Mapping[str, Mapping[str, int]]]
-"""Allocations on the host's providers: amounts by consumer, provider and resource class."""
+"""Allocations on the host's providers: amounts by consumer uuid, provider uuid and resource class."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuLocation:
     """The CPUs of a running guest.
 
-    :ivar own: dedicated CPUs without another guest: those that the guest uses, and siblings that it keeps
-        empty.
-    :ivar floating: the other CPUs that the guest may run on.
-    :ivar pinned_vcpus: number of guest CPUs pinned to ``own``.
+    :ivar own: dedicated CPUs of this guest alone: those that it uses, and siblings that it keeps empty.
+    :ivar floating: the other CPUs on which the guest may run.
+    :ivar pinned_vcpus: the number of guest CPUs that are pinned to CPUs in ``own``.
     """
 
     own: CpuSet = frozenset()
@@ -32,14 +31,19 @@ class CpuLocation:
 
 
 class FreeCapacity:
-    """The free amounts of the providers of a host, and placement of needs on them."""
+    """The free amounts of the providers of a host. Finds providers for the amounts that a guest needs."""
 
     def __init__(
         self, derived: ProviderTree, inventories: Mapping[str, Mapping[str, ProviderInventory]], held: Held
     ) -> None:
-        """Count the free amounts of ``inventories``, which are by provider of ``derived``."""
+        """Compute the free amounts from inventories and allocations.
+
+        :param derived: the provider tree of the host.
+        :param inventories: the inventories by provider uuid and resource class.
+        :param held: the allocations of all consumers.
+        """
         self.homes = _provider_homes(derived)
-        """The providers of each resource class, with the CPUs that are nearest to them."""
+        """The providers of each resource class, each with the CPUs that are nearest to it."""
         self._names = {node.uuid: node.name for node in derived.nodes}
         self._inventories = inventories
         self._leaves = _leaf_cpus(derived)
@@ -50,26 +54,31 @@ class FreeCapacity:
                     self._used[uuid, name] += amount
 
     def take_amount(self, uuid: str, name: str, amount: int) -> None:
-        """Take an amount from a provider; a negative amount gives it back."""
+        """Mark an amount of a resource class of a provider as used; a negative amount frees it."""
         self._used[uuid, name] += amount
 
     def fit_amounts(
         self, has: Mapping[str, Mapping[str, int]], amounts: Mapping[str, int], location: CpuLocation
     ) -> dict[str, dict[str, int]] | str:
-        """Amounts by provider for each resource class, near the guest's CPUs; or why they do not fit.
+        """Find providers for the amounts, near the CPUs of a guest.
 
-        Parts that do not fit at their location go elsewhere.
+        Parts that do not fit on the nearest providers go to others.
 
-        :param has: present allocations of the consumer, by provider and class.
+        :param has: the present allocations of the consumer, by provider and resource class.
+        :param amounts: the wanted amounts by resource class.
+        :return: the amounts by resource class and provider, or the reason why they do not fit.
         """
         return self._fit_parts(has, amounts, location, exactly=False)
 
     def fit_together(
         self, has: Mapping[str, Mapping[str, int]], amounts: Mapping[str, int], origin: CpuSet
     ) -> dict[str, dict[str, int]] | str:
-        """Place amounts without a location: in one zone if one has enough, else near ``origin``.
+        """Find providers for the amounts of a consumer without a running guest.
 
-        Zones with more CPUs of ``origin`` come first.
+        All amounts are in one zone if a zone has enough. Zones with more CPUs of ``origin`` are tried first.
+        Otherwise the amounts are divided, near ``origin``.
+
+        :param origin: the CPUs of the consumer's present providers.
         """
         for leaf in sorted(self._leaves, key=lambda cpus: -len(cpus & origin)):
             found = self._fit_parts(has, amounts, CpuLocation(leaf, leaf), exactly=True)
@@ -87,7 +96,7 @@ class FreeCapacity:
         found = {}
         for name, amount in amounts.items():
             homes = self.homes.get(name, {})
-            # VCPU is for shared CPUs, so it belongs to the CPUs that the guest floats on.
+            # VCPU stands for shared CPUs, so it belongs near the CPUs on which the guest floats.
             cpus = (
                 (location.floating or location.own) if name == "VCPU" else (location.own or location.floating)
             )
@@ -101,22 +110,25 @@ class FreeCapacity:
         return found
 
     def _free_amount(self, has: Mapping[str, Mapping[str, int]], uuid: str, name: str) -> int:
-        """The amount of a class that a consumer may still take from a provider."""
+        """The amount of a resource class that a consumer may still take from a provider.
+
+        :param has: the present allocations of the consumer, by provider and resource class.
+        """
         inventory = self._inventories.get(uuid, {}).get(name)
         if inventory is None:
             return 0  # derived, and not reported yet
-        # An integer, as in Placement.
+        # Placement, too, rounds the capacity down to an integer.
         capacity = int((inventory.total - inventory.reserved) * inventory.allocation_ratio)
         mine = has.get(uuid, {}).get(name, 0)
-        # max_unit limits the whole allocation of a consumer on a provider. A capacity below
-        # its use is possible: ratios and reserves change while guests hold amounts.
+        # max_unit limits the whole allocation of a consumer on a provider. The capacity may be below the use,
+        # because ratios and reserves change while guests hold amounts; hence max().
         return max(0, min(capacity - self._used[uuid, name], inventory.max_unit - mine))
 
 
 def _provider_homes(derived: ProviderTree) -> dict[str, dict[str, CpuSet]]:
-    """The providers of each resource class, with the CPUs nearest to them.
+    """The providers of each resource class, each with the CPUs nearest to it.
 
-    Each CPU belongs to the innermost provider around it, or to the NUMA node where two zones cross.
+    Each CPU belongs to the innermost provider that contains it, or to the NUMA node where two zones cross.
     """
     parents = {node.uuid: node.parent for node in derived.nodes}
 
@@ -124,7 +136,7 @@ def _provider_homes(derived: ProviderTree) -> dict[str, dict[str, CpuSet]]:
         depth, parent = 0, node.parent
         while parent is not None:
             depth, parent = depth + 1, parents[parent]
-        # The deepest first; of providers at one depth, NUMA nodes before caches that span two of them.
+        # The deepest providers first; at one depth, NUMA nodes before caches that span two of them.
         return -depth, os_traits.HW_NUMA_ROOT not in node.traits
 
     found: dict[str, dict[str, CpuSet]] = {}
@@ -139,10 +151,10 @@ def _provider_homes(derived: ProviderTree) -> dict[str, dict[str, CpuSet]]:
 
 
 def _leaf_cpus(derived: ProviderTree) -> tuple[CpuSet, ...]:
-    """CPUs of the innermost zones without pools, then CPUs of pools, in the order of the tree."""
+    """The CPUs of each innermost zone without pools, then the CPUs of each pool, in tree order."""
     pools = [node for node in derived.nodes if node.pool]
     pooled = frozenset[int]().union(*(node.cpus for node in pools))
-    # Providers of devices have no CPUs, so a zone with devices alone below it is an innermost one.
+    # Providers of devices have no CPUs, so a zone with only devices below it is an innermost zone.
     parents = {node.parent for node in derived.nodes if not (node.pool or node.device)}
     rests = [node.cpus - pooled for node in derived.nodes if node.uuid not in parents and not node.pool]
     return tuple(cpus for cpus in (*rests, *(node.cpus for node in pools)) if cpus)
@@ -151,12 +163,12 @@ def _leaf_cpus(derived: ProviderTree) -> tuple[CpuSet, ...]:
 def _share(
     amount: int, weights: Sequence[int], free: Sequence[int], exactly: bool = False
 ) -> list[int] | None:
-    """Divide ``amount`` in proportion to ``weights``; each part is at most the free amount.
+    """Divide ``amount`` in proportion to ``weights``; each part is at most the free amount at its index.
 
-    The rest goes to the places with the most weight, or the first in order. None if not enough is free; with
-    ``exactly`` also if a part would have to go elsewhere.
+    A remainder goes to the indexes with the highest weights, the first ones among equals. None if not enough
+    is free. With ``exactly`` also None if a part does not fit at its own index.
     """
-    # Without weights the whole amount goes to the first places with room.
+    # Without any weight, the first indexes with free amounts get everything.
     if not any(weights):
         weights = [0] * len(free)
         ideal = list(weights)

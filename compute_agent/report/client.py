@@ -1,8 +1,8 @@
 """A client of the Placement REST API.
 
-The client has one method per request of the agent (https://docs.openstack.org/api-ref/placement/). Answers
-come back as plain dataclasses and mappings; every failure is a
-:class:`~compute_agent.report.answers.PlacementError`.
+The client has one method for each request that the agent sends
+(https://docs.openstack.org/api-ref/placement/). Answers are returned as plain dataclasses and mappings. Each
+failure is a :class:`~compute_agent.report.answers.PlacementError`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from compute_agent.report.transport import UNTYPED_MICROVERSION, PlacementTransp
 _ATTRIBUTES_SINCE: Final = (1, 8)
 _TREES_SINCE: Final = (1, 11)
 _EXPIRIES_SINCE: Final = (1, 14)
-"""Versions of the API below ``/ext/v1``."""
+"""The versions of the API below ``/ext/v1`` since which it has attributes, whole trees and expiring claims.
+"""
 
 _NO_TYPE: Final = "unknown"
 
 _UNCHANGED: Final = 304
 
-# Shapes of answers: see compute_agent.report.answers.
-# No shape asks for more than the agent reads, so that servers may add keys.
+# The shapes of answers; see compute_agent.report.answers. Each one contains only what the agent reads, so
+# that servers may add keys.
 _PROVIDER: Final = {"uuid": str, "name": str, "generation": int, "parent_provider_uuid": MaybeNull(str)}
 _PROVIDERS: Final = {"resource_providers": [_PROVIDER]}
 _GENERATION: Final = {"resource_provider_generation": int}
@@ -66,7 +67,7 @@ _WRITTEN: Final = {"resource_providers": [{"uuid": str, "generation": int}]}
 
 @dataclass(frozen=True, slots=True)
 class ProviderRecord:
-    """A resource provider as ``GET /resource_providers`` lists it."""
+    """A resource provider in the list of ``GET /resource_providers``."""
 
     uuid: str
     name: str
@@ -76,9 +77,9 @@ class ProviderRecord:
 
 @dataclass(frozen=True, slots=True)
 class TreeRecord:
-    """All providers of a tree as ``GET /ext/v1/trees/{uuid}`` shows them, parents first.
+    """All providers of a tree, as ``GET /ext/v1/trees/{uuid}`` returns them, parents first.
 
-    ``tag`` changes with any change of the tree or of its allocations.
+    :ivar tag: the ETag; it changes with each change of the tree or of its allocations.
     """
 
     tag: str
@@ -87,7 +88,11 @@ class TreeRecord:
 
 @dataclass(frozen=True, slots=True)
 class ExpiringClaim:
-    """A claim that expires in ``seconds``, and the generation of its consumer."""
+    """A claim that expires.
+
+    :ivar generation: the generation of its consumer.
+    :ivar seconds: the seconds until the claim expires.
+    """
 
     generation: int
     seconds: float
@@ -99,24 +104,24 @@ class PlacementClient(PlacementTransport):
     # Providers
 
     def providers_in_tree(self, root_uuid: str) -> list[ProviderRecord]:
-        """All providers of the tree of ``root_uuid``; empty if that provider does not exist."""
+        """All providers of the tree that contains ``root_uuid``; empty if there is no such provider."""
         answer = self.send_request("GET", f"/resource_providers?in_tree={root_uuid}", shape=_PROVIDERS)
         return [_provider_record(record) for record in answer["resource_providers"]]
 
     def provider_record(self, name: str) -> ProviderRecord | None:
-        """The provider of that name, if there is one."""
+        """The provider of that name; None if there is none."""
         answer = self.send_request(
             "GET", f"/resource_providers?name={quote(name, safe='')}", shape=_PROVIDERS
         )
         return next(map(_provider_record, answer["resource_providers"]), None)
 
     def provider_named(self, name: str) -> str | None:
-        """The uuid of the provider of that name, if there is one."""
+        """The uuid of the provider of that name; None if there is none."""
         record = self.provider_record(name)
         return None if record is None else record.uuid
 
     def create_provider(self, uuid: str, name: str, parent_uuid: str | None) -> ProviderRecord:
-        """Create a provider.
+        """Create a provider; a root provider if ``parent_uuid`` is None.
 
         :raises ConflictError: the name or uuid is taken.
         """
@@ -135,12 +140,12 @@ class PlacementClient(PlacementTransport):
     def delete_provider(self, uuid: str) -> None:
         """Delete a provider.
 
-        :raises ConflictError: while it has children or allocations.
+        :raises ConflictError: the provider has children or allocations.
         """
         self.send_request("DELETE", f"/resource_providers/{uuid}")
 
     def get_inventories(self, uuid: str) -> tuple[dict[str, dict[str, Any]], int]:
-        """The inventories of a provider by resource class, and the provider's generation."""
+        """The inventories of a provider by resource class, and the generation of the provider."""
         answer = self.send_request("GET", f"/resource_providers/{uuid}/inventories", shape=_INVENTORIES)
         return answer["inventories"], answer["resource_provider_generation"]
 
@@ -153,7 +158,7 @@ class PlacementClient(PlacementTransport):
         return int(answer["resource_provider_generation"])
 
     def get_traits(self, uuid: str) -> tuple[frozenset[str], int]:
-        """The traits of a provider, and the provider's generation."""
+        """The traits of a provider, and the generation of the provider."""
         answer = self.send_request("GET", f"/resource_providers/{uuid}/traits", shape=_TRAITS | _GENERATION)
         return frozenset(answer["traits"]), answer["resource_provider_generation"]
 
@@ -163,17 +168,17 @@ class PlacementClient(PlacementTransport):
         answer = self.send_request("PUT", f"/resource_providers/{uuid}/traits", body, shape=_GENERATION)
         return int(answer["resource_provider_generation"])
 
-    # Attributes, in an API that not every Placement has
+    # Attributes, in the API below /ext/v1, which not every Placement has
 
     def keeps_attributes(self) -> bool:
-        """Whether the server keeps attributes of providers; asked for once.
+        """Whether the server has attributes of providers. The server is asked only once.
 
-        :raises PlacementError:
+        :raises PlacementError: the request failed.
         """
         return self.extension_version() >= _ATTRIBUTES_SINCE
 
     def get_attributes(self, uuid: str) -> tuple[dict[str, str | float], int]:
-        """The attributes of a provider, and the provider's generation."""
+        """The attributes of a provider, and the generation of the provider."""
         answer = self.send_request("GET", f"/ext/v1/resource_providers/{uuid}/attributes", shape=_ATTRIBUTES)
         return answer["attributes"], answer["resource_provider_generation"]
 
@@ -185,21 +190,21 @@ class PlacementClient(PlacementTransport):
         )
         return int(answer["resource_provider_generation"])
 
-    # Whole trees, in the same API
+    # Whole trees, in the API below /ext/v1
 
     def has_trees(self) -> bool:
-        """Whether the server shows and takes whole trees at once; asked for once.
+        """Whether the server reads and writes whole trees in one request. The server is asked only once.
 
-        :raises PlacementError:
+        :raises PlacementError: the request failed.
         """
         return self.extension_version() >= _TREES_SINCE
 
     def get_tree(self, uuid: str, known: str = "") -> TreeRecord | None:
-        """The tree of a provider with its allocations; None if it still has the tag ``known``.
+        """The tree of a provider with its allocations; None if its tag is still ``known``.
 
         :raises NotFoundError: there is no such provider.
         """
-        # An unchanged tree is the rule, and its answer is 304 without a body.
+        # Most often the tree is unchanged, and the answer is 304 without a body.
         headers = {"If-None-Match": f'"{known}"'} if known else {}
         response = self._get_response(
             "GET", f"/ext/v1/trees/{uuid}?allocations=true", None, headers, _UNCHANGED
@@ -210,16 +215,18 @@ class PlacementClient(PlacementTransport):
         return TreeRecord(tag, tuple(as_json("GET", "/ext/v1/trees", response, _TREE)["resource_providers"]))
 
     def write_tree(self, providers: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-        """Create and change providers of one tree, all or none, and return their new generations by uuid.
+        """Create and change providers of one tree in one request, all or none.
 
+        :return: the new generations by provider uuid.
         :raises ConcurrentUpdateError: a provider has another generation than the request says.
         :raises ConflictError: a name is taken, or an inventory to remove is in use.
-        :raises PlacementError: also where the answer lacks a provider.
+        :raises PlacementError: also if the answer lacks a provider.
         """
         path = "/ext/v1/trees"
         answer = self.send_request("POST", path, {"resource_providers": providers}, shape=_WRITTEN)
         generations = {record["uuid"]: record["generation"] for record in answer["resource_providers"]}
-        # A generation that is missing would be taken for an old one, and the next write be refused.
+        # Without the new generation the agent would send the old one, and Placement would refuse its next
+        # write.
         if missing := sorted({provider["uuid"] for provider in providers} - generations.keys()):
             raise PlacementError("POST", path, f"the answer lacks the providers {', '.join(missing)}")
         return generations
@@ -227,20 +234,20 @@ class PlacementClient(PlacementTransport):
     # Names
 
     def resource_classes(self) -> frozenset[str]:
-        """The names of all resource classes the server knows."""
+        """The names of all resource classes that the server knows."""
         answer = self.send_request("GET", "/resource_classes", shape={"resource_classes": [{"name": str}]})
         return frozenset(record["name"] for record in answer["resource_classes"])
 
     def create_resource_class(self, name: str) -> None:
-        """Make sure that a custom resource class exists."""
+        """Create a custom resource class, if it does not exist."""
         self.send_request("PUT", f"/resource_classes/{quote(name, safe='')}")
 
     def known_traits(self) -> frozenset[str]:
-        """The names of all traits the server knows."""
+        """The names of all traits that the server knows."""
         return frozenset(self.send_request("GET", "/traits", shape=_TRAITS)["traits"])
 
     def create_trait(self, name: str) -> None:
-        """Make sure that a custom trait exists."""
+        """Create a custom trait, if it does not exist."""
         self.send_request("PUT", f"/traits/{quote(name, safe='')}")
 
     # Allocations
@@ -258,7 +265,7 @@ class PlacementClient(PlacementTransport):
         )
 
     def set_allocations(self, held: ConsumerAllocations) -> None:
-        """Replace all allocations of a consumer; empty resources remove the consumer.
+        """Replace all allocations of a consumer; without resources, the consumer is removed.
 
         :raises ConflictError: the generation of the consumer has changed, or a provider has not enough.
         """
@@ -270,31 +277,31 @@ class PlacementClient(PlacementTransport):
         }
         microversion = None
         if held.consumer_type == _NO_TYPE:
-            # "unknown" is shown for consumers without a type, and refused in requests
+            # Placement shows "unknown" for consumers without a type, but refuses it in requests.
             microversion = UNTYPED_MICROVERSION
         elif held.consumer_type is not None:
             body["consumer_type"] = held.consumer_type
         self.send_request("PUT", f"/allocations/{quote(held.consumer, safe='')}", body, microversion)
 
     def expiring_claim(self, consumer: str) -> ExpiringClaim | None:
-        """The claim of a consumer that expires; None if it does not expire, or the server has no such claims.
+        """The expiring claim of a consumer; None if the consumer has none, or the server has no such claims.
 
-        :raises PlacementError:
+        :raises PlacementError: the request failed.
         """
         if self.extension_version() < _EXPIRIES_SINCE:
             return None
         try:
             claim = self.send_request("GET", f"/ext/v1/claims/{consumer}", shape=_CLAIM)["claim"]
         except NotFoundError:
-            # The consumer has no claim, or a confirmed one, which never expires.
+            # The consumer has no claim, or its claim is confirmed and never expires.
             return None
         return ExpiringClaim(claim["consumer_generation"], claim["expires_in"])
 
     def confirm_claim(self, consumer: str, generation: int) -> None:
-        """Confirm a claim, so that it does not expire.
+        """Confirm a claim, so that it no longer expires.
 
         :raises NotFoundError: the claim has expired, or is confirmed already.
-        :raises ConcurrentUpdateError: another program has changed it.
+        :raises ConcurrentUpdateError: another program has changed the consumer.
         """
         self.send_request("PUT", f"/ext/v1/claims/{consumer}", {"consumer_generation": generation})
 
@@ -306,11 +313,11 @@ class PlacementClient(PlacementTransport):
         return {consumer: record["resources"] for consumer, record in answer["allocations"].items()}
 
     def send_reshape(self, body: Mapping[str, Any]) -> None:
-        """Replace inventories and allocations at once, all or nothing (POST /reshaper)."""
+        """Replace inventories and allocations in one request, all or none (POST /reshaper)."""
         consumers = body["allocations"].values()
         if any(consumer.get("consumer_type") == _NO_TYPE for consumer in consumers):
-            # "unknown" is shown for consumers without a type, and refused in requests.
-            # In a microversion without types none changes.
+            # Placement shows "unknown" for consumers without a type, but refuses it in requests. A request
+            # with a microversion before types changes no type.
             untyped = {
                 uuid: {name: value for name, value in consumer.items() if name != "consumer_type"}
                 for uuid, consumer in body["allocations"].items()

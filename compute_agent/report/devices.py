@@ -1,8 +1,9 @@
-"""PCI devices in reports: those of other programs, those that are gone, and used ones. Pure functions.
+"""PCI devices in reports: devices of other programs, devices that are gone, and used devices. Pure functions.
 
-nova-compute reports its devices (``[pci] report_in_placement``) below its root, in providers with the trait
-``COMPUTE_MANAGED_PCI_DEVICE`` and names as the agent's. Names are unique in Placement, so a device never has
-two providers. nova-compute takes a provider over by its name (nova/compute/pci_placement_translator.py).
+nova-compute reports its devices (``[pci] report_in_placement``) below its root provider. nova-compute marks
+their providers with the trait ``COMPUTE_MANAGED_PCI_DEVICE``, and names providers as the agent does. Names
+are unique in Placement, so a device never has two providers. nova-compute takes over a provider that has the
+name of its device (nova/compute/pci_placement_translator.py).
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from compute_agent.model.messages import full_name, named_few
 from compute_agent.report.plan import Ownership, ReportedProvider, is_novas_device
 
 HeldAmount = Callable[[str, str], int]
-"""Returns the held amount of a provider and class."""
+"""Returns the amount that consumers hold, for the uuid of a provider and a resource class."""
 
 _SHOWN: Final = 5
-"""Maximum number of addresses in a sentence."""
+"""Maximum number of addresses that a sentence names."""
 
 
 def without_foreign_devices(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider]
 ) -> tuple[ProviderTree, tuple[str, ...]]:
-    """The tree without devices that other programs report, and a sentence on these for each program."""
+    """The tree without devices that other programs report, and a sentence for each such program."""
     foreign: dict[str, list[str]] = {}
     named = {provider.name: provider for provider in reported.values()}
     for node in derived.device_providers:
@@ -48,10 +49,15 @@ def without_foreign_devices(
 def keep_gone_devices(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership, held: HeldAmount
 ) -> tuple[ProviderTree, tuple[str, ...]]:
-    """The tree with devices that are gone, all reserved, as long as guests hold them, or for a use.
+    """The tree with devices that are gone but must keep their providers, with all units reserved.
 
-    Placement refuses to delete a provider with allocations, and would offer the rest of a card to others.
-    A used device for one use may come back, and its provider is the only memory of the use.
+    A provider stays while a guest holds the device, because Placement refuses to delete a provider with
+    allocations. Without the reserve, it would offer the rest of a card to other guests. The provider of a
+    used device for one use stays, too: the device may come back, and only its provider shows that it was
+    used.
+
+    :param owned: the agent's own parts of providers.
+    :return: the tree, and a sentence for each such device.
     """
     nodes, waiting = [], []
     for uuid, provider in reported.items():
@@ -62,7 +68,7 @@ def keep_gone_devices(
         is_used = ONE_TIME_USE in traits and _is_reserved(provider.inventories)
         if not (is_used or any(amounts.values())):
             continue
-        # The parent may have gone together with the device.
+        # The provider of the parent may have gone together with the device.
         parent = provider.parent if derived.get(provider.parent or "") is not None else derived.root.uuid
         inventories = reserve_inventories(provider.inventories)
         attributes = {name: value for name, value in provider.attributes.items() if is_ours(name)}
@@ -82,9 +88,9 @@ def keep_gone_devices(
 def reserve_used_devices(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], held: HeldAmount
 ) -> tuple[ProviderTree, tuple[str, ...]]:
-    """The tree with devices for one use all reserved, once a guest has held them.
+    """The tree with all units of a device for one use reserved, if a guest has ever held it.
 
-    The reserve stays without the guest until an operator sets it to 0 through the API, as in Nova (its
+    The reserve stays after the guest, until an operator sets it to 0 through the API, as in Nova (its
     documentation of ``one_time_use``).
     """
     nodes, sentences = [], []
@@ -103,9 +109,9 @@ def reserve_used_devices(
 
 def _is_used(node: ProviderNode, reported: Mapping[str, ReportedProvider], held: HeldAmount) -> bool:
     there = reported[node.uuid].inventories if node.uuid in reported else {}
-    # A class that is not derived any more may be the former class of the device.
+    # A resource class that the tree no longer has may be the former class of the device.
     classes = [name for name in there if name == node.device_class or name not in node.inventories]
-    # The reserve is the memory of the use: it outlives the guest and the state of the agent.
+    # The reserve shows the use even after the guest is gone and the agent's state is lost.
     return _is_reserved({name: there[name] for name in classes}) or any(
         held(node.uuid, name) for name in classes
     )
@@ -116,5 +122,5 @@ def _is_reserved(inventories: Mapping[str, ProviderInventory]) -> bool:
 
 
 def reserve_inventories(inventories: Mapping[str, ProviderInventory]) -> dict[str, ProviderInventory]:
-    """The inventories with all units reserved."""
+    """The inventories with all units reserved, so that nothing more can be allocated."""
     return {name: replace(one, reserved=one.total) for name, one in inventories.items()}

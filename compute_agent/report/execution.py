@@ -1,6 +1,6 @@
 """Sends a plan to Placement: as one tree if Placement accepts trees, and otherwise action by action.
 
-After a refusal of the whole tree the actions are sent one by one, which shows the refused one.
+If Placement refuses the whole tree, the actions are sent one by one, which shows the refused one.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ from compute_agent.report.reshape import ReshapePlan
 
 @dataclass(frozen=True, slots=True)
 class TreeWrite:
-    """A plan as one request.
+    """A plan as one request for a whole tree.
 
-    :ivar ahead: creations of names, each of which is a request of its own before the tree.
+    :ivar ahead: the creations of resource classes and traits, which are requests of their own before the
+        tree.
     :ivar actions: all other actions.
-    :ivar before: the present providers of Placement, by uuid.
-    :ivar after: the changed providers by uuid, after the actions.
+    :ivar before: the present providers in Placement, by uuid.
+    :ivar after: the changed providers as they are after the actions, by uuid.
     """
 
     ahead: tuple[Action, ...]
@@ -50,7 +51,7 @@ class TreeWrite:
     after: Mapping[str, ReportedProvider]
 
     def tree_body(self) -> list[dict[str, Any]]:
-        """The body of the request: the changed providers, with changed parts only."""
+        """The body of the request: the changed providers, each with its changed parts only."""
         described = {uuid: self._placed_provider(provider) for uuid, provider in self.after.items()}
         for action in self.actions:
             match action:
@@ -75,17 +76,20 @@ class TreeWrite:
 
 
 def combine_actions(actions: Sequence[Action], providers: Mapping[str, ReportedProvider]) -> TreeWrite | None:
-    """The actions as one request; None if a tree cannot have them, or one request is enough."""
+    """The actions as one request for a tree.
+
+    None if a tree cannot express them, or there are fewer than two changes.
+    """
     ahead = tuple(each for each in actions if isinstance(each, CreateResourceClass | CreateTrait))
     rest = tuple(each for each in actions if not isinstance(each, CreateResourceClass | CreateTrait))
-    # One change is one request either way.
+    # One change is one request in either form.
     if len(rest) < 2:
         return None
     after: dict[str, ReportedProvider] = {}
     for action in rest:
         match action:
             case CreateProvider(uuid, name, parent):
-                # The answer has the generation, so that any number does here.
+                # The answer of Placement has the true generation.
                 after[uuid] = ReportedProvider(uuid, name, parent, generation=0)
             case SetInventories(uuid, inventories):
                 after[uuid] = replace(after.get(uuid) or providers[uuid], inventories=dict(inventories))
@@ -93,7 +97,7 @@ def combine_actions(actions: Sequence[Action], providers: Mapping[str, ReportedP
                 after[uuid] = replace(after.get(uuid) or providers[uuid], traits=traits)
             case SetAttributes(uuid, attributes):
                 after[uuid] = replace(after.get(uuid) or providers[uuid], attributes=dict(attributes))
-            case _:  # a tree can neither rename, move nor remove a provider
+            case _:  # A tree can neither rename, move nor remove a provider.
                 return None
     return TreeWrite(ahead, rest, providers, after)
 
@@ -101,14 +105,16 @@ def combine_actions(actions: Sequence[Action], providers: Mapping[str, ReportedP
 LOG = logging.getLogger(__name__)
 
 _NOT_TOGETHER: Final = frozenset({400, 403, 404, 405, 413})
-"""Statuses after which the ordinary requests are tried: the tree is refused, or a proxy blocks it."""
+"""The HTTP statuses of a refused tree after which the actions are sent one by one. A proxy may block the tree
+alone.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportRefusal:
-    """A change that Placement refused, with the reason: for the log, ``status`` and the metrics.
+    """A change that Placement refused, with the reason, for the log, ``status`` and the metrics.
 
-    :ivar provider: the name of the provider, for actions without that name.
+    :ivar provider: the name of the provider, if the action itself has none.
     """
 
     action: Action | ReshapePlan
@@ -125,14 +131,18 @@ class ReportRefusal:
 
 @dataclass(frozen=True, slots=True)
 class ReportOutcome:
-    """The outcome of one report: the number of accepted changes, and the refused ones."""
+    """The outcome of one report.
+
+    :ivar sent: the number of accepted changes.
+    :ivar refusals: the refused changes.
+    """
 
     sent: int = 0
     refusals: tuple[ReportRefusal, ...] = ()
 
 
 class PlanExecution:
-    """Carries out one plan, and updates ``providers`` with each accepted change."""
+    """Sends the actions of one plan, and updates ``providers`` after each accepted change."""
 
     def __init__(self, client: PlacementClient, providers: dict[str, ReportedProvider]) -> None:
         self._client = client
@@ -142,7 +152,7 @@ class PlanExecution:
         self._stuck_classes: set[str] = set()
 
     def run(self, actions: tuple[Action, ...]) -> ReportOutcome:
-        """Send all actions that do not depend on a refused one.
+        """Send all actions, except those that depend on a refused one.
 
         :raises PlacementError: further requests would fail, too, or the plan is outdated.
         """
@@ -158,22 +168,22 @@ class PlanExecution:
             except (ConcurrentUpdateError, UnavailableError):
                 raise
             except PlacementError as error:
-                # 400 and 409 concern this action alone; any other error would meet the next one as well.
+                # and 409 concern this action alone. Any other error would also meet the next action.
                 if not isinstance(error, ConflictError) and error.status != 400:
                     raise
                 self._note_refusal(action, self._whose_name(action) or str(error))
         return ReportOutcome(sent, tuple(self._refusals))
 
     def _send_together(self, actions: tuple[Action, ...]) -> tuple[int, tuple[Action, ...]]:
-        """Send the plan as one request, if possible.
+        """Send the plan as one request for a tree, if that is possible.
 
-        Returns the number of sent actions and the remaining ones.
+        :return: the number of sent actions, and the actions that remain.
         """
         one = combine_actions(actions, self._providers)
         if one is None or not self._client.has_trees():
             return 0, actions
         try:
-            # A tree may have only classes and traits that exist.
+            # A tree may contain only resource classes and traits that exist.
             for action in one.ahead:
                 self._perform_action(action)
             LOG.debug("Placement: %d changes of a tree", len(one.actions))
@@ -190,10 +200,14 @@ class PlanExecution:
         return len(actions), ()
 
     def _whose_name(self, action: Action) -> str:
-        """Return the owner of the name that the root provider cannot have, and a remedy; or an empty text."""
+        """The provider that already has the name of the root, with a remedy.
+
+        Empty if a taken name is not the reason of the refusal.
+        """
         if not isinstance(action, CreateProvider | UpdateProvider) or action.parent is not None:
             return ""
-        # Only for the words of the refusal: without an answer the conflict itself is the reason.
+        # The request only serves to explain the refusal. Without an answer, the error of the refused action
+        # is the reason.
         try:
             other = self._client.provider_named(action.name)
         except PlacementError:
@@ -201,15 +215,16 @@ class PlanExecution:
         if other in (None, action.uuid):
             return ""
         return (
-            f"the name {action.name} belongs to the provider {other}, and that of this host is {action.uuid}."
-            " If that one is this host's, of a state folder that was lost: stop the agent, write"
-            f" {other} into the file compute_id in [DEFAULT] state_path, and start it; guests run on. If it"
-            " is another host's, set [compute] resource_provider_name to a name of its own. If it"
-            " is a nova-compute's, set [compute] provider_tree = beside"
+            f"the name {action.name} belongs to the provider {other}, but the provider of this host is"
+            f" {action.uuid}. If {other} is this host's provider of a lost state folder, stop the agent,"
+            f" write {other} into the file compute_id in [DEFAULT] state_path, and start the agent; guests"
+            f" continue to run. If {other} is another host's provider, set [compute]"
+            f" resource_provider_name to another name. If nova-compute made {other}, set [compute]"
+            " provider_tree = beside"
         )
 
     def _find_obstacle(self, action: Action) -> str | None:
-        """The reason why an action must wait for a refused one; None if it need not."""
+        """The reason why an action cannot be sent after a refused one; None if it can."""
         match action:
             case CreateProvider(parent=parent) if parent in self._missing:
                 return f"its parent {parent} could not be created"
@@ -218,7 +233,7 @@ class PlanExecution:
             ):
                 return "the provider could not be created"
             case SetInventories(uuid=uuid, inventories=inventories):
-                # Capacity that moves would otherwise be offered twice, here and on its old provider.
+                # Capacity that moves would otherwise be offered twice, on its old and on its new provider.
                 added = inventories.keys() - self._providers[uuid].inventories.keys()
                 if stuck := sorted(added & self._stuck_classes):
                     return f"{', '.join(stuck)} is still in use on another provider of the host"

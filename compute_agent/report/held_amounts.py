@@ -1,18 +1,19 @@
-"""Amounts that guests still hold, and that are reserved so that no other guest gets them.
+"""Amounts that guests still hold, and that are reserved so that Placement offers them to no other guest.
 
 Each reason has a pure function:
 
 - An operator turns memory into huge pages while guests still hold it as ``MEMORY_MB``
   (:func:`keep_held_memory`). Huge pages and ``MEMORY_MB`` together are at most the memory of the node. The
-  inventory of ``MEMORY_MB`` shrinks to the rest, but not below the held amount. Pages in held memory are
-  reserved until the memory is given back.
+  inventory of ``MEMORY_MB`` shrinks to the rest, but not below the held amount. Huge pages in held memory are
+  reserved until guests give the memory back.
 - CPUs move to another pool while guests hold them (:func:`keep_held_cpus`). Pools and the rest of a zone
-  share the CPUs of the zone. If guests hold more CPUs of a pool than it has now, they run on CPUs of the
-  others. These reserve the same number until the guests give CPUs back.
-- Units are withheld (:func:`keep_withheld`), or a provider file no longer adds a class.
+  share the CPUs of the zone. If guests hold more CPUs of a pool than it has now, the surplus is reserved in
+  other pools until guests give CPUs back.
+- The configuration withholds units (:func:`keep_withheld`), or a provider file no longer adds a resource
+  class.
 
-Each inventory is sent with the generation of its provider. If another program has claimed meanwhile,
-Placement refuses it, and the amounts are read again.
+Each inventory is sent with the generation of its provider. If another program has claimed an amount
+meanwhile, Placement refuses the inventory, and the agent reads the amounts again.
 """
 
 from __future__ import annotations
@@ -38,22 +39,22 @@ from compute_agent.report.plan import OwnedNames, Ownership, ReportedProvider, s
 def keep_held_memory(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], held_mb: Callable[[str], int]
 ) -> tuple[ProviderTree, tuple[str, ...]]:
-    """The tree with held memory, and a sentence for each provider that waits for memory.
+    """The tree with held ``MEMORY_MB`` kept, and a sentence for each provider that waits for memory.
 
     :param held_mb: returns the held ``MEMORY_MB`` of a provider. The call costs a request on some servers, so
-        it is called only for inventories that would shrink.
+        it is made only for inventories that would shrink.
     """
     nodes, waiting = [], []
     for node in derived.nodes:
         there = reported[node.uuid].inventories.get(MEMORY) if node.uuid in reported else None
         own = node.inventories.get(MEMORY, ProviderInventory(0))
-        # An inventory that grows is never in the way of what is held.
+        # An inventory that does not shrink always has room for the held amount.
         if there is None or there.total <= own.total or not _page_sizes(node):
             nodes.append(node)
             continue
         held = held_mb(node.uuid)
-        # At most the old total: an inventory never grows for held memory, even if more is
-        # held than it has.
+        # At most the present total: an inventory does not grow for held memory, even if consumers hold more
+        # than it has.
         needed = min(there.total, max(there.reserved, own.reserved) + ceil(held / there.allocation_ratio))
         if needed <= own.total:
             nodes.append(node)
@@ -61,8 +62,8 @@ def keep_held_memory(
         inventories, pages = _with_memory(node, own, needed)
         nodes.append(replace(node, inventories=inventories))
         waiting.append(
-            f"{full_name(node.name, node.uuid)}: {held} MEMORY_MB are held, and {own.total} are beside its"
-            f" huge pages: {pages} of these are not offered until less is held"
+            f"{full_name(node.name, node.uuid)}: {held} MEMORY_MB are held, but only {own.total} are not"
+            f" in huge pages: {pages} huge pages are not offered until less memory is held"
         )
     return replace(derived, nodes=tuple(nodes)), tuple(waiting)
 
@@ -70,13 +71,13 @@ def keep_held_memory(
 def _with_memory(
     node: ProviderNode, own: ProviderInventory, needed: int
 ) -> tuple[dict[str, ProviderInventory], int]:
-    """The inventories with ``needed`` MiB as ``MEMORY_MB``, and the number of pages reserved for it."""
+    """The inventories with ``needed`` MiB of ``MEMORY_MB``, and the number of huge pages reserved for it."""
     missing_kib, reserved = (needed - own.total) * 1024, 0
     found = dict(node.inventories)
     found[MEMORY] = replace(own, total=needed, max_unit=needed)
     for size, name in _page_sizes(node).items():
-        # Rounded up: a page of which a part is held cannot be offered. Small pages first,
-        # as they lose less by that.
+        # A page that is partly held cannot be offered, so the number is rounded up. Small pages come first,
+        # because rounding them loses less.
         pages = min(-(-missing_kib // size), found[name].total - found[name].reserved)
         found[name] = replace(found[name], reserved=found[name].reserved + pages)
         missing_kib, reserved = max(0, missing_kib - pages * size), reserved + pages
@@ -84,7 +85,7 @@ def _with_memory(
 
 
 def _page_sizes(node: ProviderNode) -> dict[int, str]:
-    """Classes of pages that a provider offers, by size in KiB, the smallest first."""
+    """The resource classes of huge pages that a provider offers, by page size in KiB, the smallest first."""
     return {size: name for size, name in sorted(HUGE_PAGES.items()) if name in node.inventories}
 
 
@@ -96,9 +97,9 @@ def keep_held_cpus(
     reported: Mapping[str, ReportedProvider],
     held: Callable[[str, str], int],
 ) -> tuple[ProviderTree, tuple[str, ...]]:
-    """The tree with held CPUs reserved, and a sentence for each provider that waits for CPUs.
+    """The tree with held CPUs reserved on other pools, and a sentence for each provider that waits for CPUs.
 
-    :param held: returns the held amount of a provider and class; called only for zones with pools.
+    :param held: returns the held amount of a provider and resource class; called only for zones with pools.
     """
     groups: dict[str, list[ProviderNode]] = defaultdict(list)
     for node in derived.nodes:
@@ -116,12 +117,13 @@ def keep_held_cpus(
                 if missing <= 0:
                     continue
                 waiting.append(
-                    f"{full_name(node.name, node.uuid)}: guests hold {used[node.uuid]} CPUs as {name}, and it"
-                    f" has {_cpus(node, name)}: others of the zone do not offer {missing} until less is held"
+                    f"{full_name(node.name, node.uuid)}: guests hold {used[node.uuid]} CPUs as {name}, but"
+                    f" it has only {_cpus(node, name)}: the other providers of the zone offer {missing}"
+                    " fewer until guests hold less"
                 )
                 for other in members:
                     slack = _cpus(other, name) - used[other.uuid] - reserved[other.uuid, name]
-                    # A provider that lacks CPUs itself has a negative slack.
+                    # The slack is negative where a provider itself has fewer CPUs than guests hold.
                     part = max(0, min(missing, slack))
                     reserved[other.uuid, name] += part
                     missing -= part
@@ -130,7 +132,7 @@ def keep_held_cpus(
 
 
 def _cpus(node: ProviderNode, name: str) -> int:
-    """Number of CPUs of a provider that guests can hold as a class."""
+    """The number of CPUs of a provider that guests can hold as a resource class."""
     own = node.inventories.get(name, ProviderInventory(0))
     return own.total - own.reserved
 
@@ -141,7 +143,7 @@ def _cpus_held(
     reported: Mapping[str, ReportedProvider],
     held: Callable[[str, str], int],
 ) -> int:
-    """Number of CPUs that the held amount of a class takes, at the reported allocation ratio."""
+    """The number of CPUs behind the held amount of a resource class, at the reported allocation ratio."""
     there = reported[node.uuid].inventories.get(name) if node.uuid in reported else None
     return 0 if there is None else ceil(held(node.uuid, name) / there.allocation_ratio)
 
@@ -159,13 +161,16 @@ def _with_reserved(node: ProviderNode, reserved: Mapping[tuple[str, str], int]) 
 
 @dataclass(frozen=True, slots=True)
 class WithheldUnits:
-    """The result of withholding units of a class on a provider.
+    """The result of withholding units of one resource class on a provider.
 
-    :ivar asked: units to withhold.
-    :ivar own: units that are reserved anyway.
+    :ivar uuid: the uuid of the provider.
+    :ivar name: the name of the provider.
+    :ivar asked: the units that the configuration withholds.
+    :ivar own: the units that are reserved for other reasons.
     :ivar reserved: all reserved units.
-    :ivar held: amount that consumers hold, at the allocation ratio ``ratio``.
-    :ivar foreign: whether another program set ``reserved`` through the API, which stays.
+    :ivar held: the amount that consumers hold.
+    :ivar ratio: the allocation ratio of the inventory.
+    :ivar foreign: whether another program set ``reserved`` through the API. Its value stays.
     """
 
     uuid: str
@@ -180,7 +185,7 @@ class WithheldUnits:
 
     @property
     def in_full(self) -> bool:
-        """Whether all asked units are withheld."""
+        """Whether all units are withheld that the configuration asks for."""
         return not self.foreign and self.reserved >= self.own + self.asked
 
     @property
@@ -188,14 +193,14 @@ class WithheldUnits:
         """The result in words."""
         if self.foreign:
             return (
-                f"reserved of {self.resource_class} was set to {self.reserved} through the API and stays:"
-                f" nothing is withheld; with {self.own + self.asked} it would be"
+                f"reserved of {self.resource_class} was set to {self.reserved} through the API and stays,"
+                f" so nothing is withheld: set it to {self.own + self.asked} to withhold all"
             )
         if self.in_full:
             return f"reserved of {self.resource_class}, {self.own} of it anyway"
         return (
-            f"reserved of {self.resource_class}, {self.own} of it anyway: no more can be, as {self.held} are"
-            f" held at an allocation ratio of {self.ratio:g}"
+            f"reserved of {self.resource_class}, {self.own} of it anyway: a higher value is not possible"
+            f" while {self.held} are held at an allocation ratio of {self.ratio:g}"
         )
 
     def __str__(self) -> str:
@@ -209,9 +214,12 @@ def keep_withheld(
     owned: Ownership,
     held: Callable[[str, str], int],
 ) -> tuple[ProviderTree, tuple[WithheldUnits, ...]]:
-    """The tree with withheld units reserved as far as possible, and the result for each class.
+    """The tree with withheld units reserved as far as possible, and the result for each resource class.
 
-    :param held: returns the held amount of a provider and class; called only for classes to withhold.
+    Units are not reserved if consumers would then hold more than the capacity.
+
+    :param held: returns the held amount of a provider and resource class; called only for classes to
+        withhold.
     """
     nodes: list[ProviderNode] = []
     found: list[WithheldUnits] = []
@@ -222,14 +230,14 @@ def keep_withheld(
                 continue
             there = reported[node.uuid].inventories.get(name) if node.uuid in reported else None
             ratio = own.allocation_ratio
-            # Without an option the ratio in Placement stays, and the capacity follows from it (see
+            # Without an option, the ratio in Placement stays and determines the capacity (see
             # settle_inventory).
             if there is not None and (name, "allocation_ratio") not in derived.configured:
                 ratio = there.allocation_ratio
             used = held(node.uuid, name) if there is not None else 0
             most = min(own.reserved + asked, most_reserved(own, ratio, used))
             node = replace(node, inventories={**node.inventories, name: replace(own, reserved=most)})
-            # A value that an operator set through the API has precedence over the agent's.
+            # A value that an operator set through the API takes precedence over the agent's.
             settled = settled_inventories(derived, node, reported, owned)[name]
             foreign = "reserved" in settled.kept_fields
             reserved = settled.inventory.reserved
@@ -241,12 +249,11 @@ def keep_withheld(
 
 
 def most_reserved(inventory: ProviderInventory, ratio: float, used: int) -> int:
-    """The largest reserve that leaves a capacity of at least the used amount.
+    """The largest reserve that leaves a capacity of at least ``used``, and not less than the present reserve.
 
-    Capacity is (total - reserved) times the ratio, as in Placement. The result is at least the present
-    reserve.
+    The capacity is (total - reserved) times ``ratio``, as in Placement.
     """
-    # By halving: dividing by the ratio and rounding misses by one for some ratios.
+    # Found by bisection: a division by the ratio and rounding would miss by one for some ratios.
     low, high = inventory.reserved, max(inventory.reserved, inventory.total)
     while low < high:
         middle = (low + high + 1) // 2
@@ -259,14 +266,14 @@ def most_reserved(inventory: ProviderInventory, ratio: float, used: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class WithheldOffers:
-    """Amounts that are not offered yet, a sentence each.
+    """Amounts that are not offered yet, a sentence for each.
 
-    :ivar pages: huge pages in held memory.
+    :ivar pages: huge pages in memory that guests hold.
     :ivar cpus: CPUs of pools that guests of other pools hold.
-    :ivar removed: held classes that no provider file adds any more.
-    :ivar withheld: the result for each class with units to withhold.
-    :ivar devices: PCI devices of another program, used ones, and those that are gone and held.
-    :ivar foreign_devices: addresses of the PCI devices that other programs report.
+    :ivar removed: held resource classes that no provider file adds any more.
+    :ivar withheld: the result for each resource class with units to withhold.
+    :ivar devices: PCI devices of other programs, used devices, and devices that are gone but held.
+    :ivar foreign_devices: the addresses of the PCI devices that other programs report.
     """
 
     pages: tuple[str, ...] = ()
@@ -283,7 +290,7 @@ class WithheldOffers:
 
     @property
     def not_withheld(self) -> tuple[str, ...]:
-        """Amounts that cannot be withheld, with reasons."""
+        """Sentences about units that cannot be withheld, with reasons."""
         return tuple(str(one) for one in self.withheld if not one.in_full)
 
 
@@ -293,11 +300,11 @@ def beside_held(
     owned: Ownership,
     held: Callable[[str, str], int],
 ) -> tuple[ProviderTree, WithheldOffers]:
-    """The tree that can be reported now, and the amounts that are not offered yet.
+    """The tree that can be reported beside the amounts that guests hold, and the amounts not offered yet.
 
-    :param held: returns the held amount of a provider and class.
+    :param held: returns the held amount of a provider and resource class.
     """
-    # Withheld units come last: they may take only what the other reasons have left.
+    # Withheld units are reserved last: they take only what the other reasons have left.
     tree, foreign = without_foreign_devices(derived, reported)
     left_out = frozenset(node.device for node in derived.nodes if tree.get(node.uuid) is None)
     tree, pages = keep_held_memory(tree, reported, lambda uuid: held(uuid, "MEMORY_MB"))
@@ -315,9 +322,9 @@ def _keep_removed(
     owned: Ownership,
     held: Callable[[str, str], int],
 ) -> tuple[ProviderTree, tuple[str, ...]]:
-    """The tree with removed classes, fully reserved, as long as guests hold them.
+    """The tree with removed resource classes, fully reserved, as long as guests hold them.
 
-    A PCI device is one thing under its former and its present class, so both are reserved.
+    A PCI device is one thing under its former and its present resource class, so both classes are reserved.
     """
     nodes, waiting = [], []
     for node in derived.nodes:
@@ -329,8 +336,9 @@ def _keep_removed(
             own, also = reserve_inventories(own), f" Until then all {node.device_class} is reserved, too"
         for name, amount in amounts.items():
             waiting.append(
-                f"{full_name(node.name, node.uuid)}: {amount} {name} are held, which is not to be there"
-                f" any more: all of it is reserved, and it goes when nothing is held{also and '.' + also}"
+                f"{full_name(node.name, node.uuid)}: {amount} {name} are held of an inventory that is to"
+                " be removed: all of it is reserved, and it is removed when nothing is"
+                f" held{also and '.' + also}"
             )
         nodes.append(replace(node, inventories={**own, **kept}) if kept else node)
     return replace(derived, nodes=tuple(nodes)), tuple(waiting)

@@ -2,16 +2,16 @@
 
 Nouns
     A database that was restored, or failed over to a replica that lagged behind, lacks its last writes. To a
-    host this looks as if the allocations of guests had been deleted. A *loss* is a guest with other
-    allocations than before.
+    host this looks as if the allocations of guests had been deleted. A *loss* is a guest with another
+    allocation than before.
 
 Evidence
-    The *generation* of a provider increases with each claim, and never decreases. A lower generation or a
-    missing provider together with a loss is an older copy. Without that evidence, simultaneous losses of many
-    guests count as one, because generations may have increased again meanwhile.
+    The *generation* of a provider increases with each claim, and never decreases. If there is a loss, a lower
+    generation or a missing provider shows an older copy. Without such evidence, simultaneous losses of many
+    guests show an older copy, too, because generations may have increased again meanwhile.
 
 Invariants
-    - If a single guest loses its allocation and no generation has decreased, this counts as real at once.
+    - If a single guest loses its allocation and no generation has decreased, the loss counts as real at once.
     - Without a loss no database counts as an older copy.
 """
 
@@ -27,20 +27,24 @@ from compute_agent.report.answers import ConflictError, PlacementError, Unavaila
 from compute_agent.report.client import PlacementClient
 
 MANY: Final = 3
-"""If this number of guests lose everything at once, the database counts as an older copy, even without other
-evidence.
+"""The number of guests that must lose everything at once, so that the database counts as an older copy
+without other evidence.
 
-These guests have to be half of the guests that held anything, too: on a host with hundreds of guests three
-may end within one interval.
+The guests that lose everything must also be at least half of those that held anything: on a host with
+hundreds of guests, three may end within one interval.
 """
 
 Generations = Mapping[str, int]
-"""The generations of providers, by uuid."""
+"""The generations of providers by uuid."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllocationLoss:
-    """A guest with its former and its present allocation on this host."""
+    """A guest that holds another allocation on this host than before.
+
+    :ivar before: the former allocation.
+    :ivar now: the present allocation.
+    """
 
     uuid: str
     name: str
@@ -50,7 +54,11 @@ class AllocationLoss:
 
 @dataclass(frozen=True, slots=True)
 class OlderCopy:
-    """Placement has an older copy: the evidence, and since when, in seconds since the epoch."""
+    """The finding that Placement has an older copy of its database.
+
+    :ivar reason: the evidence, in words.
+    :ivar since: the time of the finding, in seconds since the epoch.
+    """
 
     reason: str
     since: float
@@ -58,7 +66,10 @@ class OlderCopy:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOwner:
-    """The owner and type of a consumer. The type is None where Placement has no types."""
+    """The owner and the type of a consumer.
+
+    :ivar consumer_type: the type of the consumer; None if Placement has no consumer types.
+    """
 
     project_id: str
     user_id: str
@@ -67,9 +78,12 @@ class ConsumerOwner:
 
 @dataclass(frozen=True, slots=True)
 class PlacementHistory:
-    """The kept history of Placement: generations as last seen, and whether it is an ``older`` copy.
+    """The history of Placement's database that the agent keeps.
 
-    ``holders`` are the owners of guests that hold something: an older copy may not know them any more.
+    :ivar generations: the generations of the providers, as last seen.
+    :ivar older: the finding that the database is an older copy; None: it is not.
+    :ivar holders: the owners of guests that hold something, by consumer. An older copy may not know them any
+        more.
     """
 
     generations: Generations = field(default_factory=dict)
@@ -78,14 +92,17 @@ class PlacementHistory:
 
 
 def holder_of(record: ConsumerAllocations) -> ConsumerOwner | None:
-    """The owner of a consumer; None if it holds nothing, as Placement then does not have it."""
+    """The owner of a consumer.
+
+    None if the consumer holds nothing, because Placement then does not know it.
+    """
     if not record.resources or record.project_id is None or record.user_id is None:
         return None
     return ConsumerOwner(record.project_id, record.user_id, record.consumer_type)
 
 
 def went_back(before: Generations, now: Generations) -> str:
-    """Evidence that ``now`` does not follow ``before``, in words; empty without any."""
+    """Evidence that the generations ``now`` are older than ``before``, in words; empty if there is none."""
     parts = []
     if gone := before.keys() - now.keys():
         parts.append(f"{len(gone)} of {len(before)} providers are gone")
@@ -99,10 +116,11 @@ def went_back(before: Generations, now: Generations) -> str:
 
 
 def why_older(evidence: str, losses: Collection[AllocationLoss], holding: int) -> str:
-    """The reason why the losses come from an older copy of the database; empty if the losses are real.
+    """The reason why losses count as coming from an older copy of the database; empty if they count as real.
 
     :param evidence: the result of :func:`went_back`.
-    :param holding: number of guests that held anything.
+    :param losses: the guests with another allocation than before.
+    :param holding: the number of guests that held anything.
     """
     if not losses:
         return ""
@@ -119,7 +137,10 @@ DONE, WOULD, THERE = "given back", "would be given back", "not needed: it holds 
 
 @dataclass(frozen=True, slots=True)
 class HeldAllocation:
-    """The former allocations of a guest, and its owner; None if the agent does not know the owner."""
+    """The former allocation of a guest, and its owner.
+
+    :ivar holder: the project and user of the consumer; None if the agent does not know them.
+    """
 
     consumer: str
     resources: Allocation
@@ -128,34 +149,35 @@ class HeldAllocation:
 
 @dataclass(frozen=True, slots=True)
 class RestoredConsumer:
-    """The result for one consumer."""
+    """The result of giving an allocation back to one consumer.
+
+    :ivar outcome: the result in words.
+    """
 
     held: HeldAllocation
     outcome: str
 
     @property
     def has_failed(self) -> bool:
-        """Whether the consumer should hold something, and does not."""
+        """Whether the consumer should hold something but does not."""
         return self.outcome not in (DONE, WOULD, THERE)
 
 
 def restore_consumers(
     client: PlacementClient, wanted: Iterable[HeldAllocation], dry_run: bool
 ) -> list[RestoredConsumer]:
-    """Give former allocations back to consumers without any allocation.
+    """Give former allocations back to consumers that hold nothing now.
 
     :param dry_run: only report the allocations that would be given back.
-
-    :raises UnavailableError: Placement does not answer. Allocations given back until then stay.
+    :raises UnavailableError: Placement does not answer. Allocations that were given back before stay.
     """
     wanted = sorted(wanted, key=lambda held: held.consumer)
-    # A guest that migrated meanwhile is in the files of two hosts, and only one of them is
-    # right.
+    # A guest that migrated is in the files of two hosts, and only one of these is right.
     times = Counter(held.consumer for held in wanted)
     return [
         RestoredConsumer(held, _give_back(client, held, dry_run))
         if times[held.consumer] == 1
-        else RestoredConsumer(held, "left: it is a guest of several hosts by these files")
+        else RestoredConsumer(held, "left: these files list it as a guest of several hosts")
         for held in wanted
     ]
 
@@ -170,7 +192,7 @@ def _give_back(client: PlacementClient, held: HeldAllocation, dry_run: bool) -> 
         if dry_run:
             return WOULD
         client.set_allocations(_as_held(record, held, held.holder, client.knows_consumer_types()))
-    # All further consumers would wait for the same answer.
+    # Each further consumer would wait for the same answer, so the error ends the loop.
     except UnavailableError:
         raise
     except ConflictError as error:

@@ -1,17 +1,18 @@
 """Plans of reports: the actions that make Placement's providers equal to the host's tree. Pure functions.
 
-:func:`plan_actions` compares two trees. :func:`settle_inventory` decides about ``reserved`` and
-``allocation_ratio``, which operators and other programs may set through the API. A foreign value stays unless
-an option of the ini file sets the field, as in Nova (see its documentation of ``cpu_allocation_ratio``). The
-agent remembers each value before it sends it, as (class, field, value). A value is foreign if the agent
-neither remembers it nor would write it now.
+:func:`plan_actions` compares two trees. :func:`settle_inventory` decides about the fields ``reserved`` and
+``allocation_ratio``, which operators and other programs may set through the API. The agent remembers each
+value before it sends it, as (resource class, field, value). A value is *foreign* if the agent neither
+remembers it nor would write it now. The first of these rules that applies decides:
 
-- An option of the ini file sets the field: the value of the option.
-- Another program set the field: the foreign value.
-- The value is the agent's own: ``reserved`` as derived, ``allocation_ratio`` unchanged. An option that is
-  not set changes no ratio, as ``initial_*_allocation_ratio`` is for new inventories.
+- An option of the ini file sets the field: the value of the option, as in Nova (see its documentation of
+  ``cpu_allocation_ratio``).
+- The present value is foreign: it stays.
+- The present value is the agent's own: ``reserved`` becomes the derived value, and ``allocation_ratio`` stays
+  unchanged. Without an option the agent changes no ratio, because ``initial_*_allocation_ratio`` is for new
+  inventories only.
 
-Foreign values can offer less of an exclusive class (PCPU, LLC, ...) than the host has, and never more: one
+A foreign value can offer less of an exclusive class (PCPU, LLC, ...) than the host has, and never more: one
 unit has one holder.
 """
 
@@ -39,11 +40,11 @@ from compute_agent.model.messages import full_name
 from compute_agent.model.resource import EXCLUSIVE, HOST_OWNED
 
 Written = frozenset[tuple[str, Field, float]]
-"""Values that the agent may have written last to a provider: resource class, field, value."""
+"""The values that the agent may have written last to a provider, as (resource class, field, value)."""
 
 
 class AdjustmentVerdict(enum.StrEnum):
-    """The outcome for a value that another program set."""
+    """The decision about a value that another program set."""
 
     KEPT = "kept"
     OVERRULED = "overruled by the configuration"
@@ -52,7 +53,12 @@ class AdjustmentVerdict(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InventoryAdjustment:
-    """A field that another program set to ``value``, and the agent would set to ``own``."""
+    """A field of an inventory that another program has set.
+
+    :ivar value: the value that the other program set.
+    :ivar own: the value that the agent would set.
+    :ivar becomes: the value after the decision.
+    """
 
     field: Field
     value: float
@@ -63,14 +69,14 @@ class InventoryAdjustment:
 
 @dataclass(frozen=True, slots=True)
 class SettledInventory:
-    """The inventory to report, and the values that other programs set."""
+    """The inventory to report, and the decisions about values that other programs set."""
 
     inventory: ProviderInventory
     adjustments: tuple[InventoryAdjustment, ...] = ()
 
     @property
     def kept_fields(self) -> frozenset[Field]:
-        """Fields with values of other programs."""
+        """The fields that keep a value of another program, or a limited form of it."""
         return frozenset(each.field for each in self.adjustments if each.becomes != each.own)
 
 
@@ -82,15 +88,18 @@ def settle_inventory(
     configured: frozenset[tuple[str, Field]],
     ratio_elsewhere: float | None = None,
 ) -> SettledInventory:
-    """The inventory of a class to report.
+    """Decide on the inventory of a resource class to report.
 
-    :param has: the inventory in Placement; None without one.
-    :param written: values that the agent may have written last.
-    :param configured: classes and fields that an option of the ini file sets.
-    :param ratio_elsewhere: the ratio of the class on other providers of the host.
+    :param name: the resource class.
+    :param derived: the inventory as the agent derives it from the host.
+    :param has: the present inventory in Placement; None: there is none.
+    :param written: the values that the agent may have written last.
+    :param configured: the classes and fields that an option of the ini file sets.
+    :param ratio_elsewhere: the allocation ratio of the class on other providers of the host; None: none has
+        it.
     """
     if has is None:
-        # An inventory that moves to another provider keeps the ratio that an operator gave it there.
+        # An inventory that moves to another provider keeps the ratio that an operator gave it.
         free = ("allocation_ratio" not in fields_of(name, configured)) and name not in EXCLUSIVE
         if ratio_elsewhere is not None and free:
             return SettledInventory(replace(derived, allocation_ratio=ratio_elsewhere))
@@ -101,7 +110,7 @@ def settle_inventory(
         if there == own:
             continue
         if (name, each, there) in written:
-            # The agent's own value follows the derived one, except for a ratio that no option sets.
+            # The agent's own value is replaced by the derived one, except a ratio that no option sets.
             if each == "allocation_ratio" and (name, each) not in configured and name not in EXCLUSIVE:
                 result = replace(result, allocation_ratio=there)
             continue
@@ -115,7 +124,7 @@ def settle_inventory(
 
 
 def fields_of(name: str, configured: frozenset[tuple[str, Field]]) -> frozenset[Field]:
-    """Fields of a class that options set."""
+    """The fields of a resource class that options set."""
     return frozenset(field for one, field in configured if one == name)
 
 
@@ -128,9 +137,9 @@ def _judge_value(
 ) -> tuple[AdjustmentVerdict, float]:
     if (name, field) in configured:
         return AdjustmentVerdict.OVERRULED, getattr(derived, field)
-    # Placement accepts a reserve above the total; the agent caps it.
+    # Placement accepts a reserve above the total, so the agent limits it.
     if field == "reserved":
-        # A smaller reserve than the agent's own would offer units that the host does not have.
+        # A reserve below the agent's own would offer units that the host does not have.
         least = derived.reserved if name in EXCLUSIVE else 0
         becomes: float = max(least, min(there, derived.total))
     else:
@@ -139,14 +148,14 @@ def _judge_value(
 
 
 def in_words(name: str, adjustment: InventoryAdjustment) -> str:
-    """A sentence about a value that was set through the API, and its outcome."""
+    """A sentence about a value that was set through the API, and the decision about it."""
     one = adjustment
     option = next((it for it, which in CONFIGURABLE.items() if which == (name, one.field)), "")
     was_set = f"{one.field} of {name} was set to {one.value:.10g} through the API"
     own = f"the agent's is {one.own:.10g}"
     match one.verdict:
         case AdjustmentVerdict.KEPT if option:
-            return f"{was_set} and stays; {own}, which [DEFAULT] {option} in the ini file would enforce"
+            return f"{was_set} and stays; {own}; set [DEFAULT] {option} to enforce it"
         case AdjustmentVerdict.KEPT:
             return f"{was_set} and stays; {own}: set that to have the agent decide again"
         case AdjustmentVerdict.OVERRULED:
@@ -157,7 +166,7 @@ def in_words(name: str, adjustment: InventoryAdjustment) -> str:
 
 
 def written_fields(settled: Mapping[str, SettledInventory]) -> Written:
-    """Values of a provider's inventories that the agent writes by itself."""
+    """The values of a provider's inventories that the agent writes on its own decision."""
     return frozenset(_own_fields(settled))
 
 
@@ -171,10 +180,12 @@ def _own_fields(settled: Mapping[str, SettledInventory]) -> Iterator[tuple[str, 
 def remember_written(
     settled: Mapping[str, SettledInventory], claimed: Written, shown: Mapping[str, ProviderInventory]
 ) -> Written:
-    """The values to remember after Placement shows these inventories.
+    """The values to remember after Placement shows the inventories ``shown``.
 
-    A field with the agent's value needs no other remembered values. For any other field all remembered values
+    If a field has the agent's value, only this value is remembered. For any other field all remembered values
     stay, because a request without an answer may still take effect.
+
+    :param claimed: the values remembered so far.
     """
     sure = {
         (name, field, value)
@@ -190,7 +201,7 @@ CUSTOM_PREFIX: Final = "CUSTOM_"
 
 @dataclass(frozen=True, slots=True)
 class ReportedProvider:
-    """A provider in Placement."""
+    """A resource provider as it is in Placement."""
 
     uuid: str
     name: str
@@ -202,15 +213,17 @@ class ReportedProvider:
 
 
 def is_novas_device(provider: ReportedProvider) -> bool:
-    """Whether nova-compute reports the PCI device that the provider stands for."""
+    """Whether nova-compute reports the PCI device that this provider represents."""
     return os_traits.COMPUTE_MANAGED_PCI_DEVICE in provider.traits
 
 
 @dataclass(frozen=True, slots=True)
 class OwnedNames:
-    """The agent's own parts of one provider: classes and traits that it may change and remove.
+    """The agent's own parts of one provider.
 
-    ``written`` are the values that it may have written last to fields that other programs set, too.
+    :ivar classes: the resource classes that the agent may change and remove.
+    :ivar traits: the traits that the agent may change and remove.
+    :ivar written: the values that the agent may have written last to fields that other programs set, too.
     """
 
     classes: frozenset[str] = frozenset()
@@ -219,26 +232,26 @@ class OwnedNames:
 
 
 Ownership = Mapping[str, OwnedNames]
-"""Owned names by provider uuid. Each provider with an entry is the agent's as well."""
+"""The agent's own parts by provider uuid. A provider with an entry is itself the agent's."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreateResourceClass:
-    """Make a custom resource class known."""
+    """Create a custom resource class."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class CreateTrait:
-    """Make a custom trait known."""
+    """Create a custom trait."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class CreateProvider:
-    """Create a provider below ``parent``, or a root if that is None."""
+    """Create a provider below ``parent``; a root provider if ``parent`` is None."""
 
     uuid: str
     name: str
@@ -256,7 +269,7 @@ class UpdateProvider:
 
 @dataclass(frozen=True, slots=True)
 class SetInventories:
-    """Replace the inventories of a provider: the agent's current ones, and those of others unchanged."""
+    """Replace the inventories of a provider. Foreign inventories are among them, unchanged."""
 
     uuid: str
     inventories: Mapping[str, ProviderInventory]
@@ -264,7 +277,7 @@ class SetInventories:
 
 @dataclass(frozen=True, slots=True)
 class SetTraits:
-    """Replace the traits of a provider: the agent's current ones, and those of others unchanged."""
+    """Replace the traits of a provider. Foreign traits are among them, unchanged."""
 
     uuid: str
     traits: frozenset[str]
@@ -272,7 +285,7 @@ class SetTraits:
 
 @dataclass(frozen=True, slots=True)
 class SetAttributes:
-    """Replace the attributes of a provider: the agent's current ones, and those of others unchanged."""
+    """Replace the attributes of a provider. Foreign attributes are among them, unchanged."""
 
     uuid: str
     attributes: Mapping[str, str | float]
@@ -280,7 +293,7 @@ class SetAttributes:
 
 @dataclass(frozen=True, slots=True)
 class DeleteProvider:
-    """Delete a provider of the agent that is no longer in the tree."""
+    """Delete a provider of the agent that is no longer in the host's tree."""
 
     uuid: str
 
@@ -299,7 +312,7 @@ Action = (
 
 @dataclass(frozen=True, slots=True)
 class KnownNames:
-    """Names that the server knows, and whether it keeps attributes."""
+    """The resource classes and traits that the server knows, and whether it has attributes of providers."""
 
     classes: frozenset[str]
     traits: frozenset[str]
@@ -311,8 +324,13 @@ def plan_actions(
 ) -> tuple[Action, ...]:
     """The actions that make ``reported`` equal to ``derived``, in an order in which each is possible.
 
-    Empty if nothing differs. Inventories, traits and providers of other programs stay. A standard trait that
-    the server does not know is left out: its os-traits is older than the agent's.
+    Empty if nothing differs. Inventories, traits and providers of other programs stay. If the server does not
+    know a standard trait, its os-traits is older than the agent's, and the trait is left out.
+
+    :param derived: the host's tree.
+    :param reported: the providers in Placement, by uuid.
+    :param owned: the agent's own parts of these providers.
+    :param known: the names that the server knows.
     """
     return tuple(_plan_steps(derived, reported, owned, known))
 
@@ -320,12 +338,12 @@ def plan_actions(
 def _plan_steps(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership, known: KnownNames
 ) -> Iterator[Action]:
-    """Names, providers, deletions, shrinking inventories, growing ones, traits, attributes."""
-    # The order matters after each action: capacity that moves is never offered twice on the way.
+    """Yield names, providers, deletions, shrinking and growing inventories, traits and attributes."""
+    # In this order no action offers capacity twice that moves from one provider to another.
     classes = {name for node in derived.ours for name in node.inventories}
     yield from map(CreateResourceClass, sorted(classes - known.classes))
     traits = {name for node in derived.ours for name in node.traits}
-    # A client can create custom traits only; unknown_traits() names the others.
+    # Clients can create custom traits only; unknown_traits() returns the others.
     yield from (CreateTrait(name) for name in sorted(traits - known.traits) if name.startswith(CUSTOM_PREFIX))
 
     current: dict[str, ReportedProvider] = {}
@@ -333,13 +351,14 @@ def _plan_steps(
         has = reported.get(node.uuid)
         if has is None:
             yield CreateProvider(node.uuid, node.name, node.parent)
-            # The plan goes on as if the provider existed and were empty.
+            # The rest of the plan is made as if the provider existed and were empty.
             has = ReportedProvider(node.uuid, node.name, node.parent, generation=0)
         elif (has.name, has.parent) != (node.name, node.parent):
             yield UpdateProvider(node.uuid, node.name, node.parent)
         current[node.uuid] = has
 
-    # After the updates: providers have left their former parents, and Placement deletes none with children.
+    # Deletions come after the updates, which move providers away from former parents: Placement deletes no
+    # provider with children.
     yield from plan_deletions(reported, owned, derived)
     shrinking: list[Action] = []
     growing: list[Action] = []
@@ -369,7 +388,10 @@ def _plan_steps(
 def plan_device_attributes(
     reported: Mapping[str, ReportedProvider], wanted: Mapping[str, Mapping[str, str | float]]
 ) -> Iterator[Action]:
-    """Changes that give nova-compute's devices the ``wanted`` attributes by address, and no other of ours."""
+    """Yield the changes that give nova-compute's devices exactly the ``wanted`` attributes of the agent.
+
+    :param wanted: attributes by the PCI address of the device.
+    """
     for provider in filter(is_novas_device, reported.values()):
         yield from _plan_attributes(provider, wanted.get(device_of(provider.name), {}))
 
@@ -382,14 +404,17 @@ def _plan_attributes(has: ReportedProvider, attributes: Mapping[str, str | float
 
 
 def _offered_capacity(inventory: ProviderInventory | None) -> int:
-    """The offered units of an inventory; -1 for a missing one, so that its removal counts as shrinking."""
+    """The units that an inventory offers.
+
+    A missing inventory has -1, so that its removal counts as shrinking.
+    """
     return -1 if inventory is None else inventory.total - inventory.reserved
 
 
 def wanted_inventories(
     derived: ProviderTree, node: ProviderNode, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> dict[str, ProviderInventory]:
-    """All inventories that the provider should have: foreign ones, and the agent's with foreign values."""
+    """All inventories that a provider should have: foreign ones, and the agent's with foreign values."""
     has, ours = reported.get(node.uuid), owned.get(node.uuid, OwnedNames())
     present = {} if has is None else has.inventories
     others = {name: held for name, held in present.items() if name not in ours.classes}
@@ -400,7 +425,7 @@ def wanted_inventories(
 def settled_inventories(
     derived: ProviderTree, node: ProviderNode, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> dict[str, SettledInventory]:
-    """The agent's inventories of a provider by class, with the values that other programs set."""
+    """The agent's inventories of a provider by resource class, with the decisions about foreign values."""
     has, ours = reported.get(node.uuid), owned.get(node.uuid, OwnedNames())
     present = {} if has is None else has.inventories
     return {
@@ -419,7 +444,7 @@ def settled_inventories(
 def adjustment_sentences(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> Iterator[str]:
-    """A sentence for each value that other programs set on the agent's inventories, with its outcome."""
+    """A sentence for each foreign value in the agent's inventories, with the decision about it."""
     for node in derived.ours:
         for name, settled in settled_inventories(derived, node, reported, owned).items():
             for one in settled.adjustments:
@@ -427,7 +452,10 @@ def adjustment_sentences(
 
 
 def _ratio_elsewhere(name: str, reported: Mapping[str, ReportedProvider], owned: Ownership) -> float | None:
-    """The largest ratio of a class on the agent's providers; None if none has the class."""
+    """The highest allocation ratio of a resource class on the agent's providers.
+
+    None if none has the class.
+    """
     ratios = (
         provider.inventories[name].allocation_ratio
         for uuid, provider in reported.items()
@@ -439,12 +467,12 @@ def _ratio_elsewhere(name: str, reported: Mapping[str, ReportedProvider], owned:
 def wanted_traits(
     node: ProviderNode, has: ReportedProvider, ours: OwnedNames, known: KnownNames
 ) -> frozenset[str]:
-    """All traits that the provider should have: foreign ones, and the agent's derived ones."""
+    """All traits that a provider should have: foreign ones, and the agent's derived ones."""
     return (has.traits - ours.traits) | (node.traits - _unmakeable_traits(node, known))
 
 
 def unknown_traits(derived: ProviderTree, known: KnownNames) -> frozenset[str]:
-    """Traits of the tree that the server does not know, and that no client can create."""
+    """The traits of the tree that the server does not know and no client can create."""
     return frozenset[str]().union(*(_unmakeable_traits(node, known) for node in derived.ours))
 
 
@@ -455,12 +483,14 @@ def _unmakeable_traits(node: ProviderNode, known: KnownNames) -> frozenset[str]:
 def plan_deletions(
     reported: Mapping[str, ReportedProvider], owned: Ownership, derived: ProviderTree | None = None
 ) -> Iterator[Action]:
-    """Deletions of the agent's former providers, children first. A provider with a foreign child stays.
+    """Yield the deletions of providers of the agent that the tree no longer has, children first.
 
-    :param derived: the present tree; None deletes all providers of the agent.
+    A provider with a child of another program stays.
+
+    :param derived: the present tree; None: all providers of the agent are deleted.
     """
     present = {} if derived is None else {node.uuid: node.parent for node in derived.nodes}
-    # Actions before these have moved the remaining providers below their new parents.
+    # The actions before the deletions have moved the remaining providers below their new parents.
     parents = {**{uuid: provider.parent for uuid, provider in reported.items()}, **present}
     doomed = {uuid for uuid in reported if uuid in owned and uuid not in present}
     while ready := doomed - set(parents.values()):
@@ -473,7 +503,12 @@ def plan_deletions(
 def assume_ownership(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> Ownership:
-    """``owned`` with assumed entries for the agent's other providers, as after the loss of the state file."""
+    """``owned`` with assumed entries for further providers of the tree.
+
+    The assumption is needed after the loss of the state file, which has the agent's own names.
+
+    The agent's classes and the derived traits that such a provider has in Placement count as the agent's own.
+    """
     assumed = {
         node.uuid: OwnedNames(
             classes=(HOST_OWNED | node.inventories.keys()) & has.inventories.keys(),
@@ -488,11 +523,11 @@ def assume_ownership(
 def ownership_before(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> Ownership:
-    """The parts that may become the agent's while a plan is carried out.
+    """The parts that may become the agent's own while a plan is sent.
 
-    The parts are saved before any request. So after a crash in the middle no part of the agent counts as
-    foreign. A present trait of another program stays foreign. No part of nova-compute's root is ever the
-    agent's.
+    The caller saves these parts before the first request. Otherwise a part of the agent could count as
+    foreign after a crash. A trait that another program has already set stays foreign. Beside nova-compute no
+    part of its root provider is ever the agent's.
     """
     claims: dict[str, OwnedNames] = dict(owned)
     if derived.beside:
@@ -512,12 +547,17 @@ def ownership_before(
 def ownership_after(
     derived: ProviderTree, claims: Ownership, reported: Mapping[str, ReportedProvider]
 ) -> Ownership:
-    """The agent's own parts after Placement shows ``reported``: claims that are derived, or still present."""
+    """The agent's own parts after Placement shows ``reported``.
+
+    The result has the parts of ``claims`` that are derived or still present.
+
+    :param claims: the result of :func:`ownership_before`.
+    """
     result: dict[str, OwnedNames] = {}
     for uuid, claim in claims.items():
         node, has = derived.get(uuid), reported.get(uuid)
         if node is None and has is None:
-            # Neither derived nor in Placement: nothing is left to own.
+            # The provider is neither derived nor in Placement, so nothing of it is left to own.
             continue
         classes = frozenset() if node is None else frozenset(node.inventories)
         traits = frozenset() if node is None else node.traits
@@ -534,16 +574,16 @@ def ownership_after(
 
 
 def to_api(inventory: ProviderInventory) -> dict[str, Any]:
-    """An inventory in the form of the API."""
+    """An inventory in the form of the Placement API."""
     return asdict(inventory)
 
 
 def provider_from_tree(record: Mapping[str, Any]) -> ReportedProvider:
-    """A provider from the form of the API of trees."""
+    """A provider from its form in an answer of ``/ext/v1/trees``."""
     return ReportedProvider(
         record["uuid"],
         record["name"],
-        # A server may leave out the parent of a root.
+        # A server may omit the parent of a root provider.
         record.get("parent_provider_uuid"),
         record["generation"],
         {name: from_api(inventory) for name, inventory in record["inventories"].items()},
@@ -553,7 +593,7 @@ def provider_from_tree(record: Mapping[str, Any]) -> ReportedProvider:
 
 
 def from_api(record: Mapping[str, Any]) -> ProviderInventory:
-    """An inventory from the API's form, which may have further keys."""
+    """An inventory from its form in the Placement API, which may have further keys."""
     return ProviderInventory(
         total=record["total"],
         reserved=record["reserved"],

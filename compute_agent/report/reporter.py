@@ -1,7 +1,7 @@
 """The reporter: makes Placement's providers equal to the host's tree.
 
-The reporter reads, plans, sends the difference, and saves which names are the agent's own. A provider is read
-again only after another program may have changed it.
+The reporter reads the providers, plans, sends the difference, and saves which names are the agent's own. A
+provider is read again only if another program may have changed it.
 """
 
 from __future__ import annotations
@@ -57,14 +57,17 @@ LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Others change a provider of one host seldom: a fourth conflict in a row is no accident.
+# Other programs rarely change a provider of a host, so a fourth conflict in a row is no accident.
 MAX_ATTEMPTS: Final = 4
-"""Number of attempts to read or write what other programs change meanwhile."""
+"""Maximum number of attempts to read or write providers that other programs change meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class HoldingsListing:
-    """Allocations by provider, consumer and class, read at a time (monotonic) or later."""
+    """Allocations by provider, consumer and resource class.
+
+    :ivar as_of: the monotonic time in seconds before the first request; the allocations are not older.
+    """
 
     as_of: float
     held: Mapping[str, Mapping[str, Mapping[str, int]]]
@@ -73,10 +76,10 @@ class HoldingsListing:
 class ProviderReader:
     """Reads the providers of one host, and remembers them. For one thread at a time.
 
-    :ivar reported: the providers by uuid, as the agent last read them. Code that changes a provider in
-        Placement also changes it here.
+    :ivar reported: the providers by uuid, as last read. Code that changes a provider in Placement also
+        changes it here.
     :ivar generations: the generations of the providers at the last reading.
-    :ivar evidence: the reason why the last reading does not continue the one before; empty if it continues.
+    :ivar evidence: words about generations that went back since the reading before; empty if none did.
     """
 
     def __init__(self, client: PlacementClient) -> None:
@@ -91,19 +94,20 @@ class ProviderReader:
         self.evidence = ""
 
     def use_client(self, client: PlacementClient) -> None:
-        """Use another client, and read everything again."""
+        """Use another client, and forget everything that was read."""
         self._client = client
         self.forget_providers()
 
     def forget_providers(self) -> None:
-        """Read everything again the next time."""
-        # Names are made seldom and removed almost never, so they are read once for all reports.
+        """Forget all providers, names and the version of the extensions, so that they are read again."""
+        # The names of classes and traits rarely change, so one reading serves all reports until this is
+        # called.
         self._known = None
         self._seen = self.last_seen
         self.reported = {}
         self._trees.clear()
         self._listing = None
-        # The server at the same address may be another one, of another version.
+        # Another server may answer at the same address by now.
         self._client.forget_extensions()
 
     def forget_names(self) -> None:
@@ -111,23 +115,23 @@ class ProviderReader:
         self._known = None
 
     def mark_stale(self, uuids: Set[str]) -> None:
-        """Read these providers again the next time, though their generations may be the same.
+        """Read these providers again next time, even if their generations have not changed.
 
-        A refused change may be caused by a wrong answer. As long as nothing changes on the server, its tags
-        and generations would keep this answer in use.
+        The agent may have made a refused change because of a wrong answer. As long as nothing changes on the
+        server, tags and generations would keep the wrong answer in use.
         """
         self._trees.clear()
         self._stale = uuids
 
     @property
     def last_seen(self) -> Mapping[str, ReportedProvider]:
-        """The providers as last read, possibly long ago."""
+        """The providers as last read, maybe long ago."""
         return self.reported or self._seen
 
     def known_names(self) -> KnownNames:
-        """Names that the server knows, read once.
+        """The names of classes and traits that the server knows, read once.
 
-        :raises PlacementError:
+        :raises PlacementError: a request failed.
         """
         if self._known is None:
             self._known = KnownNames(
@@ -138,9 +142,9 @@ class ProviderReader:
         return self._known
 
     def read(self, root_uuid: str, owned: Set[str]) -> dict[str, ReportedProvider]:
-        """The providers of the host in Placement, by uuid, ``owned`` ones in other trees included.
+        """The providers of the host in Placement, by uuid, including ``owned`` providers in other trees.
 
-        Only providers with another generation than the last time are read.
+        Providers with an unchanged generation are not read again.
 
         :raises PlacementError: a request failed.
         """
@@ -149,56 +153,64 @@ class ProviderReader:
         before = _provider_generations(self.reported) or self.generations
         fresh = read(root_uuid)
         for stray in sorted(owned - fresh.keys()):
-            # One read brings a whole tree, maybe with the next strays in it.
+            # One read returns a whole tree, which may contain more of the missing providers.
             if stray not in fresh:
                 fresh |= read(stray)
-        # A provider is gone, so the database may be another one, with other names.
+        # If a provider is gone, the database may be another one, with other names.
         if self.reported.keys() - fresh.keys():
             self._known = None
-        # Only after everything was read: these providers stay stale after a failure.
+        # The set is cleared only after everything was read, so that these providers stay stale after a
+        # failure.
         self._stale = frozenset()
         self.reported, self.generations = fresh, _provider_generations(fresh)
-        # Kept until take_evidence(), so that a later look does not hide it.
+        # Kept until take_evidence(), so that the next reading does not hide it.
         self.evidence = self.evidence or went_back(before, self.generations)
         return dict(fresh)
 
     def take_listing(self) -> HoldingsListing | None:
-        """Allocations that were read together with the providers; None without any, and at a second call."""
+        """The allocations that were read together with the providers, returned once.
+
+        None if there are none.
+        """
         listing, self._listing = self._listing, None
         return listing
 
     def read_holdings(self, uuid: str) -> Mapping[str, Mapping[str, int]]:
-        """Allocations of a provider, by consumer and class.
+        """The allocations of a provider, by consumer and resource class.
 
-        :raises PlacementError:
+        :raises PlacementError: the request failed.
         """
         if self._listing is not None and uuid in self._listing.held:
             return self._listing.held[uuid]
         try:
             return self._client.provider_allocations(uuid)
         except NotFoundError:
-            return {}  # removed since; the next request with its generation fails
+            # The provider was removed after it was read; the next request with its generation fails.
+            return {}
 
     def _read_each(self, uuid: str) -> dict[str, ReportedProvider]:
-        """The providers of a tree, with requests for each that is new or changed."""
+        """The providers of a tree. Each new or changed provider is read with several requests."""
         fresh: dict[str, ReportedProvider] = {}
         for record in self._client.providers_in_tree(uuid):
             old = self.reported.get(record.uuid)
             if old is not None and old.generation == record.generation and record.uuid not in self._stale:
-                # Name and parent are in the listing itself.
+                # The listing itself contains name and parent, so no request is needed for them.
                 fresh[record.uuid] = replace(old, name=record.name, parent=record.parent_uuid)
             else:
                 fresh[record.uuid] = self._read(record.uuid, record.name, record.parent_uuid)
         return fresh
 
     def _read_whole(self, uuid: str) -> dict[str, ReportedProvider]:
-        """The providers of a tree with their allocations, in one request; empty if nothing changed."""
-        # The time before the request: the answer may be of any moment since then.
+        """The providers of a tree and their allocations, read in one request.
+
+        The remembered ones if nothing changed.
+        """
+        # The time is taken before the request, because the answer may show any moment since then.
         as_of, known = time.monotonic(), self._trees.get(uuid)
         try:
             tree = self._client.get_tree(uuid, "" if known is None else known.tag) or known
         except (NotFoundError, CredentialsError):
-            # The provider does not exist, the server is another one by now, or a proxy refuses the request.
+            # The provider does not exist, another server answers now, or a proxy refuses the request.
             self._trees.pop(uuid, None)
             return self._read_each(uuid)
         if tree is None:
@@ -206,18 +218,19 @@ class ProviderReader:
                 "GET", f"/ext/v1/trees/{uuid}", "the answer does not match the request", status=304
             )
         self._trees[uuid] = tree
-        # Allocations come with the tree: read at one moment, and without a request for each provider.
+        # The answer contains the allocations, so they are all of one moment and cost no request for each
+        # provider.
         held = {} if self._listing is None else dict(self._listing.held)
         for record in tree.providers:
             held[record["uuid"]] = {
                 consumer: each["resources"] for consumer, each in record["allocations"].items()
             }
-        # The earlier time, as the listing is as old as its oldest part.
+        # The earlier time, because a listing counts as old as its oldest part.
         self._listing = HoldingsListing(as_of if self._listing is None else self._listing.as_of, held)
         return {record["uuid"]: provider_from_tree(record) for record in tree.providers}
 
     def _read(self, uuid: str, name: str, parent: str | None) -> ReportedProvider:
-        # Three requests: equal generations before and after show that they belong together.
+        # Read in three requests; equal generations in all answers show that they belong together.
         for _ in range(MAX_ATTEMPTS):
             inventories, before = self._client.get_inventories(uuid)
             traits, after = self._client.get_traits(uuid)
@@ -236,7 +249,7 @@ def _provider_generations(providers: Mapping[str, ReportedProvider]) -> Generati
 
 
 class HostReporter:
-    """Reports trees of one host to one Placement. For one thread at a time."""
+    """Reports the trees of one host to one Placement. For one thread at a time."""
 
     def __init__(
         self,
@@ -247,34 +260,36 @@ class HostReporter:
     ) -> None:
         """Report with a client.
 
-        :param owned: the names of the last call of ``remember``.
-        :param remember: saves names durably before the function returns.
+        :param owned: the agent's own parts of providers, as last passed to ``remember``.
+        :param remember: saves the agent's own parts, durably.
         :param generations: the generations of the providers at the last reading.
         """
         self._client = client
         self._owned = owned
         self._remember = remember
         self.reader = ProviderReader(client)
-        # Of the last process: a restore while no agent ran shows as generations that went back.
+        # From the former process: a database that was restored while no agent ran shows by lower generations.
         self.reader.generations = generations
         self._dropped: frozenset[str] = frozenset()
         self.adjustments: tuple[str, ...] = ()
-        """Values of other programs that Placement has after the last report, a sentence each."""
+        """A sentence for each foreign value that Placement has after the last report."""
         self.waiting = WithheldOffers()
-        """Amounts that are not offered yet, because guests still hold the memory or CPUs behind them."""
+        """Amounts that are not offered yet, because guests still hold the memory, CPUs or devices behind
+        them.
+        """
 
     def report_tree(self, tree: ProviderTree) -> ReportOutcome:
         """Send the differences between ``tree`` and Placement.
 
-        A refused change (409: in use, name taken) is in the outcome, and the other changes are made.
-        When another program changes a provider meanwhile, everything is read again, at most four times.
+        A refused change (409: in use, name taken) is in the outcome, and all other changes are made. If
+        another program changes a provider meanwhile, everything is read again, in at most four attempts.
 
         :raises PlacementError: Placement does not answer, or other programs keep changing the providers.
         """
         return self._repeat_step(lambda: self._report_once(tree))
 
     def _repeat_step(self, step: Callable[[], T]) -> T:
-        """The result of a step, repeated after changes by other programs, at most four times in all."""
+        """Return the result of ``step``, tried up to four times while another program changes a provider."""
         try:
             for attempt in range(1, MAX_ATTEMPTS + 1):
                 try:
@@ -287,10 +302,10 @@ class HostReporter:
                         "Another program changed a provider meanwhile; the agent reads all again: %s", error
                     )
         except Exception:
-            # The remembered providers may be wrong, such as after a restore of an older database.
+            # The remembered providers may be wrong, as after an older database was restored.
             self.forget_providers()
             raise
-        # For the type checker: the last attempt returns or raises.
+        # For the type checker: the last attempt either returns or raises.
         raise AssertionError("unreachable")
 
     def plan_reshape(
@@ -300,7 +315,7 @@ class HostReporter:
 
         See :func:`~compute_agent.report.reshape.plan_reshape`.
 
-        :raises PlacementError:
+        :raises PlacementError: a request failed.
         """
         self.reader.reported.clear()
         reported = self.read_reported(tree.root.uuid)
@@ -319,11 +334,11 @@ class HostReporter:
     def reshape_tree(
         self, tree: ProviderTree, locations: Mapping[str, CpuLocation], zones: Mapping[str, CpuSet]
     ) -> ReshapePlan | InfeasibleReshape:
-        """Move allocations with their inventories in one atomic request, and return the plan.
+        """Move allocations together with their inventories in one atomic request, and return the plan.
 
-        Traits and superfluous providers are left to an ordinary report. New providers are made first: they
-        are empty, and do no harm if the reshape fails. When another program changes something meanwhile,
-        everything is read and planned again, at most four times.
+        An ordinary report later sets traits and deletes providers. New providers are created before the
+        request: they are empty, and do no harm if the reshape fails. If another program changes something
+        meanwhile, everything is read and planned again, in at most four attempts.
 
         :raises PlacementError: the reshape failed, and inventories and allocations are unchanged.
         """
@@ -334,7 +349,8 @@ class HostReporter:
                     return planned
                 try:
                     self._carry_out(tree, planned)
-                # Also after a failure: Placement may have carried out a request that it did not answer.
+                # Placement may have carried out a request that it did not answer, so the providers count as
+                # changed even after a failure.
                 finally:
                     self.forget_providers()
                 return planned
@@ -345,7 +361,7 @@ class HostReporter:
                     "Another program changed providers meanwhile; the agent plans the reshape again: %s",
                     error,
                 )
-        # For the type checker, as above.
+        # For the type checker: the last attempt either returns or raises.
         raise AssertionError("unreachable")
 
     def _carry_out(self, tree: ProviderTree, planned: ReshapePlan) -> None:
@@ -353,14 +369,14 @@ class HostReporter:
         owned = assume_ownership(wanted, self.reader.reported, self._owned)
         actions = plan_actions(wanted, self.reader.reported, owned, self.reader.known_names())
         self._keep_owned(ownership_before(wanted, self.reader.reported, owned))
-        # The request for a reshape can name only providers and classes that exist.
+        # A reshape may name only providers and resource classes that exist.
         ahead = tuple(
             action for action in actions if isinstance(action, CreateResourceClass | CreateProvider)
         )
-        # One refusal is enough, because the reshape needs all of these providers.
+        # The first refusal ends the reshape, because it needs all of these providers.
         for refusal in PlanExecution(self._client, self.reader.reported).run(ahead).refusals:
             raise ConflictError("POST", "/resource_providers", refusal.reason, status=409)
-        # Read at the last moment, for the generations of the consumers.
+        # Read as late as possible, because the request needs the present generations of the consumers.
         records = {consumer: self._client.get_allocations(consumer) for consumer in planned.allocations}
         self._client.send_reshape(to_body(planned, self.reader.reported, records))
         LOG.info(
@@ -370,9 +386,9 @@ class HostReporter:
         )
 
     def switch_scheduling(self, root_uuid: str, causes: Causes) -> bool:
-        """Keep new guests away from the host, or let them in again. Returns whether a trait changed.
+        """Keep new guests away from the host, or let them in again. Return whether a trait changed.
 
-        An absent root is left to the next call. Reports do not change these traits.
+        Without a root provider nothing changes until the next call. Reports do not change these traits.
 
         :raises PlacementError: a request failed.
         """
@@ -383,7 +399,7 @@ class HostReporter:
         if root is None or (wanted := switched_traits(root.traits, causes)) == root.traits:
             return False
         new = wanted - root.traits
-        # A provider can have a trait only once the trait exists.
+        # Placement refuses a trait that does not exist.
         for mark in sorted(MARKS & (new - self.reader.known_names().traits)):
             self._client.create_trait(mark)
             self.reader.forget_names()
@@ -398,9 +414,9 @@ class HostReporter:
         return True
 
     def read_reported(self, root_uuid: str) -> dict[str, ReportedProvider]:
-        """The providers of the host in Placement, by uuid.
+        """The providers of the host in Placement, by uuid, including those below a former root of the host.
 
-        Providers below a former root of the host are among them.
+        Providers that nova-compute has taken over no longer count as the agent's.
 
         :raises PlacementError: a request failed.
         """
@@ -416,18 +432,21 @@ class HostReporter:
         return reported
 
     def take_evidence(self) -> tuple[str, Generations]:
-        """Evidence, returned once, that the last reading does not continue the former; and generations."""
+        """Words about generations that went back, returned once, and the generations of the providers."""
         evidence, self.reader.evidence = self.reader.evidence, ""
         reported = self.reader.reported
         now = {uuid: one.generation for uuid, one in reported.items()} or self.reader.generations
         return evidence, now
 
     def take_listing(self) -> HoldingsListing | None:
-        """Allocations that were read together with the providers; None without any, and at a second call."""
+        """The allocations that were read together with the providers, returned once.
+
+        None if there are none.
+        """
         return self.reader.take_listing()
 
     def root_traits(self, root_uuid: str) -> frozenset[str] | None:
-        """The traits of the root provider as last seen; None before the first look."""
+        """The traits of the root provider as last read; None before the first reading."""
         root = self.reader.last_seen.get(root_uuid)
         return None if root is None else root.traits
 
@@ -437,20 +456,20 @@ class HostReporter:
         self.reader.use_client(client)
 
     def forget_providers(self) -> None:
-        """Read everything again the next time."""
+        """Forget everything that was read, so that it is read again."""
         self.reader.forget_providers()
 
     def server_tree(self, tree: ProviderTree) -> ProviderTree:
-        """``tree`` with the class names that the server knows (LLC or CUSTOM_LLC).
+        """``tree`` with the resource class names that the server knows (LLC or CUSTOM_LLC).
 
-        Beside nova-compute a tree has the names of a stock server already.
+        A tree beside nova-compute already has the names of a stock server.
         """
         return tree if STOCK_NAMES.keys() <= self.reader.known_names().classes else with_stock_names(tree)
 
     def remove_own(self, root_uuid: str) -> ReportOutcome:
-        """Remove the agent's own providers, except those with allocations, and attributes of Nova's devices.
+        """Delete the agent's own providers without allocations, and the agent's attributes of Nova's devices.
 
-        :raises PlacementError:
+        :raises PlacementError: a request failed.
         """
         self.forget_providers()
         reported = self.read_reported(root_uuid)
@@ -461,19 +480,22 @@ class HostReporter:
 
     @property
     def offering_providers(self) -> frozenset[str]:
-        """Uuids of providers with inventories, as last seen."""
+        """The uuids of the providers with inventories, as last read."""
         seen = self.reader.last_seen
         return frozenset(uuid for uuid, provider in seen.items() if provider.inventories)
 
     def reportable_tree(self, tree: ProviderTree, reported: Mapping[str, ReportedProvider]) -> ProviderTree:
-        """The tree with the server's names, and with held amounts reserved; may raise PlacementError."""
+        """``tree`` with the server's class names, and with held amounts reserved.
+
+        :raises PlacementError: a request failed.
+        """
         wanted, self.waiting = beside_held(self.server_tree(tree), reported, self._owned, self._held_amount)
         return wanted
 
     def plan_report(self, tree: ProviderTree) -> tuple[Action, ...]:
         """The actions that report_tree() would send.
 
-        :raises PlacementError:
+        :raises PlacementError: a request failed.
         """
         reported = self.read_reported(tree.root.uuid)
         wanted = self.reportable_tree(tree, reported)
@@ -488,8 +510,8 @@ class HostReporter:
         actions = plan_actions(wanted, reported, owned, self.reader.known_names())
         self._log_dropped(wanted)
         self._log_adjustments(wanted, reported, owned)
-        # Saved before the first request: after a crash the agent still knows the parts as
-        # its own.
+        # The claims are saved before the first request, so that after a crash the agent still knows the parts
+        # as its own.
         claims = ownership_before(wanted, reported, owned)
         self._keep_owned(claims)
         if not actions:
@@ -499,7 +521,7 @@ class HostReporter:
         result = PlanExecution(self._client, self.reader.reported).run(actions)
         if result.refusals:
             self.reader.mark_stale({getattr(refusal.action, "uuid", "") for refusal in result.refusals})
-        # The known names lack those that were just made.
+        # The remembered names lack those that were just created.
         if any(isinstance(action, CreateTrait | CreateResourceClass) for action in actions):
             self.reader.forget_names()
         self._keep_owned(ownership_after(wanted, claims, self.reader.reported))
@@ -507,7 +529,7 @@ class HostReporter:
         return result
 
     def _log_dropped(self, tree: ProviderTree) -> None:
-        """Log the traits that an older server does not know, once."""
+        """Log traits that an older server does not know; each only once."""
         dropped = unknown_traits(tree, self.reader.known_names())
         if dropped - self._dropped:
             LOG.warning(
@@ -518,7 +540,7 @@ class HostReporter:
     def _log_adjustments(
         self, tree: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
     ) -> None:
-        """Log each value that another program set, once."""
+        """Log each foreign value, only once."""
         found = tuple(adjustment_sentences(tree, reported, owned))
         for sentence in found:
             if sentence not in self.adjustments:
@@ -527,6 +549,6 @@ class HostReporter:
 
     def _keep_owned(self, owned: Ownership) -> None:
         if owned != self._owned:
-            # Saved first: a failure must not leave names in memory that the file does not have.
+            # The file is saved first: if that fails, memory must not contain names that the file lacks.
             self._remember(owned)
             self._owned = owned

@@ -1,8 +1,8 @@
 """Plans a reshape: the allocations that one POST /reshaper moves together with inventories. Pure functions.
 
-If a provider loses a resource class, allocations of it move to the provider near the consumer's CPUs, memory
-included. A guest that holds ``VCPU`` and runs pinned, each guest CPU alone on a dedicated CPU, gets ``PCPU``
-instead. All other allocations stay unchanged.
+If a provider loses a resource class, allocations of the class move to the provider near the consumer's CPUs;
+this includes memory. If a guest holds ``VCPU``, and each of its guest CPUs runs alone on a dedicated CPU, its
+``VCPU`` becomes ``PCPU``. All other allocations stay unchanged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ _OTHER_NAME: Final = {**STOCK_NAMES, **{stock: ours for ours, stock in STOCK_NAM
 
 @dataclass(frozen=True, slots=True)
 class AllocationMove:
-    """A part of a consumer's allocation that moves or becomes another class; providers are uuids."""
+    """A part of a consumer's allocation that moves to another provider or becomes another resource class.
+
+    ``source`` and ``target`` are the uuids of providers.
+    """
 
     consumer: str
     source: str
@@ -38,7 +41,7 @@ class AllocationMove:
 
 @dataclass(frozen=True, slots=True)
 class InventoryChange:
-    """All inventories of a provider before and after; empty before where it does not exist yet."""
+    """All inventories of a provider before and after the reshape; none before if it does not exist yet."""
 
     uuid: str
     before: Mapping[str, ProviderInventory] = field(hash=False)
@@ -47,9 +50,10 @@ class InventoryChange:
 
 @dataclass(frozen=True, slots=True)
 class ReshapePlan:
-    """One reshape. Without moves an ordinary report is enough.
+    """One reshape. If it has no moves, an ordinary report is enough.
 
-    ``allocations`` are the complete new allocations on this host of each consumer with a move.
+    :ivar inventories: the providers with changed inventories.
+    :ivar allocations: the complete new allocations on this host of each consumer with a move.
     """
 
     moves: tuple[AllocationMove, ...] = ()
@@ -59,7 +63,7 @@ class ReshapePlan:
 
 @dataclass(frozen=True, slots=True)
 class InfeasibleReshape:
-    """The reason why present allocations do not fit the new tree."""
+    """The reason why the present allocations do not fit the new tree."""
 
     reason: str
 
@@ -72,15 +76,18 @@ def plan_reshape(
     locations: Mapping[str, CpuLocation],
     zones: Mapping[str, CpuSet],
 ) -> ReshapePlan | InfeasibleReshape:
-    """The reshape from ``reported`` to ``derived``.
+    """Plan the reshape from ``reported`` to ``derived``.
 
-    An allocation of a class that the new tree does not have stays, as it cannot move; an ordinary report
-    refuses to remove the inventory. Foreign classes and providers stay unchanged.
+    An allocation of a class that the new tree lacks cannot move and stays; its inventory is kept. Foreign
+    classes and providers stay unchanged.
 
-    :param held: allocations of all consumers on the reported providers.
-    :param locations: CPUs of consumers that run here.
-    :param zones: CPUs of providers by uuid, removed ones included: allocations without a guest stay in their
-        zone.
+    :param derived: the new tree of the host.
+    :param reported: the present providers in Placement.
+    :param owned: the agent's own parts of these providers.
+    :param held: the allocations of all consumers on these providers.
+    :param locations: the CPUs of the guests that run here, by consumer.
+    :param zones: the CPUs of providers by uuid, including removed ones. An allocation without a guest stays
+        in its zone.
     """
     if not reported:
         return ReshapePlan()
@@ -93,7 +100,7 @@ def plan_reshape(
     if not planner.moves:
         return ReshapePlan()
     for provider, resource_class in planner.stuck:
-        # The inventory has to stay, because its allocations do.
+        # The inventory stays, because its allocations cannot move.
         wanted[provider][resource_class] = reported[provider].inventories[resource_class]
     changes = tuple(
         InventoryChange(uuid, before, after)
@@ -113,8 +120,8 @@ def to_body(
 ) -> dict[str, Any]:
     """The body of POST /reshaper.
 
+    :param reported: the present providers, with their generations.
     :param records: the consumers of the plan, with their allocations on all hosts.
-
     :raises KeyError: a provider does not exist yet, or a consumer has no record.
     """
     inventories = {
@@ -127,8 +134,8 @@ def to_body(
     allocations = {}
     for consumer, here in plan.allocations.items():
         record = records[consumer]
-        # The reshaper replaces all allocations of a consumer, so those on other hosts are
-        # sent unchanged.
+        # The reshaper replaces all allocations of a consumer, so its allocations on other hosts are sent
+        # unchanged.
         elsewhere = {uuid: amounts for uuid, amounts in record.resources.items() if uuid not in reported}
         body: dict[str, Any] = {
             "allocations": {
@@ -147,7 +154,7 @@ def to_body(
 def _all_wanted(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> dict[str, dict[str, ProviderInventory]]:
-    """New inventories of all providers of the agent, those to be removed included."""
+    """The new inventories of all providers of the agent, including providers that will be deleted."""
     wanted = {node.uuid: wanted_inventories(derived, node, reported, owned) for node in derived.ours}
     for uuid, provider in reported.items():
         if uuid not in wanted and uuid in owned:
@@ -157,15 +164,15 @@ def _all_wanted(
 
 
 def _certainty_rank(location: CpuLocation | None) -> int:
-    """Rank of a consumer in the order of moves: guests on their own CPUs, other guests, no guest."""
+    """The order of moves: guests on their own CPUs, then other guests, then consumers without a guest."""
     if location is None:
         return 2
-    # A guest on its own CPUs has only one right place; an allocation without a guest fits in any.
+    # A guest on its own CPUs fits only on one provider; an allocation without a guest fits on any.
     return 0 if location.own else 1
 
 
 class _ReshapePlanner:
-    """Moves consumers one by one, each into the capacity that the earlier ones have left."""
+    """Moves consumers one by one, each into the capacity that the consumers before it have left."""
 
     def __init__(
         self,
@@ -176,7 +183,7 @@ class _ReshapePlanner:
     ) -> None:
         self.moves: list[AllocationMove] = []
         self.stuck: set[tuple[str, str]] = set()
-        """Provider and class of allocations that cannot move."""
+        """The provider and resource class of each allocation that cannot move."""
         self.held = {
             consumer: {uuid: dict(amounts) for uuid, amounts in providers.items()}
             for consumer, providers in held.items()
@@ -186,7 +193,10 @@ class _ReshapePlanner:
         self._zones = zones
 
     def move_consumer(self, consumer: str, location: CpuLocation | None) -> str | None:
-        """Move the allocations of one consumer as necessary. Returns the reason if they do not fit."""
+        """Move the allocations of one consumer where needed.
+
+        Return the reason if they do not fit; otherwise None.
+        """
         sources: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)
         converted = self._becomes_pcpu(consumer, location)
         for uuid, resources in list(self.held[consumer].items()):
@@ -194,10 +204,10 @@ class _ReshapePlanner:
                 if converted and name == "VCPU":
                     sources["VCPU", "PCPU"][uuid] = amount
                 elif uuid not in self._wanted or name in self._wanted[uuid]:
-                    # The provider is another program's, or keeps the class, so nothing has to move.
+                    # The provider is another program's or keeps the class, so the allocation need not move.
                     continue
-                # The server has learned the standard class, or is a stock one now:
-                # amounts and provider stay.
+                # If only the name of the class changes, between the agent's name and the standard one, amount
+                # and provider stay.
                 elif (other := _OTHER_NAME.get(name)) in self._wanted[uuid]:
                     # For the type checker: None is not a key of the inventories.
                     assert other is not None
@@ -206,10 +216,10 @@ class _ReshapePlanner:
                     sources[name, name][uuid] = amount
                 else:
                     self.stuck.add((uuid, name))
-        # Each new class has one old class: PCPU comes from VCPU only if the guest held none.
+        # Each new class comes from one old class: VCPU becomes PCPU only for a guest that held no PCPU.
         amounts = {name: sum(parts.values()) for (_, name), parts in sources.items()}
         if converted and location is not None:
-            # Siblings that the guest keeps empty count, too.
+            # Siblings that the guest keeps empty count as its PCPU, too.
             amounts["PCPU"] = len(location.own)
         targets = self._find_capacity(consumer, amounts, sources, location)
         if isinstance(targets, str):
@@ -234,11 +244,11 @@ class _ReshapePlanner:
         sources: Mapping[tuple[str, str], Mapping[str, int]],
         location: CpuLocation | None,
     ) -> dict[str, dict[str, int]] | str:
-        """Amounts by target provider for each new class, or the reason why they do not fit."""
+        """Amounts by new resource class and target provider, or the reason why they do not fit."""
         has = self.held[consumer]
         if location is not None:
             return self._free.fit_amounts(has, amounts, location)
-        # No guest runs: everything goes to one zone, its present one if that is known.
+        # No guest runs, so everything goes to one zone: the present one if it is known.
         origin = frozenset().union(
             *(self._zones.get(uuid, frozenset()) for parts in sources.values() for uuid in parts)
         )
@@ -253,7 +263,7 @@ class _ReshapePlanner:
             self._free.take_amount(uuid, old, -amount)
             del mine[uuid][old]
             if not mine[uuid]:
-                # Placement refuses a provider without amounts.
+                # Placement refuses a provider without amounts in an allocation.
                 del mine[uuid]
         for uuid, amount in targets.items():
             there = mine.setdefault(uuid, {})
@@ -265,10 +275,12 @@ class _ReshapePlanner:
 def _pair_parts(
     consumer: str, old: str, sources: Mapping[str, int], new: str, targets: Mapping[str, int]
 ) -> Iterable[AllocationMove]:
-    """Pairs of old and new parts. The totals of the two sides may differ by a factor."""
+    """Pair old and new parts of an allocation as moves.
+
+    The totals of the two sides may differ by a factor.
+    """
     total_old, total_new = sum(sources.values()), sum(targets.values())
-    # Exact fractions: parts in floating point could add up to one unit more or less than was
-    # held.
+    # Exact fractions: with floating point, the parts could add up to one unit more or less than was held.
     factor = Fraction(total_new, total_old)
     left = {uuid: amount * factor for uuid, amount in sources.items()}
     for target, wanted in targets.items():

@@ -1,13 +1,13 @@
-"""The root provider of a host, its owner (nova-compute or the agent), and its status for new guests.
+"""The root provider of a host: its owner (nova-compute or the agent), and whether it accepts new guests.
 
-nova-compute makes a provider with the name of its hypervisor, and replaces all of its inventories once a
+nova-compute creates a provider with the name of its hypervisor, and replaces all of its inventories once a
 minute. Traits that only nova-compute sets (``COMPUTE_...``) show that a root is Nova's. The agent then writes
-nothing to it, and has its inventories in providers below.
+nothing to it, and has its inventories in providers below; this is called *beside nova-compute*.
 
 Nova's scheduler forbids COMPUTE_STATUS_DISABLED for each flavor. nova-compute sets the trait for a disabled
-service. The agent sets it while at least one of its own causes holds, and marks each cause with another
-trait. So several causes share one switch, a lost state file can be restored, and a switch without a mark
-belongs to another program and stays.
+service. The agent sets it while at least one of its own causes holds, and marks each cause with a trait of
+its own. So several causes can share the one switch, and the causes are known even if the state file is lost.
+A switch without such a mark belongs to another program and stays.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from compute_agent.report.answers import PlacementError
 from compute_agent.report.client import PlacementClient, ProviderRecord
 
 _ALSO_OURS = frozenset({os_traits.COMPUTE_NODE, os_traits.COMPUTE_STATUS_DISABLED})
-"""Traits with the prefix of nova-compute that the agent sets, too, so that they are not evidence of it."""
+"""Traits with the prefix ``COMPUTE_`` that the agent sets, too, so that they do not show a nova-compute."""
 
 
 @dataclass(frozen=True, slots=True)
 class NovaRoot:
-    """The root provider that nova-compute made for this host."""
+    """The root provider that nova-compute created for this host."""
 
     uuid: str
     name: str
@@ -38,12 +38,12 @@ class NovaRoot:
 
 @dataclass(frozen=True, slots=True)
 class RootSearch:
-    """The terms of a search for nova-compute's root.
+    """The terms of a search for nova-compute's root provider.
 
     :ivar name: the name of the hypervisor.
     :ivar own: the uuid of the agent's own root.
-    :ivar beside: whether the ini file declares a nova-compute; None lets the search decide.
-    :ivar last: the root that was found last.
+    :ivar beside: whether the ini file declares a nova-compute; None: the search decides.
+    :ivar last: the root that the last search found; None: none.
     """
 
     name: str
@@ -57,8 +57,9 @@ class RootOwner:
     """The owner of the root provider.
 
     :ivar beside: whether nova-compute is the owner.
-    :ivar novas: nova-compute's root; None without one so far.
-    :ivar known: whether the owner is certain. Until then, allocations of this host cannot be recognised.
+    :ivar novas: nova-compute's root; None: not found so far.
+    :ivar known: whether the owner is certain. Until then, the agent cannot recognise allocations of this
+        host.
     """
 
     beside: bool = False
@@ -67,15 +68,15 @@ class RootOwner:
 
 
 def root_keeper(beside: bool) -> str:
-    """The owner of a root provider in words: nova-compute, if the agent is ``beside``, or the agent."""
+    """The owner of a root provider in words: nova-compute if ``beside``, otherwise the agent."""
     return "nova-compute's" if beside else "the agent's"
 
 
 def owner_of(shape: str | None, last: NovaRoot | None = None, decided: bool = True) -> RootOwner:
-    """The owner of the root by [compute] provider_tree of the ini file, and by the last search.
+    """The owner of the root, from ``[compute] provider_tree`` and the last search.
 
-    :param shape: the option of the shape; None if not set.
-    :param last: nova-compute's root, as found last.
+    :param shape: the value of the option; None: not set.
+    :param last: nova-compute's root, as found last; None: none.
     :param decided: whether a search has finished.
     """
     if shape == BESIDE or (shape is None and last is not None):
@@ -84,7 +85,10 @@ def owner_of(shape: str | None, last: NovaRoot | None = None, decided: bool = Tr
 
 
 class RootMissingError(PlacementError):
-    """nova-compute owns the root, and has not created it or has deleted it, so no report is possible."""
+    """nova-compute owns the root but has not created it yet, or has deleted it.
+
+    The agent cannot report without the root.
+    """
 
     def __init__(self, detail: str) -> None:
         super().__init__("GET", "/resource_providers", detail)
@@ -92,27 +96,27 @@ class RootMissingError(PlacementError):
 
 
 class FormerRootError(RootMissingError):
-    """The agent's own former root has the name that nova-compute needs."""
+    """The agent's own former root still has the name that nova-compute needs for its root."""
 
 
 def is_novas(traits: frozenset[str]) -> bool:
-    """Whether nova-compute keeps the provider that has these traits."""
+    """Whether a provider with these traits is managed by nova-compute."""
     return any(trait.startswith("COMPUTE_") for trait in traits - _ALSO_OURS)
 
 
 def find_root(client: PlacementClient, search: RootSearch) -> NovaRoot | None:
-    """Nova's root; None if the root is the agent's own.
+    """nova-compute's root provider; None if the root is the agent's own.
 
-    The name decides. A renamed root is found by its uuid.
+    The root is found by its name, or by its uuid if it was renamed.
 
     :raises RootMissingError: nova-compute's root does not exist yet.
-    :raises PlacementError:
+    :raises PlacementError: a request failed.
     """
     if search.beside is False:
         return None
     last, record = search.last, client.provider_record(search.name)
     if record is None and last is not None:
-        # A provider that is gone gives an empty answer here, and no error.
+        # For a provider that is gone, this request returns an empty list and no error.
         record = next((one for one in client.providers_in_tree(last.uuid) if one.uuid == last.uuid), None)
     if search.beside is None and last is None:
         return _discover_root(client, record)
@@ -144,7 +148,7 @@ DISABLED: Final = "COMPUTE_STATUS_DISABLED"
 
 
 class DisableCause(enum.StrEnum):
-    """Causes of the agent to keep new guests away. The values are the traits that mark them."""
+    """The agent's causes to keep new guests away. Each value is the trait that marks the cause."""
 
     WATERMARK = "CUSTOM_WATERMARK_REACHED"
     MAINTENANCE = "CUSTOM_HOST_DISABLED"
@@ -153,18 +157,20 @@ class DisableCause(enum.StrEnum):
 MARKS: Final = frozenset(cause.value for cause in DisableCause)
 
 Causes = Mapping[DisableCause, bool]
-"""Whether each cause keeps new guests away. An absent cause is unknown, and its mark stays."""
+"""Whether each cause keeps new guests away. If a cause is missing, it is not known, and its mark stays."""
 
 
 RELEASE_REASON: Final = "compute-agent release"
-"""The reason with which a release keeps new guests away."""
+"""The reason that a release of the host notes when it keeps new guests away."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostMaintenance:
-    """The last order of an operator, or of a release: whether the host is ``off``, with reason and time.
+    """The last request of an operator, or of a release, to keep new guests away or let them in.
 
-    ``since`` is the time of the order, in seconds since the epoch.
+    :ivar off: whether new guests are kept away.
+    :ivar reason: the reason that was given.
+    :ivar since: the time of the request, in seconds since the epoch.
     """
 
     off: bool
@@ -173,12 +179,15 @@ class HostMaintenance:
 
     @property
     def is_of_release(self) -> bool:
-        """Whether a release keeps new guests away, where no operator did."""
+        """Whether a release of the host, and no operator, keeps new guests away."""
         return self.off and self.reason == RELEASE_REASON
 
 
 def switched_traits(traits: frozenset[str], causes: Causes) -> frozenset[str]:
-    """The traits of the root provider that keep new guests away while a cause holds."""
+    """The traits of the root provider after the switch is set as the causes say.
+
+    The traits stay unchanged if another program has disabled the host.
+    """
     if DISABLED in traits and not traits & MARKS:
         return traits
     asking = frozenset(cause.value for cause in DisableCause if causes.get(cause, cause.value in traits))
@@ -186,7 +195,7 @@ def switched_traits(traits: frozenset[str], causes: Causes) -> frozenset[str]:
 
 
 def in_words(traits: frozenset[str]) -> str:
-    """A sentence on new guests by these traits of the root provider, with the program that set them."""
+    """Whether new guests are let in or kept away, in words, with the program or the causes behind it."""
     if DISABLED not in traits:
         return "let in"
     causes = [cause.name.lower() for cause in DisableCause if cause.value in traits]

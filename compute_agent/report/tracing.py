@@ -1,11 +1,11 @@
-"""Spans of OpenTelemetry for each report, and for each request to Placement, which continues the trace.
+"""Spans of OpenTelemetry for each report and each request to Placement, which continues the trace.
 
-A separate module, because it imports the optional packages of OpenTelemetry: ``transport`` imports it only
-for ``[tracing] enabled``. No report waits for the collector: ended spans go into a queue of limited length,
-which another thread empties.
+The module is separate because it imports the optional packages of OpenTelemetry: ``transport`` imports it
+only for ``[tracing] enabled``. No report waits for the collector: ended spans go into a queue of limited
+length, which another thread sends.
 
-A span has the method, path, status and id of a request. A span has no query, body, header or text of an
-error.
+A span contains the method, path, status and id of a request. A span contains no query, body, header or text
+of an error.
 """
 
 from __future__ import annotations
@@ -37,33 +37,35 @@ LAST_SPANS_THREAD: Final = ThreadSpec(
 )
 
 _MAX_QUEUE: Final = 2048
-"""Ended spans that wait for the collector. Further ones are dropped, which the log says."""
+"""Maximum number of ended spans that wait for the collector. Further spans are dropped, with a line in the
+log.
+"""
 _EXPORT_TIMEOUT: Final = 5.0
-"""Seconds to send a batch of spans, including retries."""
+"""Maximum number of seconds for sending a batch of spans, with retries."""
 _FLUSH_TIMEOUT: Final = 2.0
-"""Seconds that the end of the process waits for the last spans."""
+"""Maximum number of seconds for which the end of the process waits for the last spans."""
 
 
 class RequestTracing:
-    """Makes the spans of this process."""
+    """Makes the spans of this process and sends them to the collector."""
 
     def __init__(self, processor: SpanProcessor, sample_ratio: float) -> None:
         resource = Resource.create({"service.name": "compute-agent", "host.name": socket.gethostname()})
         sampler = ParentBased(TraceIdRatioBased(sample_ratio))
-        # The provider's own exit handler waits for the collector without limit.
+        # The provider's own exit handler would wait for the collector without limit.
         self._provider = TracerProvider(sampler, resource, shutdown_on_exit=False)
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("compute-agent")
         self._propagator = TraceContextTextMapPropagator()
 
     def end_tracing(self) -> None:
-        """Send the remaining spans, and wait at most two seconds for a collector that hangs."""
+        """Send the remaining spans, for at most two seconds, because the collector may hang."""
         start_thread(LAST_SPANS_THREAD, self._provider.shutdown).join(_FLUSH_TIMEOUT)
 
     @contextmanager
     def trace_work(self, name: str) -> Iterator[None]:
-        """Make the requests in this context parts of one trace."""
-        # The text of an exception may have secrets, so no span records it.
+        """Make all requests within this context parts of one trace."""
+        # The text of an exception may contain secrets, so no span records it.
         with self._tracer.start_as_current_span(name, record_exception=False, set_status_on_exception=False):
             yield
 
@@ -71,10 +73,10 @@ class RequestTracing:
     def trace_request(
         self, method: str, url: str, headers: dict[str, str]
     ) -> Iterator[Callable[[int], None]]:
-        """Trace a request, and add the header ``traceparent``, with which Placement continues the trace.
+        """Trace a request, and add the header ``traceparent``, by which Placement continues the trace.
 
-        The caller passes the status of the answer to the function that this yields. The span of a failed
-        request has the type of the error, as its text may have secrets.
+        The context yields a function that takes the HTTP status of the answer. The span of a failed request
+        has the type of the error and not its text, which may contain secrets.
         """
         told = {
             "http.request.method": method,
@@ -102,7 +104,7 @@ class RequestTracing:
 
 @cache
 def tracing_to(endpoint: str, sample_ratio: float) -> RequestTracing:
-    """The tracing of this collector, made once. The end of the process sends the remaining spans."""
+    """The tracing to this collector, made once. At the end of the process the remaining spans are sent."""
     exporter = OTLPSpanExporter(endpoint, timeout=_EXPORT_TIMEOUT)
     tracing = RequestTracing(BatchSpanProcessor(exporter, max_queue_size=_MAX_QUEUE), sample_ratio)
     atexit.register(tracing.end_tracing)

@@ -1,6 +1,6 @@
-"""Sends requests to Placement over a keystoneauth1 adapter, and checks the answers.
+"""Sends requests to Placement through a keystoneauth1 adapter, and checks the answers.
 
-The transport negotiates the microversion, and asks for the version of the API below ``/ext/v1``. Each failure
+The transport negotiates the microversion, and reads the version of the API below ``/ext/v1``. Each failure
 becomes a :class:`~compute_agent.report.answers.PlacementError`. Each request has an id, which Placement logs,
 too.
 """
@@ -40,28 +40,30 @@ from compute_agent.report.bounded_http import AnswerTooLargeError, AnswerTooSlow
 LOG = logging.getLogger(__name__)
 
 PREFERRED_MICROVERSION: Final = (1, 39)
-# Older ones lack nested providers (1.14), error codes (1.23) or generations of consumers (1.28).
+# Older microversions lack nested providers (1.14), error codes (1.23) or consumer generations (1.28).
 MINIMUM_MICROVERSION: Final = (1, 28)
 
 _NO_EXTENSIONS: Final = (0, 0)
-# The last microversion before types of consumers (1.38).
+# The last microversion before consumer types (1.38).
 UNTYPED_MICROVERSION: Final = "1.37"
 
 _MAX_DETAIL: Final = 10_000
-"""Characters of an error's text. The text of a refused tree names each provider, so it may be long."""
+"""Maximum number of characters of an error's text. The text about a refused tree may name many providers."""
 
 _UNAVAILABLE: Final = frozenset({502, 503, 504})
 _CONCURRENT_UPDATE: Final = "placement.concurrent_update"
 
 
-_WHERE: Final = "is it running where [placement] says (endpoint_override; endpoint or auth_url of auth_type)?"
+_WHERE: Final = (
+    "does it run at the address in [placement] (endpoint_override, or endpoint or auth_url of auth_type)?"
+)
 _WHICH: Final = (
     "[placement] region_name and valid_interfaces choose it from the catalog, endpoint_override names it"
 )
 
 
 class PlacementTransport:
-    """Sends requests to one Placement endpoint. Safe to use from several threads."""
+    """Sends requests to one Placement endpoint. Several threads may use it at once."""
 
     def __init__(self, adapter: ks_adapter.Adapter, spans: RequestSpans | None = None) -> None:
         self.spans = spans or NoSpans()
@@ -92,14 +94,17 @@ class PlacementTransport:
         return cls(adapter, _request_spans(conf) if conf.tracing.enabled else None)
 
     def forget_extensions(self) -> None:
-        """Ask again for the API below ``/ext/v1`` the next time: the server may be another one by now."""
+        """Read the version of the API below ``/ext/v1`` again next time.
+
+        Another server may answer by then.
+        """
         with self._lock:
             self._extensions = None
 
     def extension_version(self) -> tuple[int, int]:
-        """The version of the API below ``/ext/v1``, read once; (0, 0) without one.
+        """The version of the API below ``/ext/v1``, read once; (0, 0) if the server has no such API.
 
-        :raises PlacementError:
+        :raises PlacementError: the request failed.
         """
         with self._lock:
             if self._extensions is None:
@@ -108,16 +113,17 @@ class PlacementTransport:
 
     def _find_extensions(self) -> tuple[int, int]:
         try:
-            # Not by send_request(), which would wait for the lock that is held here.
+            # send_request() is not used here: chosen_microversion() would wait for the lock that this thread
+            # holds.
             answer = self._send("GET", "/ext/v1", None, {}, {"version": {"max_version": str}})
             return _version("GET", "/ext/v1", answer["version"]["max_version"])
-        except (NotFoundError, CredentialsError):  # a proxy may refuse paths that it does not know
+        except (NotFoundError, CredentialsError):  # A proxy may refuse paths that it does not know.
             return _NO_EXTENSIONS
 
     def chosen_microversion(self) -> str:
         """The microversion in use, negotiated once: 1.39, or the newest of an older server.
 
-        :raises PlacementError: the server is too old for the agent.
+        :raises PlacementError: the request failed, or the server is too old for the agent.
         """
         with self._lock:
             if self._microversion is None:
@@ -127,12 +133,12 @@ class PlacementTransport:
     def knows_consumer_types(self) -> bool:
         """Whether consumers have types in the microversion in use.
 
-        :raises PlacementError:
+        :raises PlacementError: the request failed.
         """
         return parse_microversion(self.chosen_microversion()) > parse_microversion(UNTYPED_MICROVERSION)
 
     def _negotiate_microversion(self) -> str:
-        # Not by send_request(), which needs the result of this.
+        # send_request() is not used here, because it needs the result of this function.
         document = self._send("GET", "/", None, {}, {"versions": [{"max_version": str}]})
         offered = (_version("GET", "/", entry["max_version"]) for entry in document["versions"])
         newest = max(offered, default=(0, 0))
@@ -153,7 +159,14 @@ class PlacementTransport:
         microversion: str | None = None,
         shape: Any = None,
     ) -> Any:
-        """Send a request and return its answer, checked against ``shape``; None without a shape."""
+        """Send a request and return the document of its answer, checked against ``shape``.
+
+        None without a shape.
+
+        :param microversion: the microversion of the request; None: the negotiated one.
+        :param shape: the required form of the answer (see :mod:`compute_agent.report.answers`).
+        :raises PlacementError: the request failed, or the answer has another shape.
+        """
         version = microversion or self.chosen_microversion()
         return self._send(method, url, body, {"OpenStack-API-Version": f"placement {version}"}, shape)
 
@@ -176,10 +189,13 @@ class PlacementTransport:
         headers: dict[str, str],
         expected: int = 200,
     ) -> Any:
-        """Send a request and return its response, if that is a success or has the ``expected`` status."""
+        """Send a request and return its response, if the status is a success or ``expected``.
+
+        :raises PlacementError: the request failed.
+        """
         request_id = f"req-{uuid.uuid4()}"
         headers = {"Accept": "application/json", REQUEST_ID: request_id, **headers}
-        # Statuses become errors of this module, with the text of the answer.
+        # raise_exc=False: this function itself turns statuses into errors, with the text of the answer.
         arguments: dict[str, Any] = {"headers": headers, "raise_exc": False}
         if body is not None:
             arguments["json"] = body
@@ -188,12 +204,12 @@ class PlacementTransport:
             with self.spans.trace_request(method, url, headers) as note_status:
                 response = self.adapter.request(url, method, **arguments)
                 note_status(response.status_code)
-        # The order matters: the first ones are subclasses of the later ones.
+        # The order matters: exceptions that come first are subclasses of later ones.
         except (ks_exceptions.Unauthorized, ks_exceptions.AuthorizationFailure) as error:
             raise CredentialsError(method, url, str(error)) from error
         except ks_exceptions.MissingAuthPlugin as error:
             raise OptionsError(
-                "auth_type is not set, so there is no way to authenticate to Placement"
+                "auth_type is not set, so the agent cannot authenticate to Placement"
             ) from error
         except ks_exceptions.UnknownConnectionError as error:
             if isinstance(error.original, AnswerTooLargeError | AnswerTooSlowError):
@@ -203,7 +219,7 @@ class PlacementTransport:
             raise UnavailableError(method, url, f"no answer: {_short_reason(error)}; {_WHERE}") from error
         except ks_exceptions.EndpointNotFound as error:
             raise UnavailableError(method, url, f"{error}; {_WHICH}") from error
-        # Others, such as errors of discovery, may end by themselves.
+        # All other errors, such as a failed discovery, may end by themselves.
         except ks_exceptions.ClientException as error:
             raise UnavailableError(method, url, str(error)) from error
         except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
@@ -211,7 +227,7 @@ class PlacementTransport:
             self.adapter.invalidate()
             detail = f"an answer of Keystone or Placement is invalid: {type(error).__name__}: {error}"
             raise PlacementError(method, url, detail) from error
-        # 404 is an ordinary answer, such as to the question whether a provider exists.
+        # is an ordinary answer, for example to the question whether a provider exists.
         LOG.log(
             logging.INFO if response.status_code >= 400 and response.status_code != 404 else logging.DEBUG,
             "%s %s: HTTP %d in %.3f s, %s",
@@ -235,7 +251,7 @@ def _request_spans(conf: cfg.ConfigOpts) -> RequestSpans:
 
 
 def as_json(method: str, url: str, response: Any, shape: Any) -> Any:
-    """The document of a response, checked against a shape of :mod:`compute_agent.report.answers`.
+    """The JSON document of a response, checked against a shape of :mod:`compute_agent.report.answers`.
 
     :raises PlacementError: the response is not JSON, or has another shape.
     """
@@ -258,7 +274,7 @@ def _short_reason(error: BaseException) -> str:
     while root is not None:
         if isinstance(root, OSError) and root.strerror:
             reason = root.strerror
-        # The innermost error has the reason of the system; the outer ones wrap it.
+        # The innermost error has the system's reason; the outer errors wrap it.
         root = root.__cause__ or root.__context__
     return f"{str(error).partition(': ')[0]}: {reason}" if reason else str(error)
 
@@ -280,7 +296,7 @@ def _version(method: str, url: str, text: str) -> tuple[int, int]:
 
 
 def _error_for(method: str, url: str, response: Any) -> PlacementError:
-    """The exception for an answer without success, with the text of its error document if it has one."""
+    """The exception for an unsuccessful response, with the text of its error document if it has one."""
     status: int = response.status_code
     code, detail = None, response.text[:500] or response.reason or "no text"
     try:
@@ -289,7 +305,7 @@ def _error_for(method: str, url: str, response: Any) -> PlacementError:
         # OpenStack Placement puts a general sentence before the specific one.
         detail = detail.strip().rpartition("\n\n")[2]
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
-        pass  # a proxy or an older server answered: the plain text is all there is
+        pass  # A proxy or an older server answered, so there is only the plain text.
     kind = PlacementError
     if status in _UNAVAILABLE:
         kind = UnavailableError

@@ -1,32 +1,27 @@
 """Last-level cache and memory bandwidth through the kernel's resctrl filesystem.
 
-A library of its own. The library knows cache ids, ways, percents, groups and thread ids; a guest or a class
-is a name to it. Pure functions decide (``ways``, ``resolution``, ``plan``). Thin functions act (``groups``,
-``apply``, ``mount``, ``monitoring``) on a mount that the caller passes, so that several can be open. The
-contract is the kernel's Documentation/filesystems/resctrl.rst.
+The package does not depend on the rest of the agent. Its terms are cache ids, ways, percents, groups and
+thread ids; a guest or a class is only a name here. Pure functions decide (``ways``, ``resolution``,
+``plan``). Thin functions act (``groups``, ``apply``, ``mount``, ``monitoring``) on a mount that the caller
+passes, so that several mounts can be used at once. The semantics are those of
+Documentation/filesystems/resctrl.rst.
 
 Use
     Open the mount, resolve what classes and guests should have, plan the steps, and apply them::
 
-        mount = open_mount()
-        handle = open_handle(mount, ResctrlOptions(prefix="demo.", shared_ways=2))
-        present = read_groups(handle.files)
-        layout = handle.build_layout(present)
-        wanted = resolve_groups(
-            layout,
-            classes={"BE": ShareSpec(llc=WayRange(0, 30), mb=40)},
-            demands=[GuestDemand("web", ways={0: 4}), GuestDemand("batch", qos_class="BE")],
-            present=present,
-        )
-        errors = apply_plan(handle.files, make_plan(layout, present, wanted).steps, handle.codec)
-        move_tasks(handle.files, wanted.membership["web"], lambda: thread_ids)
+    mount = open_mount() handle = open_handle(mount, ResctrlOptions(prefix="demo.", shared_ways=2)) present =
+    read_groups(handle.files) layout = handle.build_layout(present) wanted = resolve_groups( layout,
+    classes={"BE": ShareSpec(llc=WayRange(0, 30), mb=40)}, demands=[GuestDemand("web", ways={0: 4}),
+    GuestDemand("batch", qos_class="BE")], present=present, ) errors = apply_plan(handle.files,
+    make_plan(layout, present, wanted).steps, handle.codec) move_tasks(handle.files, wanted.membership["web"],
+    lambda: thread_ids)
 
-    ``wanted.refused`` and ``errors`` give the reason of everything that was not possible.
+    ``wanted.refused`` and ``errors`` give the reason for each request that could not be met.
 
     Counters of a group are read from files that stay open::
 
-        counters, totals = CounterFiles(handle.files), BandwidthTotals()
-        rates = totals.add_sample(counters.read_sample(wanted.membership["web"], time.monotonic()))
+    counters, totals = CounterFiles(handle.files), BandwidthTotals() rates =
+    totals.add_sample(counters.read_sample(wanted.membership["web"], time.monotonic()))
 
 Modules
     - ``schemata``: masks of ways, and the syntax of schemata
@@ -35,33 +30,33 @@ Modules
     - ``mount``: finds the mount and reads its capabilities
     - ``bandwidth``: percents and the units of each vendor
     - ``groups``: control groups and their threads
-    - ``share_spec``: requested shares in percent
+    - ``share_spec``: shares in percent that classes and guests ask for
     - ``ways``: the partition of a cache, and exclusive ways
-    - ``layout``: a platform with its partitions, and names of groups
+    - ``layout``: a platform with its partitions, and the names of groups
     - ``resolution``: the wanted groups
-    - ``plan``: the steps to these; ``apply`` carries them out
-    - ``monitoring``: monitoring groups and counters
+    - ``plan``: the steps to the wanted groups; ``apply`` carries the steps out
+    - ``monitoring``: monitoring groups and their counters
 
 Nouns
     A *way* is a column of a cache, a *mask* a set of ways in the kernel's hexadecimal digits. A *control
-    group* is a folder of the mount: a CLOSID with *schemata* (masks by cache id, bandwidth by domain) and
-    its threads. Groups of other programs are *foreign*.
+    group* is a folder of the mount: a CLOSID with *schemata* (masks by cache id, bandwidth by domain) and the
+    threads for which these hold. Groups of other programs are *foreign*.
 
-    The ways of a cache have a *partition*. The *pool* of a partition has the ways that can become
-    *exclusive*; the shared ways never do. *Open* ways are all that are not exclusive.
+    Each cache has a *partition* of its ways. The *pool* of a partition contains the ways that can become
+    *exclusive* to one group; the shared ways never do. *Open* ways are all ways that are not exclusive now.
 
-    A *demand* belongs to one guest: exclusive ways and bandwidth allocated to it, a *share* in percent of
-    the open ways, the name of its class, and temporary limits. The share of the class applies where the
-    guest has none. A *resolution* has the wanted groups with their schemata and members. A *plan* has the
-    steps from the existing groups to these.
+    A *demand* belongs to one guest. A demand contains exclusive ways and bandwidth that are allocated to the
+    guest, a *share* in percent of the open ways, the name of its class, and temporary limits. The share of
+    the class applies if the guest has none. A *resolution* contains the wanted groups with their schemata and
+    members. A *plan* contains the steps from the existing groups to the wanted ones.
 
 An example
     A cache of 12 ways (``fff``), 2 of them shared, has the pool ``3ff``. ``web`` gets 4 ways and ``db`` 3:
     ``f`` and ``70``. Any group may use the 5 open ways of mask ``f80``. A class with the range 0-30 may fill
     the lower 2 of these ways: ``180``.
 
-    Then ``web`` ends, and ``big`` needs 7 ways. The pool has 7 free ways, but ``db`` lies between them.
-    The mask of ``db`` is rewritten to ``7`` while it runs, and only then ``big`` gets ``3f8``.
+    Later ``web`` ends, and ``big`` needs 7 ways. The pool has 7 free ways, but ``db`` lies between them. The
+    mask of ``db`` is rewritten to ``7`` while it runs, and only then ``big`` gets ``3f8``.
 
 Invariants
     - No two exclusive masks overlap, and no other mask of the agent overlaps one, after any step of a plan.
@@ -69,6 +64,6 @@ Invariants
     - A request that fits the pool by its number gets its ways by the fewest moves, even if masks must not
       have holes.
     - A new group exists completely or not at all, and foreign groups are never written.
-    - A refusal of the kernel stops that group alone, and the groups that need its ways.
-    - Each refusal has a reason, and the next rule applies.
+    - If the kernel refuses a step, only that group and the groups that need its ways are affected.
+    - Each refused rule is reported with a reason, and the next rule applies instead.
 """

@@ -1,4 +1,4 @@
-"""Carry out the steps of a plan. Each write is read back, and a failure stops only its own group."""
+"""Carries out the steps of a plan. Each write is read back, and a failure stops only its own group."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ def apply_plan(
     codec: BandwidthCodec | None = None,
     exclusive: Mapping[str, Collection[int]] = MappingProxyType({}),
 ) -> dict[str, ResctrlError]:
-    """Carry out the steps in order.
+    """Carry out the steps in their order.
 
-    A failed step stops the later steps of its group, and the steps of groups that need its ways.
+    A failed step stops the later steps of its group, and the steps of groups that need ways of its group.
 
-    :param codec: recognises bandwidths that the kernel rounds.
-    :param exclusive: the L3 cache ids on which each group has exclusive ways once all steps are done. A group
-        with exclusive ways gets no way that a stopped group can still fill, and no other group gets its ways.
-    :returns: the error of each stopped group. A stopped group is as it was before the failed step.
+    :param codec: recognises bandwidths that the kernel rounds; None: bandwidth cannot be controlled.
+    :param exclusive: the L3 cache ids on which each group has exclusive ways after all steps. A group with
+        exclusive ways gets no way that a stopped group can still fill, and no other group gets its ways.
+    :return: the error of each stopped group. The group is as it was before the failed step.
     """
     stopped: dict[str, ResctrlError] = {}
     for step in steps:
         if step.group in stopped:
             continue
         try:
-            # Removal needs no ways. Others were planned as if no step failed, so each looks again.
+            # A removal needs no ways. All other steps were planned as if no step failed, so each one is
+            # checked again.
             if not isinstance(step, RemoveGroup):
                 _check_free(files, step, stopped, exclusive)
             _apply_step(files, step, codec)
-        # A group that fails costs neither the groups before it nor those after it that take nothing of its
-        # ways.
+        # A failed group affects neither the groups before it, nor groups after it that need none of its ways.
         except ResctrlError as error:
             stopped[step.group] = error
     return stopped
@@ -53,15 +53,15 @@ def _check_free(
     stopped: Iterable[str],
     exclusive: Mapping[str, Collection[int]],
 ) -> None:
-    """Check that no way of a step still belongs to a stopped group, where either needs it exclusively.
+    """Check that no way of a step still belongs to a stopped group if either needs it exclusively.
 
-    :raises ResctrlError: EAGAIN. The message names the stopped group.
+    :raises ResctrlError: EAGAIN: a stopped group still has such a way. The message names the group.
     """
     for other in stopped:
         try:
             has = read_group_schemata(files, other)
         except ResctrlError:
-            continue  # the group was not made, or is removed: it has no ways
+            continue  # The group was not made, or was removed, so it has no ways.
         for resource, cache, mask in step.schemata:
             alone = cache in exclusive.get(step.group, ()) or cache in exclusive.get(other, ())
             if alone and resource in CACHE_RESOURCES and mask & (has.get_value(resource, cache) or 0):
@@ -74,7 +74,7 @@ def _check_free(
 def _apply_step(files: ResctrlFilesystem, step: PlanStep, codec: BandwidthCodec | None) -> None:
     """Carry out one step completely or not at all.
 
-    :raises ResctrlError: with a note about anything that could not be undone.
+    :raises ResctrlError: the kernel refused the step. A note on the error tells what could not be undone.
     """
     if isinstance(step, RemoveGroup):
         remove_group(files, step.group)
@@ -84,15 +84,16 @@ def _apply_step(files: ResctrlFilesystem, step: PlanStep, codec: BandwidthCodec 
         try:
             write_schemata(files, step.group, step.schemata, codec)
         except ResctrlError:
-            # The kernel gives a new group all shareable ways and full bandwidth, beyond its plan.
+            # The kernel gives a new group all shareable ways and full bandwidth, which the plan does not
+            # allow.
             remove_group(files, step.group)
             raise
         return
-    # Only the values of this step are put back: another program may change others meanwhile.
+    # Only the values of this step are restored, because another program may change others meanwhile.
     before = read_group_schemata(files, step.group).restricted_to(step.schemata)
     try:
         write_schemata(files, step.group, step.schemata, codec)
-    # Each resource is a line of its own: the kernel may have taken some of them before it refused one.
+    # Each resource has a line of its own, and the kernel may have applied some lines before it refused one.
     except ResctrlError as error:
         _restore_schemata(files, step, before, error)
         raise
@@ -101,17 +102,18 @@ def _apply_step(files: ResctrlFilesystem, step: PlanStep, codec: BandwidthCodec 
 def _restore_schemata(
     files: ResctrlFilesystem, step: WriteSchemata, before: Schemata, error: ResctrlError
 ) -> None:
-    """Write back the values from before a failed write that the kernel applied in part.
+    """Restore the values from before a failed write, as far as the kernel applied the write.
 
-    :param error: gets a note about a failure.
+    :param error: the error of the write; it gets a note if the values cannot be restored.
     """
     try:
-        # Only the differences: an unchanged line could be refused for a reason of its own.
+        # Only values that differ are written, because the kernel could refuse an unchanged line for another
+        # reason.
         taken = before.changes_from(read_group_schemata(files, step.group))
-        # Usually there is nothing to undo: the kernel parses all lines before it applies any.
+        # Mostly nothing differs, because the kernel parses all lines before it applies any.
         if taken:
             files.write_file(group_path(step.group, "schemata"), str(taken))
     except ResctrlError as failure:
-        # As a note, so that the error still has the reason of the first failure.
+        # The failure becomes a note, so that the error keeps the reason of the first failure.
         error.add_note(f"could not be undone: {failure}")
         LOG.error("Group %s has neither its old nor its new schemata: %s", step.group or "(default)", failure)

@@ -1,10 +1,10 @@
-"""Codecs of memory bandwidth: percent to the values of schemata and back, for each kind of hardware.
+"""Codecs for memory bandwidth: percent to values of schemata and back, for each kind of hardware.
 
-- Intel RDT takes percents of a throttling delay. Steps are ``min_bandwidth + N * bandwidth_gran``, and the
-  kernel rounds up to the next one.
-- With the mount option ``mba_MBps``, a control loop in the kernel keeps MiB/s.
-- AMD QoS takes units of 1/8 GB/s for an L3 domain, shared by all tasks of a group.
-- ARM MPAM takes percents, which the kernel turns into fractions of a few bits, and back when they are read.
+- Intel RDT takes the percent of a throttling delay. Values are ``min_bandwidth + N * bandwidth_gran``, and
+  the kernel rounds up to the next one.
+- With the mount option ``mba_MBps``, values are MiB/s, which a control loop in the kernel keeps.
+- AMD QoS takes units of 1/8 GB/s for an L3 domain, which all tasks of a group share.
+- ARM MPAM takes percents. The kernel converts them to fractions of a few bits, and back when they are read.
 """
 
 from __future__ import annotations
@@ -18,55 +18,62 @@ BYTES_PER_GB: Final = 10**9
 BYTES_PER_MIB: Final = 2**20
 
 UNITS_PER_GB: Final = 8
-"""AMD's unit of bandwidth is 1/8 GB/s."""
+"""The units of AMD's bandwidth values in 1 GB/s; one unit is 1/8 GB/s."""
 
 
 class BandwidthUnknownError(ValueError):
-    """A percent of an unknown bandwidth. The message names the option that gives it."""
+    """A percent has no value, because the full bandwidth is not known.
+
+    The message names the option to set.
+    """
 
 
 def round_up_to_step(value: float, minimum: int, step: int) -> int:
     """The smallest ``minimum + N * step`` that is at least ``value``."""
-    # Up, as the kernel rounds: a guest gets at least the requested bandwidth.
+    # The kernel, too, rounds up, so that a guest gets at least the requested bandwidth.
     return minimum + max(0, math.ceil((value - minimum) / step)) * step
 
 
 class BandwidthCodec(Protocol):
-    """Converts the bandwidth of a mount's domains between percent and the values of schemata."""
+    """Converts bandwidths of the domains of a mount between percent and values of schemata."""
 
     shares_cap: bool
-    """Whether a cap applies to all tasks of a group together, rather than to each processor they run on."""
+    """Whether a cap holds for all tasks of a group together; False: it holds on each core for itself."""
 
     @property
     def min_percent(self) -> int:
-        """The smallest possible percent."""
+        """The smallest percent that can be set."""
         ...
 
     @property
     def percent_step(self) -> int:
-        """The distance between percents with different effects."""
+        """The smallest difference between two percents that have different effects."""
         ...
 
     def encode_percent(self, domain: int, percent: int) -> int:
-        """The schemata value of a percent, rounded up to the hardware's next step.
+        """The schemata value for a percent, rounded up to the next value of the hardware.
 
-        :raises BandwidthUnknownError: the value of 100 % is unknown.
+        :param domain: the id of the bandwidth domain.
+        :raises BandwidthUnknownError: the value for 100 % is not known.
         """
         ...
 
     def decode_value(self, domain: int, value: int) -> int:
-        """The percent of a schemata value, rounded down, at most 100."""
+        """The percent for a schemata value, rounded down, at most 100."""
         ...
 
     def is_same_value(self, written: int, read: int) -> bool:
-        """Whether ``read`` is the kernel's rounding of ``written``."""
+        """Whether ``read`` is ``written`` as the kernel rounds it."""
         ...
 
 
 class IntelCodec:
-    """Bandwidth in percent. Each core has its own throttle, so the tasks of a group share no cap."""
+    """The codec of Intel RDT: percent.
 
-    # A group of two guests on different cores has twice the bandwidth of one.
+    Each core has its own throttle, so the tasks of a group share no cap.
+    """
+
+    # Two guests in a group on different cores together get twice the bandwidth of one.
     shares_cap = False
 
     def __init__(self, control: BandwidthControl) -> None:
@@ -75,35 +82,38 @@ class IntelCodec:
 
     @property
     def min_percent(self) -> int:
-        """The kernel's minimum, but at least 1: 0 would stop the guest."""
+        """The kernel's minimum in percent, but at least 1, because 0 would stop the guest."""
         return max(1, self._minimum)
 
     @property
     def percent_step(self) -> int:
-        """The kernel's granularity in percent."""
+        """The kernel's granularity, in percent."""
         return self._step
 
     def encode_percent(self, domain: int, percent: int) -> int:
-        """The percent rounded up to the hardware's next step."""
-        # Steps from the minimum need not meet 100, which is always accepted.
+        """The percent, rounded up to the next value of the hardware."""
+        # The values that the hardware has may skip 100, which the kernel always accepts.
         return min(100, round_up_to_step(percent, self._minimum, self._step))
 
     def decode_value(self, domain: int, value: int) -> int:
-        """The value, which is a percent."""
+        """The value itself, which is a percent."""
         return min(100, value)
 
     def is_same_value(self, written: int, read: int) -> bool:
-        """Whether both are equal: values are written in steps of the hardware, so nothing is rounded."""
+        """Whether both values are equal.
+
+        The agent writes only values that the hardware has, so the kernel rounds nothing.
+        """
         return written == read
 
 
 class IntelMbpsCodec:
-    """Bandwidth in MiB/s (mount option mba_MBps).
+    """The codec of the mount option mba_MBps: MiB/s.
 
-    Only 100 % has a value without ``memory_bandwidth_gbps``.
+    Without ``memory_bandwidth_gbps`` only 100 % has a value.
     """
 
-    # The kernel's loop measures the bandwidth of a whole group and throttles the group.
+    # The kernel's control loop measures the bandwidth of a whole group, and throttles the group.
     shares_cap = True
     min_percent = 1
     percent_step = 1
@@ -113,32 +123,35 @@ class IntelMbpsCodec:
         self._full = None if memory_bandwidth_gbps is None else memory_bandwidth_gbps * BYTES_PER_GB
 
     def encode_percent(self, domain: int, percent: int) -> int:
-        """The bandwidth in MiB a second.
+        """The bandwidth in MiB/s.
 
-        :raises BandwidthUnknownError: ``memory_bandwidth_gbps`` is not set.
+        :raises BandwidthUnknownError: ``memory_bandwidth_gbps`` is not set, and ``percent`` is below 100.
         """
         if self._full is None:
             if percent >= 100:
                 return UNLIMITED_MBPS
             raise BandwidthUnknownError(f"{percent} % of an unknown bandwidth: set memory_bandwidth_gbps")
-        # The first step is the minimum: 0 MiB/s would stop the guest.
+        # The smallest value is one step, because 0 MiB/s would stop the guest.
         return round_up_to_step(self._full * percent / 100 / BYTES_PER_MIB, self._step, self._step)
 
     def decode_value(self, domain: int, value: int) -> int:
-        """The percent of ``memory_bandwidth_gbps``; 100 without a limit."""
+        """The percent of ``memory_bandwidth_gbps``; 100 for a group without a limit."""
         if self._full is None or value >= UNLIMITED_MBPS:
-            return 100  # without a known 100 % the agent never writes another value
+            return 100  # While 100 % is not known, the agent writes no other value.
         return min(100, int(value * BYTES_PER_MIB * 100 / self._full))
 
     def is_same_value(self, written: int, read: int) -> bool:
-        """Whether both are equal. Some kernels round the unlimited value down to a step."""
+        """Whether both values are equal, or the kernel rounded the value for "no limit" down to a step."""
         return written == read or (written == UNLIMITED_MBPS and abs(written - read) < self._step)
 
 
 class AmdCodec:
-    """Bandwidth in 1/8 GB/s. 100 % is ``memory_bandwidth_gbps``, or else the maximum of the default group."""
+    """The codec of AMD QoS: 1/8 GB/s.
 
-    # The hardware caps the traffic of a CLOSID between a whole L3 domain and memory.
+    100 % is ``memory_bandwidth_gbps``, or without it the highest value of any group.
+    """
+
+    # The hardware limits the traffic of a CLOSID between a whole L3 domain and memory.
     shares_cap = True
     min_percent = 1
     percent_step = 1
@@ -148,9 +161,9 @@ class AmdCodec:
         self._gbps = memory_bandwidth_gbps
 
     def encode_percent(self, domain: int, percent: int) -> int:
-        """The bandwidth in eighths of 10^9 bytes a second."""
+        """The bandwidth in units of 1/8 GB/s (10^9 bytes a second)."""
         control = self._control
-        # The hardware accepts 0, which would stop the guest.
+        # The hardware accepts 0, but 0 would stop the guest.
         minimum = max(1, control.minimum)
         value = round_up_to_step(
             math.ceil(self._full_units(domain) * percent / 100), minimum, control.granularity
@@ -159,42 +172,44 @@ class AmdCodec:
         return min(value, control.maximum[domain])
 
     def decode_value(self, domain: int, value: int) -> int:
-        """The percent of the domain's full bandwidth."""
+        """The percent of the full bandwidth of the domain."""
         return min(100, int(value * 100 / self._full_units(domain)))
 
     def is_same_value(self, written: int, read: int) -> bool:
-        """Whether both are equal: the kernel rounds nothing here."""
+        """Whether both values are equal. The kernel does not round AMD's values."""
         return written == read
 
     def _full_units(self, domain: int) -> float:
         maximum = self._control.maximum[domain]
-        # An option above the hardware's maximum would make 90 % the same as 100 %.
+        # The value is at most the hardware's maximum: otherwise percents below 100 could mean the full
+        # bandwidth, too.
         return maximum if self._gbps is None else min(maximum, self._gbps * UNITS_PER_GB)
 
 
 class ArmCodec(IntelCodec):
-    """Percents in the kernel's steps, as a cap on all tasks of a group together.
+    """The codec of ARM MPAM: percent, as a cap on all tasks of a group together.
 
-    The kernel shows the fraction that the hardware has, which may be off by one step.
+    The kernel shows the fraction that the hardware has, which may differ by one step from the written value.
     """
 
     shares_cap = True
 
     def is_same_value(self, written: int, read: int) -> bool:
-        """Whether both are at most one step apart."""
+        """Whether the values differ by at most one step."""
         return abs(written - read) <= self.percent_step
 
 
 def choose_codec(
     platform: ResctrlPlatform, memory_bandwidth_gbps: float | None = None
 ) -> BandwidthCodec | None:
-    """The codec of a mount; None where bandwidth cannot be controlled.
+    """The codec for the hardware of a mount; None if bandwidth cannot be controlled.
 
-    :param memory_bandwidth_gbps: 100 % of each domain in 10^9 bytes a second, where values are absolute.
+    :param memory_bandwidth_gbps: the bandwidth of a domain that is 100 %, in 10^9 bytes a second, for
+        hardware with absolute values; None: not known.
     """
     if platform.mb is None:
         return None
-    if platform.mb.in_mbps:  # before the vendor: the mount option changes Intel's unit
+    if platform.mb.in_mbps:  # Checked before the vendor, because the mount option changes Intel's unit.
         return IntelMbpsCodec(platform.mb, memory_bandwidth_gbps)
     if platform.vendor is CpuVendor.AMD:
         return AmdCodec(platform.mb, memory_bandwidth_gbps)

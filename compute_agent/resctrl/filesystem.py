@@ -1,4 +1,4 @@
-"""Files of a mount: the only module that reads and writes them, and its error."""
+"""The files of a resctrl mount. No other module reads or writes these files."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ STATUS_FILE: Final = "info/last_cmd_status"
 
 
 class ResctrlError(OSError):
-    """The kernel refused an operation.
+    """The kernel refused an operation on the mount.
 
     :ivar errno: the kernel's error number.
-    :ivar status: the text of info/last_cmd_status; empty where the kernel gave no reason.
+    :ivar status: the text of info/last_cmd_status; empty if the kernel gave no reason.
     """
 
     def __init__(self, number: int, path: str, status: str = "") -> None:
@@ -27,7 +27,7 @@ class ResctrlError(OSError):
 
 
 def read_text(path: Path) -> str:
-    """The content of a file of the kernel; empty where it cannot be read."""
+    """The content of a kernel file; empty if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -35,11 +35,14 @@ def read_text(path: Path) -> str:
 
 
 class ResctrlFilesystem:
-    """A mounted resctrl filesystem, or a copy of one to read. Paths are relative to its root."""
+    """A mounted resctrl filesystem, or a copy of one that can only be read.
+
+    Paths are relative to its root.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        # A string: read_file joins it with a path for each file of each group, once a round.
+        # A string and no Path: read_file() joins it with the path of each file of each group once in a round.
         self._folder = str(root)
 
     def read_file(self, path: str) -> str:
@@ -48,54 +51,57 @@ class ResctrlFilesystem:
         :raises ResctrlError: the file cannot be read.
         """
         try:
-            # Unbuffered: the file is read once and as a whole, so a buffer would be waste.
+            # The file is read once and as a whole, so it needs no buffer.
             with open(f"{self._folder}/{path}", "rb", buffering=0) as file:
                 return file.readall().decode(errors="replace")
         except OSError as error:
             raise self._make_error(error, path) from error
 
     def read_optional(self, path: str) -> str | None:
-        """The stripped text of a file; None where it cannot be read, as on kernels that lack it."""
+        """The text of a file without surrounding blanks.
+
+        None if the file cannot be read, as on kernels that lack it.
+        """
         try:
             return self.read_file(path).strip()
         except ResctrlError:
             return None
 
     def write_file(self, path: str, text: str) -> None:
-        """Write a text with one system call, since the kernel parses each write by itself.
+        """Write a text with one system call, because the kernel takes each call as a separate text.
 
-        :raises ResctrlError: the kernel refused it.
+        :raises ResctrlError: the kernel refuses the text.
         """
         try:
-            # Without O_CREAT, so that a wrong path is an error rather than a new file.
+            # The flag O_CREAT is left out, so that a wrong path is an error and makes no file.
             handle = os.open(self.root / path, os.O_WRONLY)
         except OSError as error:
             raise self._make_error(error, path) from error
         try:
-            # kernfs accepts a text of at most a page as a whole or refuses it: no write is short.
+            # kernfs takes a text of at most a page as a whole or refuses it, so no write is partial.
             os.write(handle, text.encode())
         except OSError as error:
-            # Read at once: the next command on the mount, of any process, replaces the text.
+            # Read at once, because the next command on the mount, by any process, replaces the text.
             raise self._make_error(error, path, self._read_status()) from error
         finally:
             os.close(handle)
 
     def make_folder(self, path: str) -> None:
-        """Make a group.
+        """Make the folder of a group.
 
-        :raises ResctrlError: the kernel refused it.
+        :raises ResctrlError: the kernel refuses the folder.
         """
         before = self._read_status()
         try:
             (self.root / path).mkdir()
         except OSError as error:
-            # Unlike a write, mkdir appends to the status of the command before, and mostly adds nothing.
+            # Unlike a write, mkdir adds to the status of the command before it, and mostly adds nothing.
             raise self._make_error(error, path, self._read_status().removeprefix(before)) from error
 
     def remove_folder(self, path: str) -> None:
-        """Remove a group. The group's tasks go to its parent.
+        """Remove the folder of a group. The kernel moves its tasks to the group above it.
 
-        :raises ResctrlError: the kernel refused it.
+        :raises ResctrlError: the kernel refuses the removal.
         """
         try:
             (self.root / path).rmdir()
@@ -103,12 +109,13 @@ class ResctrlFilesystem:
             raise self._make_error(error, path) from error
 
     def list_folders(self, path: str = "") -> tuple[str, ...]:
-        """The sorted names of the folders in a folder; none where it does not exist."""
+        """The names of the folders in a folder, sorted; none if it does not exist."""
         try:
             with os.scandir(self.root / path) as entries:
                 return tuple(sorted(entry.name for entry in entries if entry.is_dir()))
         except FileNotFoundError:
-            return ()  # mon_groups is missing without monitoring, and a group may have ended
+            # Without monitoring there is no folder mon_groups, and a group may have been removed meanwhile.
+            return ()
         except OSError as error:
             raise self._make_error(error, path) from error
 
@@ -119,7 +126,7 @@ class ResctrlFilesystem:
             return ""
 
     def _make_error(self, error: OSError, path: str, status: str = "") -> ResctrlError:
-        # The kernel writes "ok" where the last command left no message.
+        # The kernel writes "ok" if the last command left no message.
         lines = [line for line in status.splitlines() if line not in ("", "ok")]
-        # errno is None for an OSError that Python itself raises.
+        # An OSError that Python itself raises has no errno.
         return ResctrlError(error.errno or errno.EIO, str(self.root / path), "; ".join(lines))

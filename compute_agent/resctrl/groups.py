@@ -1,4 +1,4 @@
-"""Control groups: read them, write their schemata, move threads into them."""
+"""Control groups: reads them, writes their schemata, and moves threads into them."""
 
 from __future__ import annotations
 
@@ -15,44 +15,49 @@ from compute_agent.resctrl.schemata import BANDWIDTH_RESOURCES, BadSchemataError
 LOG = logging.getLogger(__name__)
 
 DEFAULT_GROUP: Final = ""
-"""Name of the default group, which is the root of the mount."""
+"""The name of the default group, which is the root folder of the mount."""
 
 NOT_GROUPS: Final = frozenset({"info", "mon_data", "mon_groups"})
-"""Folders of the mount that are not control groups."""
+"""The folders of the mount that are no control groups."""
 
 MAX_PASSES: Final = 100
-"""Passes over the threads of a guest. Each pass catches the threads that those of the last pass created."""
+"""Maximum number of passes over the threads of a guest. Each pass moves threads that were created during the
+last one.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlGroup:
-    """A control group of the kernel. ``mode`` is ``shareable`` where the kernel has no such file."""
+    """A control group as the kernel has it.
+
+    :ivar mode: the content of the file ``mode``; ``shareable`` if the kernel has no such file.
+    """
 
     name: str
     schemata: Schemata
-    mode: str = "shareable"  # the file exists since Linux 4.19
+    mode: str = "shareable"  # The kernel has the file since Linux 4.19.
     monitoring_groups: tuple[str, ...] = ()
 
     @property
     def is_locked(self) -> bool:
-        """Whether the kernel keeps all other groups out of its cache ways."""
+        """Whether the kernel keeps all other groups out of the cache ways of this group."""
         return self.mode in ("exclusive", "pseudo-locked")
 
 
 @dataclass(frozen=True, slots=True)
 class ResctrlGroups:
-    """The control groups that exist, by name. The default group has the name ``DEFAULT_GROUP``."""
+    """The control groups that the kernel has, by name. The default group is among them."""
 
     groups: Mapping[str, ControlGroup] = field(default_factory=dict)
 
     @property
     def default_group(self) -> ControlGroup:
-        """The group of all tasks that are in no other group."""
+        """The default group, which contains all tasks that are in no other group."""
         return self.groups[DEFAULT_GROUP]
 
 
 def read_groups(files: ResctrlFilesystem) -> ResctrlGroups:
-    """All control groups. A group that disappears meanwhile is left out.
+    """Read all control groups. A group that disappears meanwhile is left out.
 
     :raises ResctrlError: the mount cannot be read.
     """
@@ -62,18 +67,18 @@ def read_groups(files: ResctrlFilesystem) -> ResctrlGroups:
             continue
         try:
             groups[name] = _read_group(files, name)
-        # Any program may remove a group between the listing and the read.
+        # Any program may remove a group between the listing and the reading.
         except ResctrlError as error:
             LOG.debug("Group %s cannot be read and counts as removed: %s", name, error)
         except BadSchemataError as error:
-            # An empty schemata keeps a foreign group in the count of CLOSIDs without any claim on ways.
+            # With empty schemata a foreign group still counts as a CLOSID, but has no ways.
             LOG.warning("Group %s stays unchanged, because its schemata cannot be parsed: %s", name, error)
             groups[name] = ControlGroup(name, Schemata())
     return ResctrlGroups(groups)
 
 
 def read_schemata(files: ResctrlFilesystem, group: str) -> Schemata:
-    """The current schemata of a group.
+    """The present schemata of a group.
 
     :raises ResctrlError: the group cannot be read.
     :raises BadSchemataError: the text cannot be parsed.
@@ -82,9 +87,9 @@ def read_schemata(files: ResctrlFilesystem, group: str) -> Schemata:
 
 
 def read_group_schemata(files: ResctrlFilesystem, group: str) -> Schemata:
-    """The current schemata of a group, with one kind of error.
+    """The present schemata of a group, for callers that handle only ResctrlError.
 
-    :raises ResctrlError: the kernel's, or EIO where the text cannot be parsed.
+    :raises ResctrlError: the group cannot be read; EIO: the text cannot be parsed.
     """
     try:
         return read_schemata(files, group)
@@ -93,7 +98,7 @@ def read_group_schemata(files: ResctrlFilesystem, group: str) -> Schemata:
 
 
 def group_path(group: str, name: str) -> str:
-    """The path of a file or folder of a group."""
+    """The path of a file or folder of a group, relative to the root of the mount."""
     return f"{group}/{name}" if group else name
 
 
@@ -109,15 +114,16 @@ def _read_group(files: ResctrlFilesystem, name: str) -> ControlGroup:
 def write_schemata(
     files: ResctrlFilesystem, group: str, wanted: Schemata, codec: BandwidthCodec | None = None
 ) -> None:
-    """Write values and read them back.
+    """Write values to the schemata of a group, and read them back.
 
-    :param codec: recognises bandwidths that the kernel rounds.
-    :raises ResctrlError: the kernel's, or EIO where the file shows other values afterwards.
+    :param codec: recognises bandwidths that the kernel rounds; None: bandwidth cannot be controlled.
+    :raises ResctrlError: the kernel refuses a value; EIO: the file shows other values afterwards.
     """
     if not wanted:
         return
     path = group_path(group, "schemata")
-    # All lines in one write: the kernel parses every line before it applies any.
+    # All lines are written with one call, because the kernel parses all lines of a call before it applies
+    # any.
     files.write_file(path, str(wanted))
     shown = read_group_schemata(files, group)
     for resource, domain, value in wanted:
@@ -137,21 +143,21 @@ def write_schemata(
 
 
 def remove_group(files: ResctrlFilesystem, group: str) -> None:
-    """Remove a group with its monitoring groups. A missing group is not an error.
+    """Remove a group and its monitoring groups. A missing group is not an error.
 
-    :raises ResctrlError: the kernel refused it.
+    :raises ResctrlError: the kernel refuses the removal.
     """
     try:
-        # The kernel removes the monitoring groups inside, and its tasks go to the default group.
+        # The kernel removes the monitoring groups inside, and moves the tasks to the default group.
         files.remove_folder(group)
     except ResctrlError as error:
-        # Another program has removed it meanwhile.
+        # Another program has removed the group meanwhile.
         if error.errno != errno.ENOENT:
             raise
 
 
 def read_tasks(files: ResctrlFilesystem, group: str) -> frozenset[int]:
-    """The thread ids in a group.
+    """The ids of the threads in a group.
 
     :param group: the name of a control group, or the path of a monitoring group.
     :raises ResctrlError: the group cannot be read.
@@ -160,31 +166,35 @@ def read_tasks(files: ResctrlFilesystem, group: str) -> frozenset[int]:
 
 
 def move_tasks(files: ResctrlFilesystem, group: str, thread_ids: Callable[[], Iterable[int]]) -> int:
-    """Move threads into a group, in passes, until a pass finds no thread outside.
+    """Move threads into a group, in passes, until a pass finds no thread outside the group.
 
-    A new thread starts in the group of its creator, so each pass leaves fewer outside. A thread that ended
-    meanwhile is not an error.
+    A new thread starts in the group of its creator, so each pass leaves fewer threads outside. A thread that
+    ends meanwhile is not an error.
 
-    :param thread_ids: lists the current threads; called once a pass.
-    :returns: the number of threads moved.
-    :raises ResctrlError: the kernel's, or EAGAIN where threads are created faster than they can be moved.
+    :param thread_ids: returns the ids of the present threads; called once in each pass.
+    :return: the number of moved threads.
+    :raises ResctrlError: the kernel refuses a thread; EAGAIN: threads are created faster than they can be
+        moved.
     """
     moved = 0
     gone: set[int] = set()
     for _ in range(MAX_PASSES):
         outside = set(thread_ids()) - read_tasks(files, group) - gone
-        outside.discard(0)  # to the kernel 0 is the thread that writes, which is the agent's
+        outside.discard(0)  # To the kernel, 0 is the thread that writes, which is a thread of the agent.
         if not outside:
             return moved
         for thread in sorted(outside):
-            try:  # one write a thread: Linux before 6.7 takes no list, and an error would end it
+            # One thread in each write: Linux before 6.7 takes no list, and an error in a list would leave out
+            # its rest.
+            try:
                 files.write_file(group_path(group, "tasks"), f"{thread}\n")
                 moved += 1
             except ResctrlError as error:
                 # The thread has ended since it was listed.
                 if error.errno != errno.ESRCH:
                     raise
-                gone.add(thread)  # a list may show an ended thread for a while, in each pass again
+                # Some lists show an ended thread for a while; it must not be tried in each pass.
+                gone.add(thread)
     raise ResctrlError(
         errno.EAGAIN, str(files.root / group_path(group, "tasks")), "new threads keep appearing"
     )

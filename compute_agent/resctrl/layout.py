@@ -17,10 +17,10 @@ from compute_agent.resctrl.ways import NO_WAYS, WayPartition, partition_ways
 
 @dataclass(frozen=True, slots=True)
 class ResctrlLayout:
-    """A platform with its caches partitioned.
+    """A platform, the partitions of its caches, and the names of the agent's groups.
 
-    :ivar codec: None where bandwidth cannot be controlled.
-    :ivar partitions: by L3 cache id.
+    :ivar codec: converts bandwidths; None: bandwidth cannot be controlled.
+    :ivar partitions: the partition of each L3 cache, by its id.
     :ivar prefix: the beginning of the names of the agent's groups.
     """
 
@@ -30,25 +30,31 @@ class ResctrlLayout:
     prefix: str
 
     def __post_init__(self) -> None:
-        # Without a prefix every group would be the agent's; a slash would be another folder, and the kernel
-        # refuses a newline in the name of a group.
+        # Without a prefix each group would be the agent's. A slash would make another folder, and the kernel
+        # refuses a newline in a name.
         if not self.prefix or "/" in self.prefix or "\n" in self.prefix:
             raise ValueError(f"{self.prefix!r} cannot begin the names of groups")
 
     def is_ours(self, group: str) -> bool:
-        """Whether a group belongs to the agent. All other groups are foreign and stay untouched."""
+        """Whether a group belongs to the agent, by its name.
+
+        All other groups are foreign and never changed.
+        """
         return group.startswith(self.prefix)
 
     def class_group(self, name: str) -> str:
-        """The name of a QoS class's group."""
+        """The name of the group of a QoS class."""
         return class_group(self.prefix, name)
 
     def guest_group(self, guest: str) -> str:
-        """The name of the group of a guest with exclusive ways or a cap of its own."""
+        """The name of the group of one guest, for guests with exclusive ways or a cap of their own."""
         return f"{self.prefix}guest.{guest}"
 
     def share_group(self, share: ShareSpec, way_limits: Mapping[int, int] = MappingProxyType({})) -> str:
-        """The name of the group of all guests with equal shares and equal limits on ways."""
+        """The name of the group for all guests with this share and these limits on ways.
+
+        :param way_limits: the maximum number of ways, by L3 cache id.
+        """
         values = (
             share.llc,
             sorted(share.llc_per_cache.items()),
@@ -56,16 +62,18 @@ class ResctrlLayout:
             sorted(share.mb_per_cache.items()),
         )
         others = {"code": share.code, "data": share.data, "l2": share.l2}
-        # Absent ranges are left out, so that groups keep the names that earlier releases gave them.
+        # Absent ranges are left out of the text, so that groups keep the names that earlier releases gave
+        # them.
         present = [(name, one) for name, one in others.items() if one]
         text = repr((*values, sorted(way_limits.items()), *present))
-        # A digest, since exceptions for many caches exceed the 255 bytes of a name. The word "wish" is
-        # from earlier releases: with another one, groups of running guests would be removed as orphans.
+        # A digest, because exceptions for many caches would exceed the 255 bytes of a name. The word "wish"
+        # is that of earlier releases: with another word, the groups of running guests would be removed as
+        # orphans.
         return f"{self.prefix}wish.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def class_group(prefix: str, name: str) -> str:
-    """The name of a QoS class's group, where the agent's groups begin with ``prefix``."""
+    """The name of the group of a QoS class, for group names that begin with ``prefix``."""
     return f"{prefix}class.{name}"
 
 
@@ -76,7 +84,12 @@ def build_layout(
     prefix: str,
     shared_ways: int,
 ) -> ResctrlLayout:
-    """Partition the caches of a platform. Ways that foreign groups have locked are left out."""
+    """Partition the caches of a platform. Ways that foreign groups have locked are left out.
+
+    :param present: the groups that the kernel has.
+    :param prefix: the beginning of the names of the agent's groups.
+    :param shared_ways: the number of ways that are never exclusive.
+    """
     partitions: dict[int, WayPartition] = {}
     if platform.l3:
         for cache in platform.l3.ids:
@@ -90,7 +103,7 @@ def build_layout(
 
 
 def cache_mask(platform: ResctrlPlatform, schemata: Schemata, cache: int) -> WayMask:
-    """The ways of an L3 cache that a group can fill, with code or data."""
+    """The ways of an L3 cache that a group can fill with code or data."""
     mask = NO_WAYS
     for resource in platform.l3.resources if platform.l3 else ():
         mask = mask | WayMask(schemata.get_value(resource, cache) or 0)

@@ -1,12 +1,13 @@
-"""Monitoring groups, their counters, and rates from counters that wrap, reset or cannot be read.
+"""Monitoring groups and their counters, and rates from counters that wrap, reset or cannot be read.
 
 Each control group counts the traffic of its tasks. A guest that shares a control group gets a monitoring
 group inside it. Each control group and each monitoring group needs an RMID of its own.
 
-Hardware may have fewer counters than groups. The mode ``mbm_event`` of info/L3_MON/mbm_assign_mode (Linux
-6.18) assigns counters: an event of a group is counted on an L3 cache only while it has a counter there. The
-file ``mbm_L3_assignments`` of a group shows and changes its counters. The file
-``info/L3_MON/available_mbm_cntrs`` shows how many are free. The kernel assigns free counters to new groups.
+Hardware may have fewer counters than groups. In the mode ``mbm_event`` of info/L3_MON/mbm_assign_mode (Linux
+6.18) counters are assigned: an event of a group is counted on an L3 cache only while it has a counter there.
+The file ``mbm_L3_assignments`` of a group shows and changes its counters. The file
+``info/L3_MON/available_mbm_cntrs`` shows how many are free. The kernel itself assigns free counters to new
+groups.
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ ASSIGNMENT_MODE: Final = "mbm_event"
 ASSIGNMENTS: Final = "mbm_L3_assignments"
 AVAILABLE_COUNTERS: Final = "info/L3_MON/available_mbm_cntrs"
 
-# "e" is an exclusive counter, the only kind of assignment that the kernel has so far.
+# "e" stands for an exclusive counter, the only kind of assignment that the kernel has so far.
 ASSIGNED, FREE = "e", "_"
 
 COUNTER_BITS: Final = 64
-"""Width of the kernel's counters, which add up the shorter ones of the hardware."""
+"""The width of the kernel's counters in bits. The kernel sums up the shorter counters of the hardware."""
 
-# At 1 TB/s a cache domain takes 281 seconds for as many bytes; rounds are seconds apart.
+# At 1 TB/s this number of bytes takes 281 seconds, and two readings are only seconds apart.
 PLAUSIBLE_BYTES: Final = 2**48
-"""More than any memory moves between two readings: a larger increase is a reset, not a wrap-around."""
+"""More bytes than any memory moves between two readings: a larger increase is a reset and no wrap-around."""
 
 
 class CounterState(enum.StrEnum):
-    """Text of a counter without a number, as the kernel writes it."""
+    """The text of a counter file that contains no number, as the kernel writes it."""
 
     UNAVAILABLE = "Unavailable"
     UNASSIGNED = "Unassigned"
@@ -54,34 +55,39 @@ class CounterState(enum.StrEnum):
 CounterValue = int | CounterState
 
 CounterKey = tuple[int, str]
-"""An L3 cache id and an event."""
+"""The id of an L3 cache and the name of an event."""
 
 
 @dataclass(frozen=True, slots=True)
 class CounterSample:
-    """The counters of a group at a ``time`` in seconds of a monotonic clock."""
+    """The values of the counters of a group at one time.
+
+    :ivar time: the time of the reading in monotonic seconds.
+    :ivar values: the numbers that were read; in place of a missing number, the reason.
+    """
 
     time: float
     values: Mapping[CounterKey, CounterValue] = field(default_factory=dict)
 
 
 def monitoring_group(group: str, name: str) -> str:
-    """The path of a monitoring group inside a control group, the default group included."""
+    """The path of a monitoring group inside a control group, which may be the default group."""
     return group_path(group, f"mon_groups/{name}")
 
 
 def make_monitoring_group(files: ResctrlFilesystem, group: str, name: str) -> bool:
     """Make a monitoring group. An existing one is not an error.
 
-    :returns: whether the group exists; False if the kernel has no RMID for the group.
-    :raises ResctrlError: the kernel refused it for another reason.
+    :return: whether the group exists; False if the kernel has no free RMID for it.
+    :raises ResctrlError: the kernel refuses the group for another reason.
     """
     try:
         files.make_folder(monitoring_group(group, name))
     except ResctrlError as error:
         if error.errno == errno.EEXIST:
             return True
-        # EBUSY: the kernel keeps a released RMID back until the cache has few lines of it (limbo).
+        # EBUSY: the kernel does not reuse a released RMID until few lines of the cache still belong to it
+        # (limbo).
         if error.errno in (errno.ENOSPC, errno.EBUSY):
             return False
         raise
@@ -89,9 +95,10 @@ def make_monitoring_group(files: ResctrlFilesystem, group: str, name: str) -> bo
 
 
 def parse_counter(text: str) -> CounterValue | None:
-    """The value of a counter file; None for a text that no kernel writes."""
+    """The value in the text of a counter file; None for a text that no kernel writes."""
     text = text.strip()
-    if re.fullmatch(r"[0-9]+", text, re.ASCII):  # int() would take a sign and blanks as well
+    # A regular expression, because int() would also accept a sign and blanks.
+    if re.fullmatch(r"[0-9]+", text, re.ASCII):
         return int(text)
     try:
         return CounterState(text)
@@ -100,10 +107,10 @@ def parse_counter(text: str) -> CounterValue | None:
 
 
 def counter_increase(before: CounterValue | None, now: CounterValue | None) -> int | None:
-    """Bytes between two readings of a bandwidth counter; None where either has no number.
+    """The bytes between two readings of a bandwidth counter; None if either reading has no number.
 
-    A counter that went down has wrapped around or was reset to 0. After a reset the value of the counter is
-    the increase.
+    A counter that went down has wrapped around or was reset to 0. After a reset the increase is the value of
+    the counter.
     """
     if not isinstance(before, int) or not isinstance(now, int):
         return None
@@ -114,9 +121,11 @@ def counter_increase(before: CounterValue | None, now: CounterValue | None) -> i
 
 
 class BandwidthTotals:
-    """Bandwidth counters for metrics. The counters only grow, also where the kernel's counters wrap or reset.
+    """Totals of bandwidth counters for metrics.
 
-    A reading without a number is skipped, and the next one is compared with the last number.
+    The totals only grow, even if the kernel's counters wrap or reset.
+
+    A reading without a number is skipped, and the next number is compared with the last number.
 
     :ivar bytes: the totals by cache and event.
     """
@@ -126,22 +135,23 @@ class BandwidthTotals:
         self.bytes: dict[CounterKey, int] = {}
 
     def add_sample(self, sample: CounterSample) -> dict[CounterKey, float]:
-        """Add the increase since the last sample. Counting begins at the first sample.
+        """Add the increase since the last sample. The first sample is the start.
 
-        :returns: bytes a second, for the counters with a number in this and in an earlier sample.
+        :return: bytes per second, for each counter with a number in this and in an earlier sample.
         """
         found = {}
         for key, value in sample.values.items():
-            if key[1] == OCCUPANCY or not isinstance(value, int):  # occupancy is a level, not a counter
+            # Occupancy is a level, and its changes are not added up.
+            if key[1] == OCCUPANCY or not isinstance(value, int):
                 continue
             before = self._last.get(key)
             self._last[key] = (sample.time, value)
             if before is None:
-                # Present from the start, so that rate() sees the first increase.
+                # Set at the start, so that Prometheus' rate() sees the first increase.
                 self.bytes.setdefault(key, 0)
                 continue
             grown = value - before[1]
-            if grown < 0:  # the common case stays without a call: thousands of counters a round
+            if grown < 0:  # The common case needs no call of a function: a round has thousands of counters.
                 grown = counter_increase(before[1], value) or 0
             self.bytes[key] += grown
             if sample.time > before[0]:
@@ -149,16 +159,19 @@ class BandwidthTotals:
         return found
 
     def start_again(self) -> None:
-        """Continue with the counters of another group, from its next sample on."""
+        """Forget the last sample, because the next one is of another group."""
         self._last.clear()
 
 
 @dataclass(frozen=True, slots=True)
 class MonitoredGroup:
-    """A guest or a class to monitor.
+    """The subject of monitoring: a guest or class, for which monitoring is wanted.
 
-    :ivar own_group: whether the guest has a control group, and so an RMID.
-    :ivar monitored: whether the guest has a monitoring group. The guest keeps this group before others of its
+    :ivar name: the name of the guest or class.
+    :ivar is_class: whether the subject is a class of guests.
+    :ivar priority: guests of higher priority are monitored first.
+    :ivar own_group: whether the subject has a control group of its own, which already has an RMID.
+    :ivar monitored: whether the subject has a monitoring group now. It keeps this group before others of its
         priority get one.
     """
 
@@ -170,24 +183,24 @@ class MonitoredGroup:
 
 
 def spare_rmids(platform: ResctrlPlatform, present: ResctrlGroups, ours: Callable[[str], bool]) -> int:
-    """The number of RMIDs used neither by control groups nor by foreign monitoring groups.
+    """The number of RMIDs that neither control groups nor foreign monitoring groups use.
 
-    :param ours: decides by name whether a monitoring group belongs to the agent.
+    :param ours: returns whether a monitoring group belongs to the agent, by its name.
     """
     if platform.monitoring is None:
         return 0
     foreign = sum(
         1 for group in present.groups.values() for name in group.monitoring_groups if not ours(name)
     )
-    # A captured tree may have more groups than RMIDs, since nothing checks it.
+    # A captured tree may have more groups than RMIDs, because no kernel has checked it.
     return max(0, platform.monitoring.rmids - len(present.groups) - foreign)
 
 
 def rmids_to_use(platform: ResctrlPlatform, present: ResctrlGroups, ours: Callable[[str], bool]) -> int:
     """The number of monitoring groups that the agent may have.
 
-    A control group needs an RMID, too, and isolation comes before measurement. Up to half of the spare RMIDs
-    are left for control groups that the platform could still have.
+    Isolation is more important than measurement, and a control group needs an RMID, too. So up to half of the
+    spare RMIDs are left for control groups that the platform could still have.
     """
     spare = spare_rmids(platform, present, ours)
     to_come = max(0, platform.max_groups - len(present.groups))
@@ -198,15 +211,17 @@ def rmids_to_use(platform: ResctrlPlatform, present: ResctrlGroups, ours: Callab
 def choose_monitored(free_rmids: int, wanted: Iterable[MonitoredGroup]) -> Sequence[str]:
     """The names to monitor when RMIDs are short: classes first, then guests by priority.
 
-    :param free_rmids: RMIDs that no group has, and those of the agent's own monitoring groups.
+    :param free_rmids: the RMIDs that no group has, and those of the agent's own monitoring groups.
     """
     chosen = []
-    # A class comes first, since its group also counts for its guests without a group of their own.
+    # Classes come first, because the group of a class also counts for its guests without a group of their
+    # own.
     order = sorted(wanted, key=lambda one: (not one.is_class, -one.priority, not one.monitored, one.name))
     for one in order:
         if not one.own_group:
             if free_rmids <= 0:
-                continue  # not the end: a later one may have its own control group, which costs nothing
+                # The loop goes on: a later guest may have a control group of its own, which costs no RMID.
+                continue
             free_rmids -= 1
         chosen.append(one.name)
     return chosen
@@ -217,89 +232,97 @@ def monitoring_changes(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The paths of the monitoring groups to remove, and of the groups to make after that.
 
-    Removal comes first, since it frees RMIDs.
+    Groups are removed first, because that frees RMIDs.
 
-    :param wanted: by name of a monitoring group, its control group.
-    :param ours: decides by name whether a monitoring group belongs to the agent; others stay.
+    :param wanted: the control group of each monitoring group, by its name.
+    :param ours: returns whether a monitoring group belongs to the agent, by its name. Groups of other
+        programs stay.
     """
     there = {(group.name, name) for group in present.groups.values() for name in group.monitoring_groups}
     should = {(group, name) for name, group in wanted.items()}
     stale = sorted(one for one in there - should if ours(one[1]))
-    # A control group that is not made yet gets its monitoring group in a later round.
+    # If a control group is not made yet, its monitoring group is made in a later round.
     missing = sorted(one for one in should - there if one[0] in present.groups)
     return tuple(monitoring_group(*one) for one in stale), tuple(monitoring_group(*one) for one in missing)
 
 
 EVENTS: Final = (OCCUPANCY, TOTAL_BYTES, LOCAL_BYTES)
 
-# 2**64 has 20 digits; the longest word is "Unavailable".
-# Length of the longest content of a counter file, in bytes.
+# The most bytes of a counter file: 2**64 has 20 digits, and the longest word is "Unavailable".
 _COUNTER_BYTES: Final = 64
 
 
 class _OpenCounters(NamedTuple):
-    """The counters of a group, by L3 cache: keys, and for each a place.
+    """The open counter files of a group, by L3 cache id: the keys of the counters, and a place for each.
 
-    A place is an open descriptor, or a path above the limit of open files.
+    A place is an open file descriptor. If too many files are open, it is a path.
     """
 
     caches: Mapping[int, tuple[tuple[CounterKey, ...], tuple[int | str, ...]]]
 
     @property
     def all_places(self) -> list[int | str]:
-        """The places of all caches."""
+        """The places of all counters of the group."""
         return [place for _, places in self.caches.values() for place in places]
 
 
 class ReaderPlace(Protocol):
-    """Moves the calling thread before it reads: a read from outside of a cache interrupts a CPU inside."""
+    """Moves the calling thread near a cache before a reading.
+
+    The kernel answers a read from a CPU outside of the cache by interrupting a CPU inside.
+    """
 
     def move_near(self, cache: int) -> None:
-        """Have the thread run on CPUs of an L3 cache, if it may."""
+        """Make the thread run on CPUs of an L3 cache, if it may."""
         ...
 
     def return_home(self) -> None:
-        """Have the thread run where it ran before."""
+        """Make the thread run on its former CPUs again."""
         ...
 
 
 class _AnyPlace:
-    """Reads from the present CPU."""
+    """The implementation of :class:`ReaderPlace` that does not move the thread."""
 
     def move_near(self, cache: int) -> None:
-        """Stay."""
+        """Do nothing."""
 
     def return_home(self) -> None:
-        """Stay."""
+        """Do nothing."""
 
 
 def descriptors_to_keep() -> int:
     """The number of counter files that may stay open: half of the process's limit."""
-    # The other half is for sockets, the state file and libvirt.
+    # The other half is left for sockets, the state file and libvirt.
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Without a limit: far more than the counters of any host.
+    # If the process has no limit, the result is a number far above the counters of any host.
     return 1 << 16 if soft == resource.RLIM_INFINITY else soft // 2
 
 
 class CounterFiles:
     """The counter files of control and monitoring groups.
 
-    The files stay open, so that a reading is one system call.
+    Files stay open, so that a reading is one system call.
     """
 
     def __init__(
         self, files: ResctrlFilesystem, keep: int | None = None, place: ReaderPlace | None = None
     ) -> None:
-        """Keep at most ``keep`` files open; the others are opened for each reading."""
+        """Keep at most ``keep`` files open; all others are opened for each reading.
+
+        :param keep: the maximum number of files that stay open; None: half of the process's limit.
+        :param place: moves the thread near each cache that is read; None: the thread is not moved.
+        """
         self._files = files
         self._spare = descriptors_to_keep() if keep is None else keep
         self._place = _AnyPlace() if place is None else place
         self._groups: dict[str, _OpenCounters] = {}
 
     def read_sample(self, group: str, time: float) -> CounterSample:
-        """The counters of a group.
+        """Read the counters of one group.
 
-        :raises ResctrlError: the group is gone, or a cache that it had.
+        :param time: the time of the reading, in monotonic seconds.
+        :raises ResctrlError: the group is gone, or one of its caches is.
         """
         found = self.read_samples([group], time)[group]
         if isinstance(found, ResctrlError):
@@ -307,7 +330,10 @@ class CounterFiles:
         return found
 
     def read_samples(self, groups: Iterable[str], time: float) -> Mapping[str, CounterSample | ResctrlError]:
-        """The counters of groups, cache after cache; in place of those that cannot be read the error."""
+        """Read the counters of groups, cache by cache.
+
+        A group that cannot be read has an error as its result.
+        """
         found: dict[str, CounterSample | ResctrlError] = {}
         opened: dict[str, _OpenCounters] = {}
         for group in dict.fromkeys(groups):
@@ -332,7 +358,7 @@ class CounterFiles:
         return found
 
     def _note_failure(self, group: str, error: OSError) -> ResctrlError:
-        # A group that is made again has other files behind the same names.
+        # A group that is made again has other files of the same names.
         self.forget_group(group)
         if isinstance(error, ResctrlError):
             return error
@@ -341,19 +367,19 @@ class CounterFiles:
         return found
 
     def forget_group(self, group: str) -> None:
-        """Close the files of a group. The next reading looks for them again."""
+        """Close the files of a group. The next reading opens them again."""
         for where in self._groups.pop(group, _OpenCounters({})).all_places:
             if isinstance(where, int):
                 os.close(where)
                 self._spare += 1
 
     def keep_groups(self, groups: Collection[str]) -> None:
-        """Close the files of all other groups."""
+        """Close the files of all groups except these."""
         for group in self._groups.keys() - set(groups):
             self.forget_group(group)
 
     def close(self) -> None:
-        """Close all files. A later reading opens the files again."""
+        """Close all files. A later reading opens them again."""
         self.keep_groups(())
 
     def _open_group(self, group: str) -> _OpenCounters:
@@ -364,7 +390,7 @@ class CounterFiles:
                 match = re.fullmatch(r"mon_L3_([0-9]+)", name)
                 for event in EVENTS if match else ():
                     path = str(self._files.root / folder / name / event)
-                    # The type checker does not see that there are no events without a match.
+                    # If the first check fails, there are no events; the second check is for the type checker.
                     if not match or not os.path.exists(path):
                         continue
                     if self._spare > 0:
@@ -373,10 +399,10 @@ class CounterFiles:
                     else:
                         found[int(match[1]), event] = path
         finally:
-            # Also after an error, so that forget_group closes what is open.
+            # The files are stored even after an error, so that forget_group() closes those that are open.
             caches = {cache for cache, _ in found}
             self._groups[group] = _OpenCounters({cache: _of_cache(found, cache) for cache in caches})
-        # A group without counters is possible, a missing one is an error.
+        # A group may have no counters; only a missing group is an error.
         if not found and not (self._files.root / group).is_dir():
             raise ResctrlError(errno.ENOENT, str(self._files.root / folder))
         return self._groups[group]
@@ -390,16 +416,16 @@ def _of_cache(
 
 
 def _make_sample(time: float, texts: Mapping[CounterKey, bytes]) -> CounterSample:
-    # int() takes bytes with a newline, so most samples need no text.
+    # int() accepts bytes with a newline, so most samples need no decoding.
     try:
         return CounterSample(time, {key: int(text) for key, text in texts.items()})
-    except ValueError:  # a text instead of a number: rare, and four times slower to read
+    except ValueError:  # A word instead of a number is rare, and takes four times as long to read.
         parsed = {key: parse_counter(text.decode(errors="replace")) for key, text in texts.items()}
         return CounterSample(time, {key: value for key, value in parsed.items() if value is not None})
 
 
 def _read_place(where: int | str) -> bytes:
-    # The kernel makes the text again for each read at offset 0.
+    # The kernel writes the text again for each read at offset 0.
     return os.pread(where, _COUNTER_BYTES, 0) if isinstance(where, int) else _read_path(where)
 
 
@@ -413,7 +439,7 @@ def _read_path(path: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class CounterAssignment:
-    """A counter to assign to an event of a group, or to release where ``assign`` is False."""
+    """A change of one counter: assign it to an event of a group, or release it if ``assign`` is False."""
 
     group: str
     slot: CounterKey
@@ -421,7 +447,7 @@ class CounterAssignment:
 
 
 def needs_assignment(platform: ResctrlPlatform) -> bool:
-    """Whether a counter counts only where it is assigned."""
+    """Whether an event is counted only for groups with a counter assigned to the event."""
     return platform.monitoring is not None and platform.monitoring.assign_mode == ASSIGNMENT_MODE
 
 
@@ -432,7 +458,7 @@ def read_available_counters(files: ResctrlFilesystem) -> dict[int, int]:
 
 
 def read_assigned_counters(files: ResctrlFilesystem, group: str) -> frozenset[CounterKey]:
-    """The counters of a group; none where the group is gone."""
+    """The events and caches for which a group has a counter; none if the group is gone."""
     found = set()
     for line in (files.read_optional(group_path(group, ASSIGNMENTS)) or "").splitlines():
         event, _, states = line.strip().partition(":")
@@ -443,16 +469,16 @@ def read_assigned_counters(files: ResctrlFilesystem, group: str) -> frozenset[Co
 def plan_assignments(
     available: Mapping[int, int], held: Mapping[str, frozenset[CounterKey]], order: Sequence[str]
 ) -> tuple[CounterAssignment, ...]:
-    """The changes after which the first groups of ``order`` have counters, as far as these suffice.
+    """The changes after which the groups have counters, in this ``order``, as far as there are counters.
 
     The total bandwidth of all groups comes before the local bandwidth of any. Counters are released before
     others are assigned.
 
-    :param available: free counters by L3 cache id.
-    :param held: the counters of the groups of ``order``; those of other groups are not touched.
+    :param available: the free counters by L3 cache id.
+    :param held: the counters that groups in ``order`` have. Counters of other groups are not changed.
     """
     left = dict(available)
-    # As if all counters were free: those that stay where they are become no change below.
+    # The plan starts as if all counters were free. A counter that stays where it is becomes no change below.
     for slots in held.values():
         for cache, _ in slots:
             left[cache] = left.get(cache, 0) + 1
@@ -480,9 +506,9 @@ def plan_assignments(
 
 
 def apply_assignment(files: ResctrlFilesystem, one: CounterAssignment) -> None:
-    """Assign or release a counter.
+    """Assign or release one counter.
 
-    :raises ResctrlError: the kernel refused it.
+    :raises ResctrlError: the kernel refuses the change.
     """
     cache, event = one.slot
     state = ASSIGNED if one.assign else FREE

@@ -1,6 +1,6 @@
-"""Find or make the mount, and read its capabilities.
+"""Finds or makes the resctrl mount, and reads its capabilities.
 
-An existing mount is used with its options. The filesystem is mounted only where the operator asks for it.
+An existing mount is used with its options. A missing mount is made only if the operator asks for it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ResctrlMount:
     """A mounted resctrl filesystem.
 
     :ivar options: the mount options, such as ``cdp``.
-    :ivar captured: whether the files are copies from another machine. Nothing can be written then.
+    :ivar captured: whether the files are copies from another machine, which cannot be written.
     """
 
     path: Path
@@ -56,21 +56,21 @@ class ResctrlMount:
 
     @property
     def read_only(self) -> bool:
-        """Whether groups cannot be changed."""
+        """Whether the mount is read-only, so that groups cannot be changed."""
         return "ro" in self.options
 
 
 class NoMountError(Exception):
-    """No usable resctrl filesystem. The text is the reason, for one line of the log."""
+    """The host has no usable resctrl filesystem. The text is the reason, for one line of the log."""
 
 
 def open_mount(root: Path = Path("/"), mount: bool = False, options: str = "") -> ResctrlMount:
     """Find the writable mount of a machine, or make it.
 
-    :param root: the folder with the files of the machine.
-    :param mount: mount the filesystem at sys/fs/resctrl if it is not mounted.
-    :param options: mount options for that, such as ``cdp,mba_MBps``.
-    :raises NoMountError: not supported, not mounted, mounted read-only, or refused by the kernel.
+    :param root: the folder that contains the files of the machine.
+    :param mount: whether to mount the filesystem at sys/fs/resctrl if it is not mounted.
+    :param options: the options for a new mount, such as ``cdp,mba_MBps``.
+    :raises NoMountError: resctrl is not supported, not mounted, mounted read-only, or refused by the kernel.
     """
     found = find_mount(root)
     if found is None:
@@ -79,7 +79,7 @@ def open_mount(root: Path = Path("/"), mount: bool = False, options: str = "") -
         if not mount:
             raise NoMountError("resctrl is not mounted")
         make_mount(root / MOUNT_POINT, options)
-        # Below another root, proc/mounts may be a copy, which lacks the new mount.
+        # Below another root, proc/mounts may be a copy that does not contain the new mount.
         found = find_mount(root) or ResctrlMount(
             root / MOUNT_POINT, frozenset(filter(None, options.split(",")))
         )
@@ -89,18 +89,21 @@ def open_mount(root: Path = Path("/"), mount: bool = False, options: str = "") -
 
 
 def is_supported(root: Path) -> bool:
-    """Whether the kernel has registered the filesystem, which it does only on hardware with some control."""
+    """Whether the kernel has registered the filesystem.
+
+    The kernel registers it only on hardware that can be controlled.
+    """
     return any(line.split()[-1:] == ["resctrl"] for line in read_text(root / "proc/filesystems").splitlines())
 
 
 def find_mount(root: Path) -> ResctrlMount | None:
-    """The first resctrl mount in proc/mounts, or a captured tree at sys/fs/resctrl; None without either.
+    """The first resctrl mount in proc/mounts, or a captured tree at sys/fs/resctrl; None if there is neither.
 
-    A captured tree of another machine has no entry in proc/mounts, so its folder is enough.
+    The captured tree of another machine has no entry in proc/mounts, so its folder is enough.
     """
     for line in read_text(root / "proc/mounts").splitlines():
         fields = line.split()
-        # Fields as in fstab(5): source, mount point, type, options.
+        # The fields are those of fstab(5): source, mount point, type, options.
         if len(fields) >= 4 and fields[2] == "resctrl":
             # The kernel writes blanks and backslashes of a path as octal escapes, such as \\040.
             where = fields[1].encode().decode("unicode_escape")
@@ -112,9 +115,10 @@ def find_mount(root: Path) -> ResctrlMount | None:
 def make_mount(path: Path, options: str) -> None:
     """Mount resctrl with mount(2).
 
-    :raises NoMountError: with the kernel's reason.
+    :raises NoMountError: the kernel refuses the mount; the text has its reason.
     """
-    # Python's os module has no mount; the command would need util-linux in a container.
+    # Through libc, because Python's os module has no mount(), and a container may lack the command of
+    # util-linux.
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"resctrl", os.fsencode(path), b"resctrl", 0, options.encode() or None) != 0:
         number = ctypes.get_errno()
@@ -124,12 +128,12 @@ def make_mount(path: Path, options: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ResctrlOptions:
-    """The operator's choices.
+    """The operator's choices for resctrl.
 
-    :ivar prefix: begins the names of all groups that belong to the agent.
-    :ivar shared_ways: cache ways that are never exclusive to a group.
-    :ivar memory_bandwidth_gbps: 100 % of a domain's bandwidth in 10^9 bytes a second, where the kernel takes
-        absolute values.
+    :ivar prefix: the beginning of the names of all groups that belong to the agent.
+    :ivar shared_ways: the number of cache ways that are never exclusive to a group.
+    :ivar memory_bandwidth_gbps: the bandwidth of a domain that is 100 %, in 10^9 bytes a second, for hardware
+        with absolute values; None: not known.
     """
 
     prefix: str = "compute-agent."
@@ -141,8 +145,8 @@ class ResctrlOptions:
 class ResctrlHandle:
     """A mount with its capabilities and the operator's choices.
 
-    :ivar codec: None where bandwidth cannot be controlled.
-    :ivar writable: False for a captured tree.
+    :ivar codec: converts bandwidths; None: bandwidth cannot be controlled.
+    :ivar writable: whether the agent may write the mount; False for a captured tree of another host.
     """
 
     files: ResctrlFilesystem
@@ -152,7 +156,7 @@ class ResctrlHandle:
     writable: bool = True
 
     def build_layout(self, present: ResctrlGroups) -> layout.ResctrlLayout:
-        """Partition the caches, without the ways that existing foreign groups have locked."""
+        """Partition the caches. Ways that existing foreign groups have locked are left out."""
         return layout.build_layout(
             self.platform, self.codec, present, self.options.prefix, self.options.shared_ways
         )
@@ -165,9 +169,9 @@ class ResctrlHandle:
 def open_handle(mount: ResctrlMount, options: ResctrlOptions, root: Path = Path("/")) -> ResctrlHandle:
     """Read the capabilities of a mount.
 
-    :param root: the folder with the machine's ``proc``.
+    :param root: the folder that contains ``proc`` of the machine.
     :raises ResctrlError: the default group cannot be read.
-    :raises BadSchemataError: the schemata of a group cannot be parsed.
+    :raises BadSchemataError: the schemata of the default group cannot be parsed.
     """
     files = ResctrlFilesystem(mount.path)
     cpuinfo = read_text(root / "proc/cpuinfo")
@@ -181,16 +185,17 @@ def read_platform(
 ) -> ResctrlPlatform:
     """The capabilities of a mount.
 
-    Where ``cpuinfo`` does not name the vendor, a bandwidth in other units than percent means AMD, and
-    everything else counts as Intel. A resource is left out, with a line in the log, if one of its files in
-    ``info`` is missing or cannot be parsed.
+    If ``cpuinfo`` does not name the vendor, a bandwidth that is no percent means AMD, and everything else
+    counts as Intel. A resource is left out, with a line in the log, if one of its files in ``info`` is
+    missing or cannot be parsed.
 
     :param cpuinfo: the text of /proc/cpuinfo.
     :param options: the options of the mount.
-    :raises ResctrlError: the default group's schemata cannot be read.
-    :raises BadSchemataError: the default group's schemata cannot be parsed.
+    :raises ResctrlError: the schemata of the default group cannot be read.
+    :raises BadSchemataError: the schemata of the default group cannot be parsed.
     """
-    # Ids come from the schemata: info has none, and ids have gaps where a socket has no CPU online.
+    # The ids come from the schemata: info does not contain them, and they have gaps where a socket has no
+    # online CPU.
     default = parse_schemata(files.read_file("schemata"))
     present = set(files.list_folders("info"))
     mb, smba = (
@@ -199,10 +204,10 @@ def read_platform(
     )
     vendor = vendor_of(cpuinfo)
     if vendor is None:
-        # AMD's full bandwidth is 2048 units of 1/8 GB/s or more, far above any percent.
+        # AMD's full bandwidth is at least 2048 units of 1/8 GB/s, far above any percent.
         in_units = mb is not None and not mb.in_mbps and max(mb.maximum.values(), default=0) > 100
         vendor = CpuVendor.AMD if in_units else CpuVendor.INTEL
-    # The file sparse_masks exists since Linux 6.7. Before it, Intel took no masks with holes, the others did.
+    # The file sparse_masks exists since Linux 6.7. Before that, only Intel refused masks with holes.
     l3, l2 = (
         _read_cache_control(files, level, default, sparse=vendor is not CpuVendor.INTEL) for level in (3, 2)
     )
@@ -212,7 +217,7 @@ def read_platform(
 def _read_cache_control(
     files: ResctrlFilesystem, level: int, default: Schemata, sparse: bool
 ) -> CacheControl | None:
-    """Control of the caches of a level. With CDP, the files in ``info`` are equal for code and for data."""
+    """The control of the caches of one level. With CDP, the files in ``info`` for code and data are equal."""
     resources = tuple(
         name for name in (f"L{level}", f"L{level}CODE", f"L{level}DATA") if default.domain_ids(name)
     )
@@ -223,9 +228,9 @@ def _read_cache_control(
         all_ways = WayMask.parse_hex(files.read_file(f"{folder}/cbm_mask"))
         closids = int(files.read_file(f"{folder}/num_closids"))
         min_bits = int(files.read_file(f"{folder}/min_cbm_bits"))
-        # Older kernels have no such file: no way is known to be shared with devices.
+        # Older kernels have no such file; then no way is known to be shared with devices.
         shareable = WayMask.parse_hex(files.read_optional(f"{folder}/shareable_bits") or "0")
-    # Each feature by itself: a file that cannot be read costs this one, and not the rest of resctrl.
+    # Each level is read by itself: a file that cannot be read must not disable the rest of resctrl.
     except (ResctrlError, BadMaskError, ValueError) as error:
         LOG.warning("Level %d caches cannot be controlled: %s", level, error)
         return None
@@ -234,7 +239,7 @@ def _read_cache_control(
         level=level,
         resources=resources,
         ids=default.domain_ids(resources[0]),
-        # AMD shows 0, since its masks may be empty. The agent gives each group at least one way.
+        # AMD shows 0 because its masks may be empty; the agent gives each group at least one way.
         rules=MaskRules(all_ways, max(1, min_bits), sparse if text is None else text == "1"),
         shareable=shareable & all_ways,
         closids=closids,
@@ -246,8 +251,9 @@ def _read_way_bytes(files: ResctrlFilesystem, resource: str, default: Schemata) 
     try:
         sizes = parse_sizes(files.read_file("size")).get(resource, {})
     except (ResctrlError, BadSchemataError):
-        return {}  # the size of a way is only for the trait and for people, so cache control goes on
-    # The file "size" is about the group's mask, which may be shorter than the cache.
+        # The size of a way is only for a trait and for people, so the cache can be controlled without it.
+        return {}
+    # The file "size" is about the mask of the group, which may not contain all ways.
     ways = {domain: (default.get_value(resource, domain) or 0).bit_count() for domain in sizes}
     return {domain: size // ways[domain] for domain, size in sizes.items() if size and ways[domain]}
 
@@ -270,24 +276,26 @@ def _read_bandwidth_control(
         resource=resource,
         ids=default.domain_ids(resource),
         minimum=minimum,
-        granularity=max(1, granularity),  # it divides, and a hostile or broken tree may have 0
+        # At least 1, because it is a divisor, and a hostile or broken tree may contain 0.
+        granularity=max(1, granularity),
         closids=closids,
         maximum=maximum,
-        # A captured tree has no mount options, but its unlimited value shows the unit. SMBA has no mba_MBps.
+        # A captured tree has no mount options, but the value for "no limit" shows the unit. SMBA has no
+        # mba_MBps.
         in_mbps=resource == "MB" and ("mba_MBps" in options or UNLIMITED_MBPS in maximum.values()),
     )
 
 
 def _read_maximum(files: ResctrlFilesystem, resource: str, default: Mapping[int, int]) -> dict[int, int]:
-    """The highest value of any group, by domain."""
-    # No file shows the hardware's maximum. An operator may have lowered the default group's value.
+    """The highest bandwidth value of any group, by domain."""
+    # No file shows the hardware's maximum, and an operator may have lowered the value of the default group.
     highest = dict(default)
     for name in files.list_folders():
         if name not in NOT_GROUPS:
             try:
                 values = read_schemata(files, name).lines.get(resource, {})
             except (ResctrlError, BadSchemataError):
-                continue  # the group was removed meanwhile, or is about to be pseudo-locked
+                continue  # The group was removed meanwhile, or is about to be pseudo-locked.
             highest = {domain: max(value, values.get(domain, 0)) for domain, value in highest.items()}
     return highest
 
@@ -305,7 +313,7 @@ def _read_monitoring(files: ResctrlFilesystem) -> MonitoringFeatures | None:
     return MonitoringFeatures(
         rmids=rmids,
         features=features,
-        # Brackets mark the current mode, as in "[mbm_event]".
+        # The kernel marks the present mode by brackets, as in "[mbm_event]".
         assign_modes=tuple(mode.strip("[]") for mode in modes),
         assign_mode=next((mode.strip("[]") for mode in modes if mode.startswith("[")), ""),
         counters={int(d): int(n) for d, n in re.findall(r"([0-9]+)=([0-9]+)", counters)},

@@ -1,12 +1,12 @@
-"""Plan the steps from the existing groups to the wanted ones, in an order that is safe after each step.
+"""Plans the steps from the existing groups to the wanted ones, in an order that is safe after each step.
 
 1. Groups of ended guests are removed, which frees CLOSIDs and ways.
-2. All other groups give up the ways that become exclusive.
+2. All other groups give up the ways that become exclusive to a group.
 3. Exclusive masks move.
 4. Masks and bandwidths grow.
 
-No step makes a mask overlap with exclusive ways that are in force or promised. Foreign groups are not
-touched.
+A way is *promised* to a group if it is exclusive to the group before, during or after the moves. No step
+makes a mask overlap with ways that are promised to another group. Foreign groups are not changed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from compute_agent.resctrl.ways import NO_WAYS
 
 @dataclass(frozen=True, slots=True)
 class RemoveGroup:
-    """Remove a group. The group's tasks, if any are left, go to the default group."""
+    """Remove a group. The kernel moves its tasks, if there are any, to the default group."""
 
     group: str
 
 
 @dataclass(frozen=True, slots=True)
 class CreateGroup:
-    """Make a group with these values. Other resources and domains keep the kernel's defaults."""
+    """Make a group with these values. All other resources and domains keep the kernel's defaults."""
 
     group: str
     schemata: Schemata
@@ -38,7 +38,7 @@ class CreateGroup:
 
 @dataclass(frozen=True, slots=True)
 class WriteSchemata:
-    """Change these values of a group."""
+    """Change these values of a group; all other values stay."""
 
     group: str
     schemata: Schemata
@@ -49,7 +49,14 @@ PlanStep = RemoveGroup | CreateGroup | WriteSchemata
 
 @dataclass(frozen=True, slots=True)
 class ForeignConflict:
-    """A foreign group that can fill exclusive ways on an L3 cache. The agent logs it and changes nothing."""
+    """A foreign group that can fill ways which are exclusive to a group of the agent.
+
+    The agent logs the conflict and changes nothing.
+
+    :ivar foreign: the name of the foreign group.
+    :ivar group: the name of the agent's group.
+    :ivar cache: the id of the L3 cache.
+    """
 
     foreign: str
     group: str
@@ -58,15 +65,15 @@ class ForeignConflict:
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """The steps, and the conflicts with foreign groups."""
+    """The steps of a plan, and the conflicts with foreign groups."""
 
     steps: tuple[PlanStep, ...]
     conflicts: tuple[ForeignConflict, ...] = ()
 
 
 def make_plan(host: ResctrlLayout, present: ResctrlGroups, wanted: GroupResolution) -> GroupPlan:
-    """The steps from ``present`` to ``wanted``; none where both are equal."""
-    # The default group is not foreign: the agent writes its masks.
+    """The steps from the groups ``present`` to the groups ``wanted``; none if they are equal."""
+    # The default group counts as the agent's, which writes its masks.
     foreign = sorted(n for n in present.groups if n != DEFAULT_GROUP and not host.is_ours(n))
     conflicts = tuple(
         ForeignConflict(name, group.name, cache)
@@ -79,7 +86,7 @@ def make_plan(host: ResctrlLayout, present: ResctrlGroups, wanted: GroupResoluti
 
 
 class _StepPlanner:
-    """Plays steps on a copy of the groups, so that only differences become steps."""
+    """Applies each planned step to a copy of the groups, so that only real differences become steps."""
 
     def __init__(self, host: ResctrlLayout, present: ResctrlGroups, wanted: GroupResolution) -> None:
         self.host = host
@@ -90,12 +97,12 @@ class _StepPlanner:
         self.promised = {cache: _promised_masks(wanted, cache, self.held[cache]) for cache in host.partitions}
 
     def plan_steps(self) -> tuple[PlanStep, ...]:
-        # Removal first: a hardware with 4 CLOSIDs has no room for the old and the new groups at once.
+        # Removal comes first: hardware with 4 CLOSIDs has no room for old and new groups at once.
         for name in sorted(self.now):
             if name != DEFAULT_GROUP and self.host.is_ours(name) and name not in self.wanted.groups:
                 self.done.append(RemoveGroup(name))
                 del self.now[name]
-        # All groups shrink before any grows, so that a way never has two owners.
+        # All groups shrink before any group grows, so that a way never has two owners.
         for group in self.wanted.groups.values():
             if group.name in self.now:
                 self._add_write(group.name, self._shrunk_schemata(group))
@@ -104,19 +111,19 @@ class _StepPlanner:
                 masks = self._cache_lines(cache, move.after)
                 if move.owner in self.now:
                     self._add_write(move.owner, masks)
-                else:  # a new owner is made when its turn comes: until then its ways may have another owner
+                else:  # A new owner is made at its own move: until then its ways may belong to another owner.
                     self._add_group(self.wanted.groups[move.owner], masks)
-        # Groups without exclusive ways have no moves, so they do not exist yet.
+        # A group without exclusive ways has no move, so it does not exist yet.
         for group in self.wanted.groups.values():
             if group.name not in self.now:
                 self._add_group(group, Schemata())
-        # Growth last, when all exclusive masks are in force.
+        # Groups grow last, after all exclusive masks are in effect.
         for group in self.wanted.groups.values():
             self._add_write(group.name, group.schemata)
         return tuple(self.done)
 
     def _add_write(self, group: str, values: Schemata) -> None:
-        # Values of domains that disappeared (all CPUs offline) cannot be written.
+        # Values of domains that disappeared (all their CPUs are offline) cannot be written.
         changes = self._needed_changes(values.restricted_to(self.now[group]), self.now[group])
         if changes:
             self.done.append(WriteSchemata(group, changes))
@@ -137,13 +144,16 @@ class _StepPlanner:
 
     def _add_group(self, group: TargetGroup, masks: Schemata) -> None:
         known = self.now[DEFAULT_GROUP]
-        # The default group has a value for each domain that is there; the kernel refuses others.
+        # The default group has a value for each existing domain; the kernel refuses values of others.
         values = self._shrunk_schemata(group).updated_with(masks).restricted_to(known)
         self.done.append(CreateGroup(group.name, values))
         self.now[group.name] = values
 
     def _shrunk_schemata(self, group: TargetGroup) -> Schemata:
-        """The group before the moves: no more ways and bandwidth than both now and at the end."""
+        """The schemata of a group before the moves of masks.
+
+        Before the moves a group has only the ways and the bandwidth that it has both now and at the end.
+        """
         now = self.now.get(group.name)
         values = Schemata()
         for cache in self.host.partitions:
@@ -152,20 +162,23 @@ class _StepPlanner:
         lower = {}
         for domain, final in group.schemata.lines.get("MB", {}).items():
             before = now.get_value("MB", domain) if now is not None else None
-            # Bandwidth that is given up counts at once; more of it waits for the last step.
+            # A lower bandwidth is set at once; a higher one waits for the last step.
             lower[domain] = final if before is None else min(final, before)
         return values.updated_with(Schemata({"MB": lower}))
 
     def _transit_mask(self, group: TargetGroup, cache: int, now: Schemata | None) -> WayMask:
-        """The mask nearest to the final one that overlaps with no way promised to another group."""
+        """The mask of a group before the moves of masks.
+
+        The mask is the nearest to the final mask that contains no way promised to another group.
+        """
         partition = self.host.partitions[cache]
         before = cache_mask(self.host.platform, now, cache) if now is not None else NO_WAYS
-        # The ways outside of the pool: never exclusive, and never empty.
+        # The ways outside of the pool: they are never exclusive, and there is always at least one.
         default_ways = partition.open_ways(partition.pool)
-        if cache in group.exclusive:  # its moves write the exclusive mask later
+        if cache in group.exclusive:  # The moves of the group write its exclusive mask later.
             if now is None:
                 return default_ways
-            # This mask is in force and exclusive already, and its own moves begin from it.
+            # This mask is in effect and exclusive already, and the group's own moves start from it.
             if before and before == self.held[cache].get(group.name):
                 return before
         others = NO_WAYS
@@ -175,10 +188,10 @@ class _StepPlanner:
         final = cache_mask(self.host.platform, group.schemata, cache)
         if cache not in group.exclusive and not final & others:
             return final
-        before = before or final  # a new group has no mask yet
+        before = before or final  # A new group has no mask yet.
         if not before & (others | partition.locked):
             return before
-        # Ways that become exclusive are not free before all other groups have left them.
+        # The final mask may contain ways that other groups have not left yet.
         for candidate in (before & final, before, *([] if cache in group.exclusive else [final])):
             mask = partition.rules.widest_mask(
                 candidate - others - partition.locked, around=partition.shared_ways
@@ -188,10 +201,10 @@ class _StepPlanner:
         return default_ways
 
     def _split_like(self, mask: WayMask, cache: int, *known: Schemata | None) -> Schemata:
-        """The lines of a cache for a mask, split by code and data as in ``known``."""
+        """The schemata lines of a cache with this mask, divided into code and data as in one of ``known``."""
         for schemata in known:
             if schemata is not None and cache_mask(self.host.platform, schemata, cache) == mask:
-                # Equal masks mean that only the split of code and data is missing.
+                # The masks are equal, so only the division into code and data is taken over.
                 lines = self._cache_lines(cache, mask)
                 return Schemata(
                     {name: {cache: schemata.get_value(name, cache) or mask.bits} for name in lines.lines}
@@ -206,12 +219,13 @@ class _StepPlanner:
 def _held_masks(
     host: ResctrlLayout, present: ResctrlGroups, wanted: GroupResolution, cache: int
 ) -> dict[str, WayMask]:
-    """The exclusive ways of groups at the beginning."""
+    """The exclusive ways of each group before the first step."""
     default = cache_mask(host.platform, present.default_group.schemata, cache)
     held = {name: group.exclusive[cache] for name, group in wanted.groups.items() if cache in group.exclusive}
-    # Backwards, so that the first move of an owner, which has the mask in force, is the last one assigned.
+    # In reverse order, so that the value of an owner's first move remains: it has the mask that is in effect
+    # now.
     for move in reversed(wanted.moves.get(cache, ())):
-        # Ways that the default group can also fill are not exclusive, unless the group keeps them.
+        # Ways that the default group can fill, too, are not exclusive, unless the group keeps them.
         held[move.owner] = NO_WAYS if move.before & default else move.before
     return held
 

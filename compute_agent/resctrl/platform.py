@@ -1,4 +1,4 @@
-"""The capabilities of a mount as frozen values."""
+"""The capabilities of a resctrl mount as frozen values."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Final
 
 from compute_agent.resctrl.schemata import MaskRules, WayMask
 
-# The kernel's MBA_MAX_MBPS, which is U32_MAX.
+# The value of the kernel's MBA_MAX_MBPS, which is U32_MAX.
 UNLIMITED_MBPS: Final = 2**32 - 1
-"""Value of a group without a cap, with the mount option mba_MBps."""
+"""The bandwidth value of a group without a cap, with the mount option mba_MBps."""
 
 
 class CpuVendor(enum.StrEnum):
-    """Vendor of the processor. Percents, units and masks differ between vendors."""
+    """The vendor of the processor, which determines the units of bandwidth and the rules for masks."""
 
     INTEL = "intel"
     AMD = "amd"
@@ -26,27 +26,30 @@ class CpuVendor(enum.StrEnum):
 _VENDORS: Final = {
     "GenuineIntel": CpuVendor.INTEL,
     "AuthenticAMD": CpuVendor.AMD,
-    "HygonGenuine": CpuVendor.AMD,  # processors under a licence of AMD
+    "HygonGenuine": CpuVendor.AMD,  # Hygon builds processors under a licence of AMD.
 }
 
 
 def vendor_of(cpuinfo: str) -> CpuVendor | None:
-    """The vendor that a text of /proc/cpuinfo names; None without one."""
+    """The vendor named in a text of /proc/cpuinfo; None if it names none that is known."""
     match = re.search(r"^vendor_id\s*:\s*(\S+)", cpuinfo, re.MULTILINE)
     if match:
         return _VENDORS.get(match[1])
-    # ARM's cpuinfo has numbers of implementers instead: many companies make cores with MPAM.
+    # On ARM, cpuinfo has the number of an implementer: many companies make cores with MPAM.
     return CpuVendor.ARM if re.search(r"^CPU implementer\s*:", cpuinfo, re.MULTILINE) else None
 
 
 @dataclass(frozen=True, slots=True)
 class CacheControl:
-    """Allocation of one level of cache (info/L3, or info/L3CODE and L3DATA; the same for L2).
+    """The control of one level of cache (info/L3, or info/L3CODE and L3DATA; the same for L2).
 
-    :ivar resources: lines of schemata, ``("L3",)``, or ``("L3CODE", "L3DATA")`` with code and data
+    :ivar resources: the lines of schemata: ``("L3",)``, or ``("L3CODE", "L3DATA")`` with code and data
         prioritization (CDP).
-    :ivar shareable: ways that devices fill, too.
-    :ivar way_bytes: bytes of a way by cache id; empty where the kernel shows no sizes.
+    :ivar ids: the ids of the caches.
+    :ivar rules: the masks that the caches accept.
+    :ivar shareable: the ways that devices fill, too.
+    :ivar closids: the number of CLOSIDs of this resource.
+    :ivar way_bytes: the bytes of a way by cache id; empty if the kernel shows no sizes.
     """
 
     level: int
@@ -59,17 +62,19 @@ class CacheControl:
 
     @property
     def has_cdp(self) -> bool:
-        """Whether code and data have separate masks."""
+        """Whether code and data have separate masks (CDP)."""
         return len(self.resources) > 1
 
 
 @dataclass(frozen=True, slots=True)
 class BandwidthControl:
-    """Allocation of memory bandwidth (info/MB, or info/SMBA for slow memory).
+    """The control of memory bandwidth (info/MB, or info/SMBA for slow memory).
 
-    :ivar minimum: ``min_bandwidth`` in the kernel's unit; ``granularity`` is ``bandwidth_gran``.
-    :ivar maximum: the highest value seen by domain id, which is the default group's unless it was lowered.
-    :ivar in_mbps: values are MiB/s kept by a control loop of the kernel (mount option mba_MBps).
+    :ivar minimum: the smallest value (``min_bandwidth``), in the kernel's unit.
+    :ivar granularity: the step between values (``bandwidth_gran``), in the kernel's unit.
+    :ivar maximum: the highest value of any group by domain id. That is the value of the default group unless
+        it was lowered.
+    :ivar in_mbps: whether values are MiB/s that a control loop of the kernel keeps (mount option mba_MBps).
     """
 
     resource: str
@@ -83,12 +88,13 @@ class BandwidthControl:
 
 @dataclass(frozen=True, slots=True)
 class MonitoringFeatures:
-    """Counters (info/L3_MON).
+    """The monitoring capabilities of L3 caches (info/L3_MON).
 
-    :ivar features: event names such as ``llc_occupancy``.
-    :ivar assign_modes: modes of counter assignment, of which ``assign_mode`` is current; empty before Linux
-        6.18.
-    :ivar counters: assignable counters by L3 cache id.
+    :ivar rmids: the number of RMIDs.
+    :ivar features: the names of events, such as ``llc_occupancy``.
+    :ivar assign_modes: the modes of counter assignment; empty before Linux 6.18.
+    :ivar assign_mode: the present one of these modes.
+    :ivar counters: the number of assignable counters by L3 cache id.
     """
 
     rmids: int
@@ -100,7 +106,7 @@ class MonitoringFeatures:
 
 @dataclass(frozen=True, slots=True)
 class ResctrlPlatform:
-    """The controls of a mount. A missing one is None."""
+    """The controls of a mount. A control that the hardware or the kernel lacks is None."""
 
     vendor: CpuVendor
     l3: CacheControl | None = None
@@ -111,29 +117,30 @@ class ResctrlPlatform:
 
     @property
     def closid_count(self) -> int:
-        """Maximum number of CLOSIDs, with that of the default group."""
-        # A group has one CLOSID for all resources, so the smallest number of any resource counts.
+        """The maximum number of CLOSIDs, including that of the default group."""
+        # A group has one CLOSID for all resources, so the resource with the fewest limits their number.
         controls = [control.closids for control in (self.l3, self.l2, self.mb, self.smba) if control]
         return min(controls, default=0)
 
     @property
     def max_groups(self) -> int:
-        """Maximum number of control groups: each needs a CLOSID, and an RMID where the hardware monitors."""
+        """The maximum number of control groups. Each needs a CLOSID, and an RMID if the hardware monitors."""
         return min(self.closid_count, self.monitoring.rmids) if self.monitoring else self.closid_count
 
     @property
     def cache_ids(self) -> tuple[int, ...]:
-        """The ids of the L3 caches with control of ways or bandwidth."""
+        """The ids of the L3 caches with control of ways or of bandwidth."""
         return self.l3.ids if self.l3 else self.mb.ids if self.mb else ()
 
     def mb_domain(self, l3_id: int) -> int | None:
-        """The MB domain of an L3 cache: that with the same id, or with the same rank where ids differ.
+        """The bandwidth domain of an L3 cache; None if it is not known.
 
-        None if their numbers differ, because the kernel does not show which belong together.
+        The domain has the same id as the cache. If there is none with this id, the domain at the same
+        position is meant, provided that there are as many domains as caches.
         """
         if self.mb is None:
             return None
-        # On x86 an MB domain has the id of its L3 cache; elsewhere the two may be numbered apart.
+        # On x86 a bandwidth domain has the id of its L3 cache; on other hardware the ids may differ.
         if l3_id in self.mb.ids:
             return l3_id
         if self.l3 is None or l3_id not in self.l3.ids or len(self.l3.ids) != len(self.mb.ids):

@@ -1,12 +1,12 @@
-"""Resolve classes and guests to exact groups and schemata, without touching the kernel.
+"""Resolves the shares of classes and guests to exact groups and schemata, without the kernel.
 
-For each domain of a guest the first applicable rule counts: the amounts allocated to it, its own share, the
-share of its class. A domain without a rule stays open. Slow memory (SMBA), L2 caches without a rule, and
-the bandwidth of the default group keep the kernel's values.
+For each domain of a guest the first of these rules that exists applies: the amounts allocated to the guest,
+its own share, the share of its class. A domain without a rule stays open. Slow memory (SMBA), L2 caches
+without a rule, and the bandwidth of the default group keep the kernel's values.
 
-CLOSIDs are few, so rules with the same effect share a group. Two classes with equal ranges and percents
-always have the same schemata, and a class with all open ways has the schemata of the default group. Rules
-are compared, never masks: masks are equal by chance while guests come and go, and threads would move back
+There are few CLOSIDs, so rules with the same effect share a group. Two classes with equal ranges and percents
+always have the same schemata. A class with all open ways has the schemata of the default group. Only rules
+are compared, never masks: masks may be equal by chance while guests come and go, and threads would move back
 and forth.
 """
 
@@ -24,23 +24,31 @@ from compute_agent.resctrl.share_spec import BadShareError, ShareSpec, WayRange
 from compute_agent.resctrl.ways import NO_WAYS, MaskMove, WayAssignment, assign_ways
 
 ShareKey = tuple[tuple[WayRange, ...], tuple[int, ...]]
-"""The range on each L3 cache for code and data, the range on L2 caches, and the percent on each MB domain."""
+"""The effect of a share: ranges on L3 caches for code and data, the range on L2 caches, and percents of
+bandwidth.
+
+Two shares with the same key can have the same group.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSharing:
-    """The group of each class by name, and the first group with each ``ShareKey``."""
+    """The groups of classes.
+
+    :ivar by_class: the group of each class, by its name.
+    :ivar by_key: the first group with each ``ShareKey``.
+    """
 
     by_class: Mapping[str, str]
     by_key: Mapping[ShareKey, str]
 
     @property
     def needed_groups(self) -> tuple[str, ...]:
-        """The groups that classes need beside the default group, in the order of the classes."""
+        """The groups that classes need in addition to the default group, in the order of the classes."""
         return tuple(dict.fromkeys(group for group in self.by_class.values() if group != DEFAULT_GROUP))
 
     def group_with(self, host: ResctrlLayout, share: ShareSpec) -> str | None:
-        """The group of a class with the effect of a share; None without one."""
+        """The group of a class that has the effect of a share; None if there is none."""
         key = share_key(host, share)
         return None if key is None else self.by_key.get(key)
 
@@ -48,9 +56,10 @@ class GroupSharing:
 def share_groups(
     host: ResctrlLayout, classes: Mapping[str, ShareSpec], present: ResctrlGroups
 ) -> GroupSharing:
-    """The groups of the classes. The first of several equal classes names their group."""
+    """The groups of the classes. If several classes have the same effect, the first one names their group."""
     by_key: dict[ShareKey, str] = {}
-    # The default group costs no CLOSID, but only uncapped it has the effect of an empty share.
+    # The default group needs no CLOSID of its own, but it has the effect of an empty share only if it is
+    # uncapped.
     nothing_asked = share_key(host, ShareSpec())
     if nothing_asked is not None and _is_default_uncapped(host, present):
         by_key[nothing_asked] = DEFAULT_GROUP
@@ -62,10 +71,9 @@ def share_groups(
 
 
 def share_key(host: ResctrlLayout, share: ShareSpec) -> ShareKey | None:
-    """The effect of a share as a key; None where guests may not share a group.
+    """The effect of a share as a key; None if guests with this share may not share a group.
 
-    Guests may not share a group where a cap applies to all tasks of a group together: each guest needs a cap
-    of its own.
+    If a cap of bandwidth holds for all tasks of a group together, each guest needs a group of its own.
     """
     cache_control, control = host.platform.l3, host.platform.mb
     caches = cache_control.ids if cache_control else ()
@@ -73,7 +81,7 @@ def share_key(host: ResctrlLayout, share: ShareSpec) -> ShareKey | None:
     asked_ranges = [share.range_on(cache, resource) for resource in resources for cache in caches]
     if host.platform.l2:
         asked_ranges.append(share.l2)
-    # No range and 0-100 have the same effect.
+    # No range has the same effect as the range 0-100.
     ranges = tuple(one or WayRange(0, 100) for one in asked_ranges)
     if control is None or host.codec is None:
         return ranges, ()
@@ -85,18 +93,18 @@ def share_key(host: ResctrlLayout, share: ShareSpec) -> ShareKey | None:
 
 
 def _is_default_uncapped(host: ResctrlLayout, present: ResctrlGroups) -> bool:
-    """Whether the default group has 100 percent. The agent never sets its bandwidth."""
+    """Whether the default group has 100 percent of the bandwidth. The agent never sets its bandwidth."""
     control, codec = host.platform.mb, host.codec
     if control is None or codec is None:
         return True
     try:
-        # Values instead of percents: 99.9 % would be rounded to 100.
+        # Values are compared and not percents, because 99.9 % would be rounded to 100.
         return all(
             codec.encode_percent(domain, 100) == present.default_group.schemata.get_value("MB", domain)
             for domain in control.ids
         )
     except BandwidthUnknownError:
-        return True  # without a known 100 % no bandwidth is ever set
+        return True  # While 100 % is not known, the agent sets no bandwidth.
 
 
 def group_schemata(
@@ -107,12 +115,13 @@ def group_schemata(
     taken: Mapping[int, WayMask],
     way_limits: Mapping[int, int] = MappingProxyType({}),
 ) -> Schemata:
-    """The L3 and MB lines of a group.
+    """The L3 and bandwidth lines of a group's schemata.
 
-    :param bandwidth: percent allocated to the group, by L3 cache id.
-    :param own: exclusive ways of the group, by L3 cache id.
-    :param taken: exclusive ways of all groups, by L3 cache id.
-    :param way_limits: the most ways, by L3 cache id.
+    :param share: the share of the group.
+    :param bandwidth: the percent that is allocated to the group, by L3 cache id.
+    :param own: the exclusive ways of the group, by L3 cache id.
+    :param taken: the exclusive ways of all groups, by L3 cache id.
+    :param way_limits: the maximum number of the group's ways, by L3 cache id.
     """
     masks = cache_lines(host, share, own, taken, way_limits)
     control, codec = host.platform.mb, host.codec
@@ -122,7 +131,7 @@ def group_schemata(
     values = {}
     for domain in control.ids:
         asked = percents.get(domain, share.percent_on(domain))
-        # 100 is written, too: a group that existed may have a cap from an earlier rule.
+        # is written, too, because an existing group may have a cap from an earlier rule.
         values[domain] = codec.encode_percent(domain, 100 if asked is None else asked)
     return masks.updated_with(Schemata({control.resource: values}))
 
@@ -134,9 +143,9 @@ def cache_lines(
     taken: Mapping[int, WayMask],
     way_limits: Mapping[int, int] = MappingProxyType({}),
 ) -> Schemata:
-    """The L3 lines of a group. Exclusive ways are for code and data alike.
+    """The L3 lines of a group's schemata. Exclusive ways are for code and data alike.
 
-    Parameters are those of :func:`group_schemata`.
+    The parameters are those of :func:`group_schemata`.
     """
     control = host.platform.l3
     if control is None:
@@ -149,18 +158,23 @@ def cache_lines(
                 open_ways = host.partitions[cache].open_ways(taken.get(cache, NO_WAYS))
                 asked = share.range_on(cache, resource) or WayRange(0, 100)
                 mask = open_ways.percent_range(asked.first, asked.last, control.rules.min_bits)
-                if control.rules.find_fault(mask):  # the range begins with too short a run
+                # The range begins with a run of ways that is too short for a mask.
+                if control.rules.find_fault(mask):
                     mask = open_ways
-                # The lowest ways, so that all limited guests of a class lie in the same ones.
+                # Guests that are limited keep the lowest ways, so that all limited guests of a class use the
+                # same ones.
                 cut = WayMask.from_ways(list(mask)[: way_limits.get(cache)])
-                if not control.rules.find_fault(cut):  # a sparse mask may begin with a run that is too short
+                if not control.rules.find_fault(cut):  # A sparse mask may begin with a run that is too short.
                     mask = cut
             masks[cache] = mask.bits
     return Schemata(lines)
 
 
 def l2_lines(host: ResctrlLayout, share: ShareSpec, present: ResctrlGroups, name: str) -> Schemata:
-    """The L2 lines of a group; none where it has no rule and the masks of the default group."""
+    """The L2 lines of a group's schemata.
+
+    The result is empty if the group has no L2 rule, and already has the masks of the default group.
+    """
     control = host.platform.l2
     if control is None:
         return Schemata()
@@ -175,21 +189,22 @@ def l2_lines(host: ResctrlLayout, share: ShareSpec, present: ResctrlGroups, name
                     share.l2.first, share.l2.last, control.rules.min_bits
                 ).bits
             elif group is not None and default and group.schemata.get_value(resource, cache) != default:
-                masks[cache] = default  # left from an earlier rule of its class
+                masks[cache] = default  # The mask is left from an earlier rule of its class.
     return Schemata(lines)
 
 
 @dataclass(frozen=True, slots=True)
 class GuestDemand:
-    """The demand of one guest.
+    """The demand of one guest on cache and bandwidth.
 
-    :ivar ways: exclusive ways allocated to the group, by L3 cache id.
-    :ivar bandwidth: percent allocated to the group, by L3 cache id.
-    :ivar share: the share that the group requests.
-    :ivar way_limits: temporary upper limits by L3 cache id. The limits also cut allocations.
-    :ivar bandwidth_limits: the same in percent of bandwidth.
-    :ivar reserved: whether a group is kept free for this guest. Such guests come first when groups are
-        short, then guests of higher priority.
+    :ivar guest: the uuid of the guest.
+    :ivar ways: the exclusive ways that are allocated to the guest, by L3 cache id.
+    :ivar bandwidth: the percent that is allocated to the guest, by L3 cache id.
+    :ivar share: the share that the guest asks for.
+    :ivar way_limits: temporary limits on ways, by L3 cache id. These limits also apply to allocated ways.
+    :ivar bandwidth_limits: temporary limits in percent of bandwidth, by L3 cache id.
+    :ivar reserved: whether a group is kept free for this guest. When groups are short, such guests come
+        first, and then guests of higher priority.
     """
 
     guest: str
@@ -204,13 +219,17 @@ class GuestDemand:
 
     @property
     def is_allocated(self) -> bool:
-        """Whether cache ways or bandwidth are allocated to it."""
+        """Whether cache ways or bandwidth are allocated to the guest."""
         return any(self.ways.values()) or any(self.bandwidth.values())
 
 
 @dataclass(frozen=True, slots=True)
 class TargetGroup:
-    """A wanted group: its schemata, and its exclusive ways by L3 cache id."""
+    """A wanted group.
+
+    :ivar schemata: the values that the group should have.
+    :ivar exclusive: its exclusive ways by L3 cache id.
+    """
 
     name: str
     schemata: Schemata
@@ -221,10 +240,10 @@ class TargetGroup:
 class GroupResolution:
     """The wanted groups and their members.
 
-    :ivar groups: by name, the default group included.
+    :ivar groups: the groups by name, including the default group.
     :ivar membership: the group of each guest.
-    :ivar moves: rewritings of exclusive masks in their order, by L3 cache id. Owners are groups.
-    :ivar refused: reasons by name of a guest, and by group for classes.
+    :ivar moves: the changes of exclusive masks in their order, by L3 cache id. The owners are groups.
+    :ivar refused: sentences about rules that cannot be met: by guest, and by group for classes.
     """
 
     groups: Mapping[str, TargetGroup]
@@ -244,14 +263,15 @@ def resolve_groups(
     max_groups: int | None = None,
     barred: Mapping[str, str] = MappingProxyType({}),
 ) -> GroupResolution:
-    """The groups and schemata of all classes and guests.
+    """Resolve the groups and schemata of all classes and guests.
 
-    An impossible rule is refused, and the next one applies.
+    A rule that cannot be met is refused, and the next rule applies instead. When groups are short, classes
+    come first, then guests with a reserved group, then guests with an allocation, then guests with
+    annotations or limits. Within each rank, existing groups come first, then guests of higher priority.
 
-    When groups are short, classes come first, then guests with a reserved group, then allocations, then
-    annotations and limits. Within each rank, existing groups come first, then guests of higher priority.
-
-    :param max_groups: the most groups, where the kernel has fewer than its files show.
+    :param present: the groups that the kernel has.
+    :param max_groups: the maximum number of groups, if the kernel has shown that it has fewer than its files
+        say.
     :param barred: the reason for each group that cannot be made.
     """
     refused: dict[str, list[str]] = {}
@@ -269,7 +289,7 @@ def resolve_groups(
         for name, share in classes.items()
     }
     sharing = share_groups(host, usable, present)
-    # Names break ties, so that equal inputs give equal groups.
+    # Equal priorities are ordered by name, so that equal inputs give equal groups.
     guests = sorted(
         (_possible_demand(host, usable, demand, record_refusal) for demand in demands),
         key=lambda demand: (-demand.priority, demand.guest),
@@ -288,7 +308,7 @@ def resolve_groups(
         demand.guest: _group_of(host, usable, sharing, demand, names, barred, shortage, record_refusal)
         for demand in guests
     }
-    # After the membership: a guest without a group of its own gets no exclusive ways.
+    # This comes after the membership: a guest without a group of its own gets no exclusive ways.
     exclusive = _exclusive_ways(host, guests, membership, present, record_refusal)
     taken = {cache: WayMask.union_of(found.masks.values()) for cache, found in exclusive.items()}
 
@@ -296,22 +316,22 @@ def resolve_groups(
     shares: dict[str, ShareSpec] = {}
     for name, share in usable.items():
         group = sharing.by_class[name]
-        # Classes that share a group have the same effect, so the share of the first one counts.
+        # Classes that share a group have the same effect, so the share of the first one can stand for all.
         shares.setdefault(group, share)
         if group in names and group not in groups:
             groups[group] = TargetGroup(group, group_schemata(host, share, {}, {}, taken))
     for demand in guests:
         group = membership[demand.guest]
-        # The group of a class, or of guests with equal shares, already has its lines.
+        # The group of a class, or of guests with equal shares, has its schemata already.
         if group not in groups:
             own = {cache: found.masks[group] for cache, found in exclusive.items() if group in found.masks}
-            # Amounts are of one guest, so they count only in a group of its own.
+            # Allocated amounts belong to one guest, so they apply only to a group of its own.
             bandwidth = demand.bandwidth if group == host.guest_group(demand.guest) else {}
             share = demand.share.overlaid_on(usable.get(demand.qos_class, ShareSpec()))
             shares[group] = share
             lines = group_schemata(host, share, bandwidth, own, taken, demand.way_limits)
             groups[group] = TargetGroup(group, lines, own)
-    # L2 caches have no exclusive ways, so their lines depend on nothing else.
+    # L2 caches have no exclusive ways, so their lines depend on the share alone.
     for name in groups.keys() - {DEFAULT_GROUP}:
         lines = l2_lines(host, shares.get(name, ShareSpec()), present, name)
         groups[name] = replace(groups[name], schemata=groups[name].schemata.updated_with(lines))
@@ -322,7 +342,7 @@ def resolve_groups(
 def _usable_share(
     host: ResctrlLayout, share: ShareSpec, name: str, record_refusal: _RefusalRecorder
 ) -> ShareSpec:
-    """The share without parts that the platform lacks: masks of code or L2, a bandwidth without a value."""
+    """The share without parts that the platform cannot have: masks of code or L2, unknown bandwidth."""
     share, reasons = share.without_unsupported(host.platform)
     for reason in reasons:
         record_refusal(name, reason)
@@ -335,7 +355,7 @@ def _usable_share(
             if percent is not None:
                 codec.encode_percent(domain, percent)
         except BandwidthUnknownError as error:
-            # The bandwidth of one domain is as unknown as that of all others.
+            # If the bandwidth of one domain is not known, that of no domain is.
             record_refusal(name, str(error))
             return replace(share, mb=None, mb_per_cache={})
     return share
@@ -347,11 +367,11 @@ def _possible_demand(
     demand: GuestDemand,
     record_refusal: _RefusalRecorder,
 ) -> GuestDemand:
-    """The demand without parts that the platform lacks, and cut to its limits."""
+    """The demand without parts that the platform cannot have, reduced to its limits."""
     share = demand.share
     try:
         share.check_supported(host.platform)
-    # The guest keeps the ways that it holds by its allocation; only the share on top is refused.
+    # Only the share is refused; the guest keeps the ways that are allocated to it.
     except BadShareError as error:
         record_refusal(demand.guest, str(error))
         share = ShareSpec()
@@ -367,7 +387,7 @@ def _possible_demand(
         if not percent:
             continue
         if host.codec is None or domain is None:
-            record_refusal(demand.guest, f"this host has no control of the bandwidth of L3 cache {cache}")
+            record_refusal(demand.guest, f"this host cannot control the bandwidth of L3 cache {cache}")
             continue
         try:
             host.codec.encode_percent(domain, percent)
@@ -383,15 +403,18 @@ def _possible_demand(
 def _limited_demand(
     host: ResctrlLayout, of_class: ShareSpec, demand: GuestDemand, record_refusal: _RefusalRecorder
 ) -> GuestDemand:
-    """The demand cut to its limits. Limits on ways stay in it where the guest has no exclusive ways."""
+    """The demand reduced to its limits.
+
+    A limit on ways stays in the demand if the guest has no exclusive ways.
+    """
     ways, bandwidth, percents = dict(demand.ways), dict(demand.bandwidth), dict(demand.share.mb_per_cache)
     way_limits = {}
     for cache, limit in demand.way_limits.items():
         partition = host.partitions.get(cache)
         if partition is None:
-            record_refusal(demand.guest, f"this host has no control of the ways of L3 cache {cache}")
+            record_refusal(demand.guest, f"this host cannot control the ways of L3 cache {cache}")
             continue
-        limit = max(limit, partition.rules.min_bits, 1)  # a mask is never shorter
+        limit = max(limit, partition.rules.min_bits, 1)  # A mask cannot be shorter.
         if cache in ways:
             ways[cache] = min(ways[cache], limit)
         else:
@@ -400,15 +423,15 @@ def _limited_demand(
     for cache, limit in demand.bandwidth_limits.items():
         domain = host.platform.mb_domain(cache)
         if host.codec is None or domain is None:
-            record_refusal(demand.guest, f"this host has no control of the bandwidth of L3 cache {cache}")
+            record_refusal(demand.guest, f"this host cannot control the bandwidth of L3 cache {cache}")
             continue
-        # A lower limit would become the hardware's minimum in any case.
+        # The hardware has no lower limit than this.
         limit = max(limit, host.codec.min_percent)
         if cache in bandwidth:
             bandwidth[cache] = min(bandwidth[cache], limit)
             continue
         percent = rest.percent_on(domain)
-        # A limit above the share would give the guest more than it has without a limit.
+        # A limit above the share would give the guest more than it has without the limit.
         if limit < (100 if percent is None else percent):
             percents[domain] = limit
     share = replace(demand.share, mb_per_cache=percents)
@@ -418,32 +441,32 @@ def _limited_demand(
 def _own_group(
     host: ResctrlLayout, classes: Mapping[str, ShareSpec], sharing: GroupSharing, demand: GuestDemand
 ) -> str | None:
-    """The group that a guest needs beside the group of its class; None where the class is enough.
+    """The group that a guest needs in addition to the group of its class; None if that group is enough.
 
-    Guests with equal annotations share a group, since their ways overlap anyway, unless they would share a
-    cap. An annotation with the effect of a class, or of the default group, needs no group of its own.
+    Guests with equal annotations share a group, because their ways overlap in any case, unless they would
+    share a cap. An annotation with the effect of a class, or of the default group, needs no group of its own.
     """
     if demand.is_allocated:
         return host.guest_group(demand.guest)
     share = demand.share
     if not share and not demand.way_limits:
         return None
-    # One cap for several guests would let one of them take the bandwidth of the others.
+    # With one cap for several guests, one of them could use the bandwidth of all.
     capped = any(percent < 100 for percent in (share.mb, *share.mb_per_cache.values()) if percent is not None)
     if capped and host.codec is not None and host.codec.shares_cap:
         return host.guest_group(demand.guest)
     whole = share.overlaid_on(classes.get(demand.qos_class, ShareSpec()))
-    # Limits are temporary and part of no key, so such a guest has a group of its own meanwhile.
+    # Limits are temporary and in no key, so a limited guest has another group meanwhile.
     same = None if demand.way_limits else sharing.group_with(host, whole)
     return host.share_group(whole, demand.way_limits) if same is None else same
 
 
 def _group_capacity(host: ResctrlLayout, present: ResctrlGroups) -> int:
-    """Maximum number of groups, including foreign ones, that the CLOSIDs and RMIDs allow."""
+    """The maximum number of groups, including foreign ones, that the CLOSIDs and RMIDs allow."""
     max_groups, monitoring = host.platform.max_groups, host.platform.monitoring
     if monitoring is None:
         return max_groups
-    # Each control group and each monitoring group has an RMID. Existing groups have theirs already.
+    # Each control group and each monitoring group needs an RMID. Existing groups have theirs already.
     taken = sum(1 + len(group.monitoring_groups) for group in present.groups.values())
     return min(max_groups, len(present.groups) + max(0, monitoring.rmids - taken))
 
@@ -457,19 +480,19 @@ def _admitted_groups(
     capacity: int,
     barred: Collection[str],
 ) -> frozenset[str]:
-    """The names of the groups with room, the default group included."""
-    # Foreign groups have CLOSIDs, too.
+    """The names of the groups for which there is room, including the default group."""
+    # Foreign groups need CLOSIDs, too.
     foreign = sum(1 for name in present.groups if name != DEFAULT_GROUP and not host.is_ours(name))
     wanted: dict[str, tuple[int, bool]] = dict.fromkeys(sharing.needed_groups, (0, False))
     for demand in demands:
         group = _own_group(host, classes, sharing, demand)
         if group is not None and group != DEFAULT_GROUP:
             rank = (1 if demand.reserved else 2 if demand.is_allocated else 3, group not in present.groups)
-            # Guests with equal shares have one group, and the most important of them gives its rank.
+            # Guests with equal shares have one group, which gets the rank of the most important guest.
             wanted[group] = min(rank, wanted.get(group, rank))
-    # The sort is stable: classes stay in their configured order, guests in that of their priority.
+    # The sort is stable: classes keep their configured order, and guests the order of their priority.
     order = sorted((name for name in wanted if name not in barred), key=wanted.__getitem__)
-    admitted = order[: max(0, capacity - 1 - foreign)]  # the default group is 1
+    admitted = order[: max(0, capacity - 1 - foreign)]  # for the default group.
     return frozenset((DEFAULT_GROUP, *admitted))
 
 
@@ -493,7 +516,8 @@ def _group_of(
     group = sharing.by_class.get(demand.qos_class, DEFAULT_GROUP)
     if group in names:
         return group
-    # The class has no group either. The default group has all open ways: too much rather than too little.
+    # The class has no group either. In the default group the guest has all open ways: too much is better than
+    # too little.
     record_refusal(demand.guest, barred.get(group, shortage))
     return DEFAULT_GROUP
 
@@ -505,8 +529,8 @@ def _exclusive_ways(
     present: ResctrlGroups,
     record_refusal: _RefusalRecorder,
 ) -> dict[int, WayAssignment]:
-    """The exclusive ways of the groups on each cache. Existing groups keep theirs."""
-    # Exclusive ways are of groups with a single guest, so one guest for each group is enough.
+    """The exclusive ways of the groups on each cache. Existing groups keep their ways if possible."""
+    # Only a group of a single guest has exclusive ways, so one guest for each group is enough.
     guest_of = {group: guest for guest, group in membership.items()}
     wanted: dict[int, dict[str, int]] = {cache: {} for cache in host.partitions}
     for demand in demands:
@@ -526,7 +550,7 @@ def _exclusive_ways(
 def _held_masks(
     host: ResctrlLayout, present: ResctrlGroups, cache: int, counts: Mapping[str, int]
 ) -> dict[str, WayMask]:
-    """The exclusive masks in force, the surest first."""
+    """The exclusive masks that groups have now, the surest ones first."""
     default = cache_mask(host.platform, present.default_group.schemata, cache)
     sure, likely = {}, {}
     for group, count in sorted(counts.items()):
@@ -534,8 +558,8 @@ def _held_masks(
             mask = cache_mask(host.platform, present.groups[group].schemata, cache)
             if not mask & default:
                 sure[group] = mask
-            # A mask that the default group cannot fill is exclusive. A mask of the right size in the pool is
-            # kept, too, since another program may have changed the default group meanwhile.
+            # A mask that the default group cannot fill is surely exclusive. A mask of the right size in the
+            # pool is kept, too, because another program may have changed the default group meanwhile.
             elif len(mask) == count and host.partitions[cache].pool.contains_mask(mask):
                 likely[group] = mask
     return sure | likely

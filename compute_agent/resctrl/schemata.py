@@ -1,7 +1,7 @@
-"""Cache bit masks (CBM) and the lines of ``schemata`` and ``size`` files.
+"""Cache bit masks (CBM), and the lines of ``schemata`` and ``size`` files.
 
 A mask has one bit for each way of a cache, bit 0 for the lowest way. A file has a line for each resource,
-such as `` L3:0=0ffff;1=fffff`` or ``MB:0= 100;1= 100``. Masks are hexadecimal, bandwidths and sizes
+such as `` L3:0=0ffff;1=fffff`` or ``MB:0= 100;1= 100``. Masks are hexadecimal; bandwidths and sizes are
 decimal. The kernel pads names and values with blanks (since 4.13). Ids are the kernel's, in any order and
 with gaps.
 """
@@ -14,23 +14,23 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-# 16 digits are 64 ways, twice as many as the kernel's masks have so far.
+# digits stand for 64 ways, twice as many as the kernel's masks have so far.
 _HEX: Final = re.compile(r"\s*(?:0[xX])?([0-9a-fA-F]{1,16})\s*", re.ASCII)
 
 
 class BadMaskError(ValueError):
-    """A text that is not a mask, or a mask that the platform refuses. The message gives the reason."""
+    """A text that is no mask, or a mask that the platform refuses. The message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class WayMask:
-    """A set of at most 64 cache ways as the bits of a number. An empty mask is false."""
+    """A set of at most 64 cache ways, as the bits of a number. An empty mask is false."""
 
     bits: int = 0
 
     @classmethod
     def parse_hex(cls, text: str) -> WayMask:
-        """The mask with the hexadecimal digits ``text``, such as ``fffff`` or ``0x00ff``.
+        """The mask for hexadecimal digits such as ``fffff`` or ``0x00ff``.
 
         :raises BadMaskError: the text has other characters, or more than 16 digits.
         """
@@ -41,7 +41,7 @@ class WayMask:
 
     @classmethod
     def from_ways(cls, ways: Iterable[int]) -> WayMask:
-        """The mask with these way numbers."""
+        """The mask of the ways with these numbers."""
         bits = 0
         for way in ways:
             bits |= 1 << way
@@ -49,19 +49,19 @@ class WayMask:
 
     @classmethod
     def from_range(cls, first: int, count: int) -> WayMask:
-        """The mask of ``count`` adjacent ways from way ``first`` upwards."""
+        """The mask of ``count`` adjacent ways, from the way ``first`` upwards."""
         return cls((1 << count) - 1 << first)
 
     @classmethod
     def union_of(cls, masks: Iterable[WayMask]) -> WayMask:
-        """The ways that are in any of the masks."""
+        """The mask of all ways that are in any of the masks."""
         bits = 0
         for mask in masks:
             bits |= mask.bits
         return cls(bits)
 
     def __str__(self) -> str:
-        """Hexadecimal digits in the kernel's form: ``3c0``."""
+        """The hexadecimal digits in the kernel's form, such as ``3c0``."""
         return f"{self.bits:x}"
 
     def __bool__(self) -> bool:
@@ -71,10 +71,10 @@ class WayMask:
         return self.bits.bit_count()
 
     def __iter__(self) -> Iterator[int]:
-        """The way numbers, ascending."""
+        """The numbers of the ways, in ascending order."""
         bits = self.bits
         while bits:
-            low = bits & -bits  # the lowest bit that is set: a negative number is the complement plus 1
+            low = bits & -bits  # The lowest bit that is set: -bits is the complement of bits plus 1.
             yield low.bit_length() - 1
             bits ^= low
 
@@ -88,7 +88,7 @@ class WayMask:
         return WayMask(self.bits & ~other.bits)
 
     def contains_mask(self, other: WayMask) -> bool:
-        """Whether every way of ``other`` is in this mask."""
+        """Whether all ways of ``other`` are in this mask."""
         return not other - self
 
     @property
@@ -97,24 +97,25 @@ class WayMask:
         return len(self.split_runs()) == 1
 
     def split_runs(self) -> tuple[WayMask, ...]:
-        """The runs of adjacent ways, the lowest first."""
+        """The mask divided into runs of adjacent ways, the lowest first."""
         found = []
         rest = self.bits
         while rest:
             low = rest & -rest
-            piece = rest & ~(rest + low)  # the carry runs to the first zero above the piece
+            # The carry of the addition runs up to the first zero above the piece.
+            piece = rest & ~(rest + low)
             found.append(WayMask(piece))
             rest ^= piece
         return tuple(found)
 
     def percent_range(self, first_percent: int, last_percent: int, min_ways: int = 1) -> WayMask:
-        """The ways between two percents, the first way rounded down, the last one up.
+        """The ways between two percents: the first way is rounded down, the last one up.
 
-        Ways are counted from the lowest, so 0..30 are the lower 30 percent. A range of fewer than
-        ``min_ways`` ways grows upwards first and then downwards, as far as this mask has ways.
+        Ways are counted from the lowest one, so 0..30 are the lower 30 percent. If the range has fewer than
+        ``min_ways`` ways, it grows upwards first and then downwards, as far as this mask has ways.
         """
         ways = list(self)
-        # Whole numbers only: a quotient of floats just above a whole number would add a way.
+        # Whole numbers only, because a float just above a whole number would add a way.
         first = len(ways) * first_percent // 100
         last = -(-len(ways) * last_percent // 100)
         last = min(len(ways), max(last, first + min_ways))
@@ -124,7 +125,12 @@ class WayMask:
 
 @dataclass(frozen=True, slots=True)
 class MaskRules:
-    """The masks that a cache accepts: within ``all_ways``, ``min_bits`` or more, with holes if ``sparse``."""
+    """The masks that a cache accepts.
+
+    :ivar all_ways: the ways of the cache.
+    :ivar min_bits: the smallest number of ways in a mask.
+    :ivar sparse: whether a mask may have holes.
+    """
 
     all_ways: WayMask
     min_bits: int = 1
@@ -138,21 +144,21 @@ class MaskRules:
             return f"mask {mask} has ways that the cache does not have ({self.all_ways})"
         if not self.sparse and not mask.is_contiguous:
             return f"mask {mask} has holes"
-        # The kernel counts the bits of the lowest piece, also where holes are allowed.
+        # The kernel counts the bits of the lowest run only, even if it allows holes.
         if len(mask.split_runs()[0]) < self.min_bits:
             return f"mask {mask} begins with fewer than {self.min_bits} ways"
         return None
 
     def widest_mask(self, mask: WayMask, around: WayMask = WayMask()) -> WayMask:
-        """The largest accepted mask within ``mask``, which is all of it where masks may have holes.
+        """The largest accepted mask within ``mask``; empty if there is none.
 
-        Among runs, one with ways of ``around`` is preferred, then the longest, then the lowest. The mask is
-        empty where no run is long enough.
+        If masks may have holes, it is usually the whole mask. Otherwise it is a run: one with most ways of
+        ``around``, among equals the longest, and among those the lowest.
         """
         if self.sparse and self.find_fault(mask) is None:
             return mask
         pieces = [piece for piece in mask.split_runs() if len(piece) >= self.min_bits]
-        if self.sparse:  # only the lowest run was too short
+        if self.sparse:  # Only the lowest run was too short.
             return WayMask.from_ways(way for piece in pieces for way in piece)
         return max(pieces, key=lambda piece: (len(piece & around), len(piece)), default=WayMask())
 
@@ -169,47 +175,49 @@ class BadSchemataError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Schemata:
-    """Values of some or all resources and domains of a group.
+    """The values of a group, for some or all resources and domains.
 
-    ``lines[resource][id]`` has the bits of a cache mask, or a bandwidth in the unit of the platform.
+    :ivar lines: by resource and domain id, the bits of a cache mask or a bandwidth in the unit of the
+        platform.
     """
 
     lines: Lines = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # Resources without values are left out: the kernel refuses a line such as "L3:".
+        # Resources without values are left out, because the kernel refuses a line such as "L3:".
         frozen = {name: MappingProxyType(dict(values)) for name, values in self.lines.items() if values}
-        # The only way to set a field of a frozen dataclass. The copy keeps later changes of the caller out.
+        # The only way to set a field of a frozen dataclass. The copy is not affected by later changes of the
+        # caller.
         object.__setattr__(self, "lines", MappingProxyType(frozen))
 
     def __bool__(self) -> bool:
         return bool(self.lines)
 
     def __hash__(self) -> int:
-        # The generated method would hash the mapping, which has no hash in Python 3.11.
+        # The generated method would fail, because a mapping has no hash in Python 3.11.
         return hash(frozenset(self))
 
     def __iter__(self) -> Iterator[tuple[str, int, int]]:
-        """The triples (resource, id, value)."""
+        """The values as triples of resource, domain id and value."""
         for name, values in self.lines.items():
             for domain, value in values.items():
                 yield name, domain, value
 
     def get_value(self, resource: str, domain: int) -> int | None:
-        """One value; None where it is missing."""
+        """The value of a resource on a domain; None if it is missing."""
         return self.lines.get(resource, {}).get(domain)
 
     def domain_ids(self, resource: str) -> tuple[int, ...]:
-        """The domain ids of a resource, ascending; empty without such a line."""
+        """The domain ids of a resource in ascending order; empty if it has no line."""
         return tuple(sorted(self.lines.get(resource, ())))
 
     def updated_with(self, other: Schemata) -> Schemata:
-        """A copy with the values of ``other`` added or put in place of its own."""
+        """A copy in which the values of ``other`` are added or replace the own values."""
         names = {**self.lines, **other.lines}
         return Schemata({name: {**self.lines.get(name, {}), **other.lines.get(name, {})} for name in names})
 
     def changes_from(self, present: Schemata) -> Schemata:
-        """The values that differ from ``present``, and so have to be written."""
+        """The values that differ from ``present``, and so must be written."""
         changed: dict[str, dict[int, int]] = {}
         for name, domain, value in self:
             if present.get_value(name, domain) != value:
@@ -217,7 +225,7 @@ class Schemata:
         return Schemata(changed)
 
     def restricted_to(self, other: Schemata) -> Schemata:
-        """The values of the resources and domains that are also in ``other``."""
+        """The values of those resources and domains that ``other`` has, too."""
         kept: dict[str, dict[int, int]] = {}
         for name, domain, value in self:
             if other.get_value(name, domain) is not None:
@@ -225,8 +233,8 @@ class Schemata:
         return Schemata(kept)
 
     def __str__(self) -> str:
-        """The text for the kernel: a line for each resource, domains ascending, each line terminated."""
-        # The last line, too, ends in a newline, or the kernel answers EINVAL without a reason.
+        """The text for the kernel: one line for each resource, domains in ascending order."""
+        # The last line also ends in a newline: without it the kernel returns EINVAL and gives no reason.
         return "".join(
             f"{name}:{';'.join(f'{d}={_format_value(name, v)}' for d, v in sorted(values.items()))}\n"
             for name, values in self.lines.items()
@@ -234,13 +242,14 @@ class Schemata:
 
 
 def parse_schemata(text: str) -> Schemata:
-    """The values of a schemata file. Unknown resources are ignored.
+    """The values in the text of a schemata file. Unknown resources are ignored.
 
-    A group that is about to be pseudo-locked shows ``uninitialized`` instead of values: such lines are empty.
+    A group that is about to be pseudo-locked has ``uninitialized`` instead of values; such a line counts as
+    empty.
 
     :raises BadSchemataError: a line cannot be read.
     """
-    # A new kernel may list more resources, which the agent leaves at their defaults.
+    # A newer kernel may list more resources; the agent does not change these.
     return Schemata(
         {
             name: _parse_values(line, values, hexadecimal=name in CACHE_RESOURCES)
@@ -251,7 +260,7 @@ def parse_schemata(text: str) -> Schemata:
 
 
 def parse_sizes(text: str) -> Lines:
-    """Bytes by resource and id, from a ``size`` file.
+    """The bytes by resource and domain id, from the text of a ``size`` file.
 
     :raises BadSchemataError: a line cannot be read.
     """
@@ -272,11 +281,11 @@ def _parse_values(line: str, text: str, hexadecimal: bool) -> dict[int, int]:
     if text == "uninitialized":
         return {}
     found: dict[int, int] = {}
-    # Blanks pad numbers to equal width since Linux 4.13.
+    # Since Linux 4.13 the kernel pads numbers with blanks to equal width.
     for part in filter(None, (piece.strip() for piece in text.split(";"))):
         domain, equals, value = part.partition("=")
         try:
-            # Handled below, together with numbers that cannot be read.
+            # The handler below reports this together with numbers that cannot be read.
             if not equals:
                 raise ValueError
             number = WayMask.parse_hex(value).bits if hexadecimal else int(value)

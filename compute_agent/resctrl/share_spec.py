@@ -1,4 +1,4 @@
-"""Requested shares in percent: a range of the open cache ways, and a cap on bandwidth."""
+"""Shares in percent that classes and guests ask for: a range of open cache ways, and a bandwidth cap."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class BadShareError(ValueError):
-    """A share that the platform lacks, or a text that is not a share. The message names the fault."""
+    """A share that the platform cannot have, or a text that is no share. The message names the fault."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -32,16 +32,20 @@ class WayRange:
 
 @dataclass(frozen=True, slots=True)
 class ShareSpec:
-    """Cache and bandwidth on all domains, with exceptions for some. None leaves the choice to a later rule.
+    """A share of cache and bandwidth. A field of None, or an empty mapping, asks for nothing.
 
-    :ivar llc: range of L3 ways; ``llc_per_cache`` has exceptions by cache id.
-    :ivar mb: percent of memory bandwidth; ``mb_per_cache`` has exceptions by MB domain.
-    :ivar code: range for code with CDP, which takes precedence over ``llc``, as does ``data``.
-    :ivar l2: range of L2 ways, all of which are open.
+    :ivar llc: the range of L3 ways on all caches without an exception.
+    :ivar llc_per_cache: exceptions by L3 cache id.
+    :ivar mb: the percent of memory bandwidth on all domains without an exception.
+    :ivar mb_per_cache: exceptions by bandwidth domain.
+    :ivar code: the range of L3 ways for code, with CDP; takes precedence over ``llc``.
+    :ivar data: the range of L3 ways for data, with CDP; takes precedence over ``llc``.
+    :ivar l2: the range of L2 ways, all of which are open.
     """
 
     llc: WayRange | None = None
-    # A mapping has no hash, and equal shares are equal in the other fields as well.
+    # A mapping has no hash, so this field is left out of it; equal shares are equal in the other fields
+    # anyway.
     llc_per_cache: Mapping[int, WayRange] = field(default_factory=dict, hash=False)
     mb: int | None = None
     mb_per_cache: Mapping[int, int] = field(default_factory=dict, hash=False)
@@ -53,23 +57,26 @@ class ShareSpec:
         return self != ShareSpec()
 
     def range_on(self, cache: int, resource: str = "") -> WayRange | None:
-        """The requested range of a cache for a line of schemata, such as ``L3CODE``."""
+        """The range that the share asks for on a cache; None: it asks for none.
+
+        :param resource: the line of schemata, such as ``L3CODE``.
+        """
         own = self.code if resource.endswith("CODE") else self.data if resource.endswith("DATA") else None
         return own or self.llc_per_cache.get(cache, self.llc)
 
     def percent_on(self, domain: int) -> int | None:
-        """The requested percent on an MB domain."""
+        """The percent that the share asks for on a bandwidth domain; None: it asks for none."""
         return self.mb_per_cache.get(domain, self.mb)
 
     def overlaid_on(self, base: ShareSpec) -> ShareSpec:
-        """The share, completed by ``base`` where it leaves the choice."""
-        # A range for the whole cache also replaces the base's separate ranges of code and data.
+        """The share with the parts of ``base`` for which it asks nothing itself."""
+        # A range for the whole cache also replaces separate ranges for code and data in the base.
         silent = self.llc is None and not self.llc_per_cache
         return ShareSpec(
             self.llc or base.llc,
-            # A value for all caches replaces the base's exceptions, too, since it was meant for all.
+            # A value for all caches also replaces the base's exceptions, because it was meant for all.
             {**(base.llc_per_cache if self.llc is None else {}), **self.llc_per_cache},
-            base.mb if self.mb is None else self.mb,  # 0 is a percent, so "or" would be wrong
+            base.mb if self.mb is None else self.mb,  # Not "or", because 0 is a percent.
             {**(base.mb_per_cache if self.mb is None else {}), **self.mb_per_cache},
             self.code or (base.code if silent else None),
             self.data or (base.data if silent else None),
@@ -77,51 +84,54 @@ class ShareSpec:
         )
 
     def without_unsupported(self, platform: ResctrlPlatform) -> tuple[ShareSpec, tuple[str, ...]]:
-        """The share without masks that the platform lacks, and the reason for each."""
+        """The share without masks that the platform cannot have, and a reason for each such mask."""
         reasons = []
         code, data, l2 = self.code, self.data, self.l2
         if (code or data) and not (platform.l3 and platform.l3.has_cdp):
             reasons.append("code and data have separate masks only with the mount option cdp")
             code = data = None
         if l2 and platform.l2 is None:
-            reasons.append("this host has no control of L2 caches")
+            reasons.append("this host cannot control L2 caches")
             l2 = None
         return replace(self, code=code, data=data, l2=l2), tuple(reasons)
 
     def check_supported(self, platform: ResctrlPlatform) -> None:
-        """Check that the platform has the requested controls and domains.
+        """Check that the platform has the controls and domains that the share asks for.
 
-        :raises BadShareError: a domain or a control is missing.
+        :raises BadShareError: a control or a domain is missing.
         """
         for name, asked, control in (
             ("LLC", self.llc is not None or self.llc_per_cache, platform.l3),
             ("MB", self.mb is not None or self.mb_per_cache, platform.mb),
         ):
             if asked and control is None:
-                raise BadShareError(f"this host has no control of {name}")
-        # The first reason is enough: the share is refused as a whole.
+                raise BadShareError(f"this host cannot control {name}")
+        # The first reason is enough, because the share is refused as a whole.
         for reason in self.unknown_domains(platform):
             raise BadShareError(reason)
 
     def unknown_domains(self, platform: ResctrlPlatform) -> Iterator[str]:
-        """A message for each requested domain that the platform lacks, of resources that it controls."""
+        """A message for each domain that the share names and the platform lacks.
+
+        Controls that the platform lacks as a whole are left out.
+        """
         for name, per_cache, control in (
             ("LLC", self.llc_per_cache, platform.l3),
             ("MB", self.mb_per_cache, platform.mb),
         ):
             if control is None:
-                continue  # one option serves hosts with and without a control
+                continue  # One option serves hosts with and without this control.
             for cache in sorted(per_cache.keys() - set(control.ids)):
                 known = ", ".join(map(str, control.ids))
                 yield f"{name} has no cache id {cache}: the ids are {known}"
 
 
 def parse_range(text: str) -> WayRange:
-    """The range of an option such as ``0-30``.
+    """The range in the text of an option, such as ``0-30``.
 
-    :raises BadShareError: the text is not a range of percents.
+    :raises BadShareError: the text is no range of percents.
     """
-    # At most 4 digits, so that the message about a value above 100 quotes the number.
+    # Up to 4 digits, so that the message about a value above 100 can quote the number.
     match = re.fullmatch(r"\s*([0-9]{1,4})\s*-\s*([0-9]{1,4})\s*", text, re.ASCII)
     if match is None:
         raise BadShareError(f"{text!r} is not a range of percents such as 0-30")
@@ -129,9 +139,9 @@ def parse_range(text: str) -> WayRange:
 
 
 def parse_percent(text: str) -> int:
-    """The bandwidth of an option such as ``40``.
+    """The percent in the text of an option, such as ``40``.
 
-    :raises BadShareError: the text is not a whole percent.
+    :raises BadShareError: the text is no whole percent.
     """
     if not re.fullmatch(r"\s*[0-9]{1,4}\s*", text, re.ASCII):
         raise BadShareError(f"{text!r} is not a whole percent")
@@ -139,7 +149,7 @@ def parse_percent(text: str) -> int:
 
 
 def parse_per_cache(text: str, parse: Callable[[str], T]) -> dict[int, T]:
-    """Exceptions by cache id, from an option such as ``0:0-50, 1:20-80``.
+    """The exceptions by cache id in the text of an option, such as ``0:0-50, 1:20-80``.
 
     :param parse: reads the value of one exception.
     :raises BadShareError: a part cannot be read, or two parts name the same cache.
@@ -149,16 +159,16 @@ def parse_per_cache(text: str, parse: Callable[[str], T]) -> dict[int, T]:
         cache, colon, value = part.partition(":")
         if not colon or not re.fullmatch(r"[0-9]{1,9}", cache.strip(), re.ASCII):
             raise BadShareError(f"{part!r} is not CACHE:VALUE such as 0:20")
-        if int(cache) in found:  # "1:20, 01:30" names one cache, too
+        if int(cache) in found:  # As numbers, because "1:20, 01:30" names one cache twice.
             raise BadShareError(f"cache {int(cache)} is named twice in {text!r}")
         found[int(cache)] = parse(value)
     return found
 
 
 def check_percent(where: str, value: int) -> int:
-    """Return the value, if it is a percent.
+    """Return ``value`` if it is a percent.
 
-    :param where: the beginning of the message of an error.
+    :param where: the beginning of the error message.
     :raises BadShareError: the value is not within 0 and 100.
     """
     if not 0 <= value <= 100:

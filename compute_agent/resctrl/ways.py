@@ -1,14 +1,15 @@
-"""Partition the ways of a cache, and assign exclusive ways to groups.
+"""Partitions the ways of a cache, and assigns exclusive ways to groups.
 
-The partition divides a cache into the *pool*, which has the ways for exclusive use, and ways that all groups
-share. Where masks may have no holes, the pool is one run of ways. Then every request that fits by its
-number can be made to fit by moving masks, since a mask can be rewritten while its guest runs.
+The partition divides a cache into the *pool*, which contains the ways for exclusive use, and the ways that
+all groups share. If masks may have no holes, the pool is one run of ways. In such a pool each request for
+which it has enough free ways can be met by moving masks. A mask can be moved while its guest runs.
 
-Free ways that lie apart are joined by the fewest rewritings of masks. The method is a search (A*) over the
-positions of the blocks. The estimate of the remaining moves is the smallest number of blocks in any window of
-the wanted size. A move takes at most one block out of a window, so the estimate never exceeds the truth, and
-the first solution is a shortest one. Pushing all blocks aside always works; its length bounds the search.
-After each step no two exclusive masks overlap, and none is empty.
+A *block* is the exclusive mask of one group, a run of ways. Free ways that lie apart are joined by as few
+moves of blocks as possible. The method is a search (A*) over the positions of the blocks. The search
+estimates the remaining moves by the smallest number of blocks in any window of the wanted size. A move takes
+at most one block out of a window, so the estimate never exceeds the truth, and the first solution is a
+shortest one. To push all blocks aside always works, and the number of moves for that bounds the search. After
+each step no two exclusive masks overlap, and none is empty.
 """
 
 from __future__ import annotations
@@ -25,9 +26,12 @@ from compute_agent.resctrl.schemata import MaskRules, WayMask
 NO_WAYS: Final = WayMask()
 
 MAX_STATES: Final = 20_000
-"""States tried before all blocks are pushed aside instead. This number takes some tenths of a second."""
+"""Maximum number of states that the search tries, which takes some tenths of a second. Then it pushes all
+blocks aside instead.
+"""
 
-# The first way of each block, in the order of their names. The owner's block, if any, comes last.
+# The first way of each block, in the order of the owners' names. The block of the owner that needs ways, if
+# it has one, comes last.
 _BlockPositions = tuple[int, ...]
 
 BlockMove = tuple[str, WayMask]
@@ -36,12 +40,14 @@ BlockMove = tuple[str, WayMask]
 def plan_moves(
     pool: WayMask, blocks: Mapping[str, WayMask], owner: str, own: WayMask, count: int
 ) -> tuple[BlockMove, ...]:
-    """Moves after which ``count`` ways in a row are free or among the owner's ``own``.
+    """The moves after which ``count`` ways in a row are free or among the ways of the ``owner``.
 
-    Each move is safe after those before it. There must be enough free ways by number.
+    Each move is safe after those before it. The pool must have enough free ways.
 
-    :param pool: one run of ways.
-    :param blocks: runs in the pool that do not overlap, by owner.
+    :param pool: the ways for exclusive use, one run.
+    :param blocks: the blocks of all other owners, runs in the pool that do not overlap.
+    :param owner: the name of the group that needs ways.
+    :param own: the ways that the owner has now.
     """
     search = _MoveSearch(pool, blocks, owner, own, count)
     return search.find_shortest()
@@ -57,7 +63,7 @@ class _MoveSearch:
         self.sizes = [len(blocks[name]) for name in self.names]
         self.others = len(self.names)
         start = [next(iter(blocks[name])) for name in self.names]
-        # The owner's block moves as the others do, but a window may contain it.
+        # The owner's block can move like the others, but a window may contain it.
         if own:
             self.names.append(owner)
             self.sizes.append(len(own))
@@ -68,8 +74,10 @@ class _MoveSearch:
     def find_shortest(self) -> tuple[BlockMove, ...]:
         aside = self._push_aside()
         bound = len(aside)
-        seen = {self._canonical_state(self.start): 0}  # the smallest cost at which each state was reached
-        serial = itertools.count()  # breaks ties by age, so that equal inputs give equal results
+        # For each state, the fewest moves by which it was reached.
+        seen = {self._canonical_state(self.start): 0}
+        # Among equal estimates the older state comes first, so that equal inputs give equal results.
+        serial = itertools.count()
         todo: list[tuple[int, int, int, _BlockPositions, tuple[BlockMove, ...]]] = []
         heapq.heappush(todo, (self._in_the_way(self.start), 0, next(serial), self.start, ()))
         while todo and todo[0][0] < bound and len(seen) < MAX_STATES:
@@ -84,18 +92,20 @@ class _MoveSearch:
                     continue
                 seen[key] = cost
                 estimate = cost + self._in_the_way(after)
-                # -cost prefers the deepest of equal estimates: it is the nearest to a solution.
+                # Of equal estimates the state after most moves comes first, because it is nearest to a
+                # solution.
                 if estimate < bound:
                     step = (self.names[index], WayMask.from_range(at, self.sizes[index]))
                     heapq.heappush(todo, (estimate, -cost, next(serial), after, (*path, step)))
         return aside
 
     def _in_the_way(self, state: _BlockPositions) -> int:
-        """The smallest number of blocks in any window of ``count`` ways: the estimate of moves left."""
+        """The estimate of remaining moves: the smallest number of blocks in any window of ``count`` ways."""
         windows = self.high - self.low - self.count + 1
-        # One pass over the blocks instead of one over each window: this runs for every state.
-        changes = [0] * (windows + 1)  # blocks in a window less those in the window below it
-        # The owner's block is the last one and does not count, so there are more sizes than positions
+        # This runs for each state of the search, so the blocks are counted in one pass, and not again for
+        # each window. An entry is the difference between a window and the one below it.
+        changes = [0] * (windows + 1)
+        # The owner's block comes last and does not count, so there are more sizes than positions
         # (strict=False).
         for at, size in zip(state[: self.others], self.sizes, strict=False):
             changes[max(0, at - self.low - self.count + 1)] += 1
@@ -108,28 +118,30 @@ class _MoveSearch:
             taken |= (1 << size) - 1 << at
         for index, (at, size) in enumerate(zip(state, self.sizes, strict=True)):
             block = (1 << size) - 1
-            # A block may overlap with its own old place: the kernel replaces a mask by one write.
+            # A block may overlap with its own old position, because the kernel replaces a mask by one write.
             obstacles = taken & ~(block << at)
             for to in range(self.low, self.high - size + 1):
                 if to != at and not block << to & obstacles:
                     yield index, to
 
     def _canonical_state(self, state: _BlockPositions) -> tuple[tuple[int, int], ...]:
-        """The state with blocks of equal size interchangeable, except for the owner's."""
+        """The state as a key in which blocks of equal size are interchangeable, except the owner's block."""
         pairs = list(zip(state, self.sizes, strict=True))
         return tuple(sorted(pairs[: self.others])) + tuple(pairs[self.others :])
 
     def _push_aside(self) -> tuple[BlockMove, ...]:
-        """Move blocks below the owner's down, and blocks above it up, so that all free ways meet around it.
+        """Move the blocks below the owner's block down, and those above it up.
 
-        The block nearest to an end goes first and slides into free ways. Without a block of the owner, all
-        blocks go down.
+        Afterwards all free ways are next to the owner's block.
+
+        The block nearest to an end moves first, into free ways. If the owner has no block, all blocks move
+        down.
         """
         own = self.start[self.others] if len(self.start) > self.others else self.high
         steps = []
         by_place = sorted(range(self.others), key=lambda index: self.start[index])
         edge = self.low
-        # Blocks may have free ways between them, so each is compared with the edge and not just counted.
+        # Blocks may have free ways between them, so each position is compared with the edge.
         for index in by_place:
             if self.start[index] < own:
                 if self.start[index] != edge:
@@ -146,10 +158,11 @@ class _MoveSearch:
 
 @dataclass(frozen=True, slots=True)
 class WayPartition:
-    """The ways of a cache.
+    """The partition of the ways of a cache.
 
-    :ivar pool: ways for exclusive use.
-    :ivar locked: ways that foreign groups keep for themselves. All others are shared.
+    :ivar rules: the masks that the cache accepts.
+    :ivar pool: the ways for exclusive use.
+    :ivar locked: the ways that foreign groups have locked. All other ways are shared.
     """
 
     rules: MaskRules
@@ -162,13 +175,17 @@ class WayPartition:
         return self.rules.all_ways - self.pool - self.locked
 
     def open_ways(self, exclusive: WayMask) -> WayMask:
-        """The mask of all other groups while ``exclusive`` ways are assigned."""
+        """The ways for groups without exclusive ways, while the ways ``exclusive`` are assigned."""
         return self.rules.widest_mask(self.rules.all_ways - self.locked - exclusive, around=self.shared_ways)
 
 
 @dataclass(frozen=True, slots=True)
 class MaskMove:
-    """One rewriting of a mask. ``before`` is empty where the owner had no exclusive ways."""
+    """One change of a mask.
+
+    :ivar before: the owner's ways before it; empty if the owner had no exclusive ways.
+    :ivar after: the owner's ways after it.
+    """
 
     owner: str
     before: WayMask
@@ -177,24 +194,30 @@ class MaskMove:
 
 @dataclass(frozen=True, slots=True)
 class WayAssignment:
-    """Exclusive masks by owner, the moves in their order, and the reasons of refused owners."""
+    """The result of assigning exclusive ways.
+
+    :ivar masks: the exclusive ways of each owner.
+    :ivar moves: the changes of masks, in their order.
+    :ivar refused: the reason for each owner that gets no ways.
+    """
 
     masks: Mapping[str, WayMask] = field(default_factory=dict)
     moves: tuple[MaskMove, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
-# The search is cubic in the number of ways, and each resolution asks for the same few caches.
+# The search takes cubic time in the number of ways, and each resolution asks for the same few caches. So
+# results are cached.
 @functools.lru_cache(maxsize=64)
 def partition_ways(
     rules: MaskRules, shareable: WayMask, shared_ways: int, locked: WayMask = NO_WAYS
 ) -> WayPartition:
-    """Partition a cache so that at least ``shared_ways`` stay shared. The pool is as large as possible.
+    """Partition a cache so that at least ``shared_ways`` ways stay shared, with the largest possible pool.
 
-    At least ``min_bits`` ways in a row stay shared, since a mask needs as many. The pool may be empty.
+    At least ``min_bits`` adjacent ways stay shared, because a mask needs as many. The pool may be empty.
 
-    :param shareable: ways that devices fill, too. Such ways are never exclusive.
-    :param locked: ways of foreign groups. Locked ways are neither in the pool nor shared.
+    :param shareable: the ways that devices fill, too. Such ways never become exclusive to a group.
+    :param locked: the ways that foreign groups have locked. Locked ways are neither in the pool nor shared.
     """
     usable = rules.all_ways - locked
     spare = usable - shareable
@@ -211,7 +234,8 @@ def partition_ways(
                 break
             rest = usable - pool
             longest = max((len(run) for run in rest.split_runs()), default=0)
-            # Of equally large pools, the one that leaves the shared ways together: a mask may need a run.
+            # Of equally large pools the one that leaves most shared ways adjacent, because a mask may need a
+            # run.
             key = (count, longest, -first)
             if len(rest) >= keep and longest >= rules.min_bits and key > best_key:
                 best, best_key = pool, key
@@ -221,19 +245,21 @@ def partition_ways(
 def assign_ways(
     partition: WayPartition, held: Mapping[str, WayMask], wanted: Mapping[str, int]
 ) -> WayAssignment:
-    """Assign each owner its number of ways.
+    """Assign each owner its number of exclusive ways.
 
-    An owner with the right number keeps its ways, unless another owner cannot be served otherwise. The ways
-    of owners that are not in ``wanted`` are free. A held mask that breaks the rules (outside of the pool, or
-    overlapping) is replaced. A request that does not fit is refused, and the ways of its owner are free, too.
+    An owner that has the right number keeps its ways, unless another owner cannot get its ways otherwise.
+    Ways of owners that are not in ``wanted`` are free. A mask that breaks the rules (outside of the pool, or
+    overlapping) is replaced. A request that does not fit is refused, and the ways of its owner become free,
+    too.
 
-    :param held: the masks in force, the oldest first.
+    :param held: the masks that owners have now, the oldest first.
     :param wanted: the number of ways by owner.
     """
     masks: dict[str, WayMask] = {}
     moves: list[MaskMove] = []
     refused: dict[str, str] = {}
-    # Running guests take precedence over new ones. Of these the largest comes first: it is hardest to place.
+    # Owners that have ways take precedence over new ones. Of the new ones the largest comes first, because it
+    # is the hardest to place.
     order = [owner for owner in held if owner in wanted]
     order += sorted(wanted.keys() - held.keys(), key=lambda owner: (-wanted[owner], owner))
     left = len(partition.pool)
@@ -248,20 +274,21 @@ def assign_ways(
         mask = held.get(owner, NO_WAYS)
         if _is_valid_mask(partition, mask) and not any(mask & other for other in masks.values()):
             masks[owner] = mask
-    # Masks that break a rule stay in force until their owner has moved, so they are in the way until then.
+    # Masks that break a rule stay in effect until their owner has moved, so their ways are not free before.
     misplaced = {owner: held[owner] for owner in served if owner in held and owner not in masks}
-    for owner in served:  # shrinking frees ways and needs none
+    for owner in served:  # A mask that shrinks needs no free ways, and frees some.
         if owner in masks and len(masks[owner]) > wanted[owner]:
             after = _shrunk_mask(partition, masks, owner, wanted[owner])
             moves.append(MaskMove(owner, masks[owner], after))
             masks[owner] = after
-    # The sort is stable: misplaced owners first, then the order of service.
+    # The sort is stable: first the owners with misplaced masks, then the others in their order.
     for owner in sorted(served, key=lambda owner: owner not in misplaced):
         if len(masks.get(owner, NO_WAYS)) == wanted[owner]:
             continue
         before = misplaced.pop(owner, masks.get(owner, NO_WAYS))
         for move in _moves_for(partition, masks, misplaced, owner, wanted[owner]):
-            if move.owner == owner:  # the search knows no misplaced mask, but the kernel has it
+            # The search does not know the misplaced mask, which the kernel still has.
+            if move.owner == owner:
                 move = MaskMove(owner, before, move.after)
             before = move.after if move.owner == owner else before
             moves.append(move)
@@ -270,7 +297,7 @@ def assign_ways(
 
 
 def _holes_allowed(rules: MaskRules) -> bool:
-    # With a minimum above 1 the kernel checks the length of the lowest run, so only whole runs are safe.
+    # If min_bits is above 1, the kernel checks the length of the lowest run, so only single runs are safe.
     return rules.sparse and rules.min_bits <= 1
 
 
@@ -289,7 +316,7 @@ def _is_valid_mask(partition: WayPartition, mask: WayMask) -> bool:
 
 
 def _shrunk_mask(partition: WayPartition, masks: Mapping[str, WayMask], owner: str, count: int) -> WayMask:
-    """The part of a mask to keep: the end that leaves most to all others."""
+    """The part of a mask that its owner keeps: the end that leaves the most open ways to all others."""
     mask = masks[owner]
     others = WayMask.union_of(other for name, other in masks.items() if name != owner)
     if not mask.is_contiguous:
@@ -306,23 +333,23 @@ def _moves_for(
     owner: str,
     count: int,
 ) -> tuple[MaskMove, ...]:
-    """The moves after which ``owner`` has ``count`` ways. There is room by number."""
+    """The moves after which ``owner`` has ``count`` ways. The pool must have enough free ways."""
     others = {name: mask for name, mask in masks.items() if name != owner}
     own = masks.get(owner, NO_WAYS)
     taken = WayMask.union_of(others.values())
-    # Misplaced masks are still in force, so places beside them are preferred.
+    # Misplaced masks are still in effect, so positions that avoid them are preferred.
     for avoided in (WayMask.union_of(misplaced.values()), NO_WAYS):
         place = _best_place(partition, partition.pool - taken - avoided, taken, own, count)
         if place is not None:
             return (MaskMove(owner, own, place),)
     if _holes_allowed(partition.rules):
-        # Where masks may have holes any free ways will do, and nothing has to move.
+        # If masks may have holes, any free ways will do, and no other mask has to move.
         free = partition.pool - taken - own
         kept = WayMask.from_ways(list(own) + list(free)[: count - len(own)])
         return (MaskMove(owner, own, kept),)
     moves = []
     for name, after in plan_moves(partition.pool, others, owner, own, count):
-        # The owner's block is not among the others.
+        # The block of the owner itself is not in ``others``.
         moves.append(MaskMove(name, others.get(name, own), after))
         if name == owner:
             own = after
@@ -330,7 +357,7 @@ def _moves_for(
             others[name] = after
     taken = WayMask.union_of(others.values())
     place = _best_place(partition, partition.pool - taken, taken, own, count)
-    # For the type checker: plan_moves has joined enough free ways.
+    # For the type checker: plan_moves() has joined enough free ways.
     assert place is not None
     return (*moves, MaskMove(owner, own, place))
 
@@ -338,14 +365,18 @@ def _moves_for(
 def _best_place(
     partition: WayPartition, free: WayMask, taken: WayMask, own: WayMask, count: int
 ) -> WayMask | None:
-    """The run in ``free`` that keeps most of ``own``, leaves most to all others, and fits a gap best."""
+    """The run of ``count`` ways in ``free`` that keeps most of the ways in ``own``.
+
+    Among equals it is the run that leaves most open ways, then the one in the smallest gap, then the lowest.
+    """
     best, best_key = None, (0, 0, 0, 0)
     for gap in free.split_runs():
         first = next(iter(gap))
         for start in range(first, first + len(gap) - count + 1):
             place = WayMask.from_range(start, count)
             left = len(partition.open_ways(taken | place))
-            # Kept ways stay warm; the smallest gap that fits leaves large ones for large requests.
+            # Ways that are kept still contain the owner's data. The smallest gap that fits leaves large gaps
+            # for large requests.
             key = (len(place & own), left, -len(gap), -start)
             if best is None or key > best_key:
                 best, best_key = place, key

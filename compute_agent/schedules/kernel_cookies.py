@@ -28,7 +28,7 @@ COOKIE_THREAD: Final = ThreadSpec(
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
-NOT_PERMITTED: Final = "the kernel refuses it: it takes CAP_SYS_PTRACE"
+NOT_PERMITTED: Final = "the kernel refuses it: it needs CAP_SYS_PTRACE"
 NOT_KNOWN: Final = "the kernel has no core scheduling (CONFIG_SCHED_CORE, Linux 5.14)"
 
 

@@ -22,13 +22,15 @@ MAX_PRIORITY: Final = 49
 """Threads of interrupts have 50, and a busy guest must not keep these away."""
 
 NONE_HELD: Final = "it is for dedicated CPUs, and the guest holds none"
-NO_ROOM: Final = "its other threads may use the CPUs of busy guest CPUs only, and would never run"
+NO_ROOM: Final = (
+    "its other threads may only use the CPUs of its guest CPUs, and would never run while these are busy"
+)
 NOT_BOUND: Final = (
     "its threads cannot be told apart, and no control group of its own (controller cpuset) keeps them on its"
     " dedicated CPUs"
 )
 NOT_ALLOWED: Final = (
-    "the kernel refuses it: it takes CAP_SYS_NICE, and in control groups of version 1 realtime runtime"
+    "the kernel refuses it: it needs CAP_SYS_NICE and, in control groups of version 1, realtime runtime"
     " (cpu.rt_runtime_us)"
 )
 

@@ -88,7 +88,9 @@ class RunNotesFile:
             except FileNotFoundError:
                 self._notes = {}
             except ValueError as error:
-                LOG.error("%s cannot be used: %s; guests keep what they have by it", self._path, error)
+                LOG.error(
+                    "%s cannot be used: %s; guests keep the settings that it recorded", self._path, error
+                )
                 with contextlib.suppress(FileNotFoundError):
                     put_aside(self._path)
                 self._notes = {}

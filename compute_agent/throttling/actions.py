@@ -1,7 +1,7 @@
-"""Actions: plans of watermarks as frozen values, which an executor carries out.
+"""Actions of watermarks, as frozen values that an executor carries out.
 
-Interference decides about cases (see ``interference.decisions``). A case also has a guest, a control and a
-limit, so one executor carries out both.
+Decisions of interference are of another type, ``interference.cases.CaseDecision``. They also have a guest, a
+control and a limit, so that one executor carries out both.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ from dataclasses import dataclass
 
 from compute_agent.model.resource import ThrottleControl
 
-# Nested, not by pair: the worker is asked guest by guest.
+# Nested by guest and then by control, because the limits of one guest are compared with the worker's at once.
 GuestLimits = dict[str, dict[ThrottleControl, float]]
-"""Limits by guest and control, in the unit of the control's lever."""
+"""Limits by uuid of the guest and by control, in the unit of the control's lever."""
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchScheduling:
-    """Keep new guests away (``off``) because of ``watermarks``, or let them in again."""
+    """The action to keep new guests away from the host (``off``), or to let them in again.
+
+    ``watermarks`` are the names of the sections that keep guests away.
+    """
 
     off: bool
     watermarks: tuple[str, ...] = ()
@@ -28,11 +31,15 @@ class SwitchScheduling:
 
 @dataclass(frozen=True, slots=True)
 class EvictAction:
-    """Make a guest leave because of a watermark of a metric."""
+    """The action to make a guest leave the host, because usage of ``metric`` exceeds ``watermark``.
+
+    ``grace`` is the number of seconds that the guest has to end; None: that of ``[qos]``.
+    """
 
     guest: str
     metric: str
     watermark: str
+    grace: float | None = None
 
     def __str__(self) -> str:
         return f"evict {self.guest} for {self.metric} ({self.watermark})"
@@ -40,7 +47,10 @@ class EvictAction:
 
 @dataclass(frozen=True, slots=True)
 class ThrottleAction:
-    """Set a lower limit because of a watermark of a metric; ``limit`` is in the lever's unit."""
+    """The action to lower the limit of a guest, because usage of ``metric`` exceeds ``watermark``.
+
+    ``knob`` is the limited control, and ``limit`` the new limit in the unit of the control's lever.
+    """
 
     guest: str
     knob: ThrottleControl
@@ -54,7 +64,7 @@ class ThrottleAction:
 
 @dataclass(frozen=True, slots=True)
 class RestoreAction:
-    """Set a higher limit, or none."""
+    """The action to raise the limit of a guest for the control ``knob``; ``limit`` None removes the limit."""
 
     guest: str
     knob: ThrottleControl
@@ -69,9 +79,9 @@ WatermarkAct = SwitchScheduling | EvictAction | ThrottleAction | RestoreAction
 
 
 def takes_away(action: WatermarkAct) -> bool:
-    """Whether an action restricts guests.
+    """Whether an action restricts guests: throttling, eviction, and keeping new guests away.
 
-    A restricting action is in the state file before it is carried out. A preview shows only these actions.
+    The executor saves a restricting action to the state file before it carries out the action. Watermarks in
+    preview report only restricting actions.
     """
-    # Letting new guests in takes nothing from any.
     return action.off if isinstance(action, SwitchScheduling) else not isinstance(action, RestoreAction)

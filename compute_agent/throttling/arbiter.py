@@ -1,4 +1,4 @@
-"""The arbiter: if several triggers request limits of one guest, the lowest one is in force."""
+"""The arbiter: several triggers may request a limit for one control of a guest; the lowest is in force."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from compute_agent.throttling.actions import GuestLimits
 LOG = logging.getLogger(__name__)
 
 ANSWER_SECONDS: Final = 10.0
-"""The worker may be busy with another guest, and wait for libvirtd."""
+"""Seconds to wait for the worker, which may be busy with another guest or wait for libvirtd."""
 
 
 class LimitArbiter:
-    """The limits that each trigger requests.
+    """Keeps the limits that each trigger requests, and passes the lowest of them to the worker.
 
-    Only the arbiter passes limits to the worker. For several threads.
+    Only the arbiter passes limits to the worker. Several threads may use it at once.
 
-    The arbiter saves nothing: after a start, each trigger requests the limits in its state again.
+    The arbiter saves nothing to disk. After a start of the agent, each trigger requests the limits of its
+    saved state again.
     """
 
     def __init__(self, pipeline: GuestPipeline) -> None:
@@ -35,24 +36,25 @@ class LimitArbiter:
         self._lock = threading.Lock()
 
     def replace_limits(self, owner: str, limits: Mapping[str, Mapping[ThrottleControl, float]]) -> None:
-        """Replace all limits that ``owner`` requests.
+        """Replace all limits that the trigger ``owner`` requests; the next repair_limits() sets them.
 
-        The limits take effect with the next repair_limits().
+        ``limits`` are by uuid of the guest and control, in the unit of the control's lever.
         """
         with self._lock:
             self._wanted[owner] = {guest: dict(of_guest) for guest, of_guest in limits.items()}
 
     def set_limit(self, owner: str, guest: str, knob: ThrottleControl, limit: float | None) -> None:
-        """Set the limit of ``owner``, in the lever's unit, or remove it (None).
+        """Replace the limit that the trigger ``owner`` requests, and set the lowest limit of all triggers.
 
-        :raises GuestGoneError:
+        :param limit: in the unit of the control's lever; None removes the request.
+        :raises GuestGoneError: the guest does not run any more.
         :raises DriverError: the kernel refuses a limit; the former limits are in force.
-        :raises TimeoutError: the worker does not answer; repair_limits() corrects the limit.
+        :raises TimeoutError: the worker does not answer in time; repair_limits() corrects the limit.
         """
-        # Held until the worker has answered: between a lowest limit that was computed and its event another
-        # trigger must not compute its own, or the older one might be in force.
+        # The lock is held until the worker has answered. Otherwise two triggers could each compute a lowest
+        # limit, and the worker could apply the older one last.
         with self._lock:
-            # Replaced as a whole, so that a failure can put it back.
+            # A new dictionary, so that a failure can restore the old one.
             before = self._wanted.get(owner, {})
             of_guest = {**before.get(guest, {})}
             of_guest.pop(knob, None)
@@ -62,34 +64,35 @@ class LimitArbiter:
             try:
                 lowest = self._combine_limits().get(guest, {}).get(knob)
                 self._pipeline.submit(LimitGuest(guest, knob, lowest)).result(ANSWER_SECONDS)
-            except BaseException:  # an interrupt, too: a limit that nothing has set must not be repaired to
+            # BaseException covers an interrupt, too: repair_limits() must not set a limit that was never set.
+            except BaseException:
                 self._wanted[owner] = before
                 raise
 
     def requested_limits(self) -> dict[str, GuestLimits]:
-        """A copy of the limits that each trigger requests."""
+        """A copy of the requested limits, by trigger, uuid of the guest and control."""
         with self._lock:
             return {owner: {**by_guest} for owner, by_guest in self._wanted.items()}
 
     def combined_limits(self) -> GuestLimits:
-        """The limits that should be in force."""
+        """The lowest requested limit of each guest and control, which should be in force."""
         with self._lock:
             return self._combine_limits()
 
     def repair_limits(self, views: Sequence[GuestView]) -> bool:
-        """Set the requested limits at the worker; return whether this succeeded.
+        """Correct limits of the worker that differ from the requested ones; return whether this succeeded.
 
-        Needed after a reboot of a guest, or a late answer of the worker.
+        Limits differ after a guest was started again, and after a late answer of the worker.
         """
         refused = {}
-        # For the log, which names guests as operators do.
+        # The log names guests as operators know them, not by uuid only.
         guests = {view.guest.uuid: view.guest for view in views}
         with self._lock:
             for event in limit_differences(self._combine_limits(), views):
                 try:
                     self._pipeline.submit(event).result(ANSWER_SECONDS)
                 except GuestGoneError:
-                    continue  # the next views are without it
+                    continue  # the guest ended after the views were taken
                 except Exception as error:
                     # One guest that cannot be limited must not keep the others from being repaired.
                     refused[event] = str(error)
@@ -97,7 +100,7 @@ class LimitArbiter:
                         LOG.warning(
                             "The limit of guest %s cannot be corrected: %s", guests[event.uuid], error
                         )
-            # Only failures of this time: one that comes back after a success is logged again.
+            # Only the failures of this call, so that a failure that returns after a success is logged again.
             self._refused = refused
         return not refused
 
@@ -106,13 +109,14 @@ class LimitArbiter:
 
 
 def lowest_of(wanted: Iterable[Mapping[str, Mapping[ThrottleControl, float]]]) -> GuestLimits:
-    """The lowest of several requested limits, by guest and control."""
+    """Combine the limits of several triggers: the lowest limit of each guest and control."""
     found: GuestLimits = {}
     for limits in wanted:
         for guest, of_guest in limits.items():
             lowest = found.setdefault(guest, {})
             for knob, limit in of_guest.items():
-                # The lowest protects the host and the victim both; a sum would punish the guest twice.
+                # The lowest limit serves both triggers. The sum of both reductions would throttle more than
+                # either of them asks for.
                 lowest[knob] = min(limit, lowest.get(knob, limit))
     return found
 
@@ -120,11 +124,11 @@ def lowest_of(wanted: Iterable[Mapping[str, Mapping[ThrottleControl, float]]]) -
 def limit_differences(
     wanted: Mapping[str, Mapping[ThrottleControl, float]], views: Sequence[GuestView]
 ) -> list[LimitGuest]:
-    """Return the events that change the worker's limits to the ``wanted`` ones, guest by guest."""
+    """Return the events that bring the limits of the worker's guests (``views``) to the ``wanted`` limits."""
     found = []
     for view in views:
         uuid = view.guest.uuid
-        # Both ways: a limit that no trigger asks for any more is one that a lost state file knew of.
+        # Limits without a request are removed, too: they remain when the state file was lost.
         should = wanted.get(uuid, {})
         if should != view.limits:
             found += [

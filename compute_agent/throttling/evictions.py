@@ -1,4 +1,4 @@
-"""Evictions: guests are asked to leave, and their allocations on this host are deleted."""
+"""Evictions: the agent stops a guest or has it moved, and then deletes its allocation on this host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from compute_agent.drivers.base import RunningGuests
 from compute_agent.model.guest import Guest
@@ -26,16 +26,19 @@ from compute_agent.throttling.settings import ThrottlingSettings
 LOG = logging.getLogger(__name__)
 
 _AT_A_TIME: Final = 8
-"""Maximum number of guests that are stopped at the same time, so that evictions do not occupy all of
+"""Maximum number of guests that are stopped at the same time, so that evictions do not occupy all threads of
 libvirtd."""
 
-# The worker may be applying a configuration to many guests.
+# Long, because the worker may be applying a configuration to many guests.
 _ANSWER_SECONDS: Final = 50.0
 _POLL_SECONDS: Final = 0.1
+"""Seconds between two checks whether a guest still runs."""
 
 _FIRST_PAUSE: Final = 0.1
+"""Seconds between the first two attempts to delete an allocation; each further pause is twice as long."""
+
 _MAX_PAUSE: Final = 60.0
-"""Between two attempts to give back: an outage of Placement is seen to end within a minute."""
+"""The longest pause, in seconds, so that the end of an outage of Placement is noticed within a minute."""
 
 
 EVICTION_THREAD: Final = ThreadSpec(
@@ -48,28 +51,36 @@ EVICTION_THREAD: Final = ThreadSpec(
 
 
 class EvictionFailedError(Exception):
-    """A guest stays, or keeps its allocation; the text has the reason."""
+    """The eviction of a guest failed: it still runs, or keeps its allocation; the text has the reason."""
 
 
 StopGuest = Callable[[str], None]
-"""Makes a guest, named by its uuid, leave. The guest has left when this returns; an exception has the reason
-why it has not.
+"""A function that makes the guest with the given uuid leave.
 
-May be repeated.
+The guest has left when the call returns. An exception has the reason why it stays. Calls may be repeated.
 """
 
 
-class GuestEvictor:
-    """Evictions in progress, each in a thread of its own. For one thread.
+class UsualStop(Protocol):
+    """The agent's own way to make a guest leave."""
 
-    An agent that ends does not wait for evictions: the next agent finds them in the state file, and begins
+    def __call__(self, uuid: str, grace: float | None = None) -> None:
+        """Make a guest leave within ``grace`` seconds; None for the usual ones."""
+        ...
+
+
+class GuestEvictor:
+    """The evictions in progress, each in a thread of its own. Only one thread may call the methods.
+
+    An agent that ends does not wait for evictions. The next agent finds them in the state file, and begins
     them again.
     """
 
-    def __init__(self, stop: StopGuest, give_back: Callable[[str], None]) -> None:
-        """``give_back`` removes the guest's allocation on this host.
+    def __init__(self, stop: UsualStop, give_back: Callable[[str], None]) -> None:
+        """``stop`` is the usual way to make a guest leave.
 
-        The call may be repeated, and takes as long as Placement is unavailable.
+        ``give_back`` deletes the guest's allocation on this host. The call may be repeated, and waits as long
+        as Placement is unavailable.
         """
         self._stop = stop
         self._give_back = give_back
@@ -77,15 +88,23 @@ class GuestEvictor:
         self._running: set[str] = set()
         self._over: queue.SimpleQueue[tuple[str, Exception | None]] = queue.SimpleQueue()
 
-    def begin_eviction(self, guest: str, stop: StopGuest | None = None) -> None:
-        """Begin the eviction of a guest, by ``stop`` if given; do nothing if it has begun already."""
+    def begin_eviction(self, guest: str, stop: StopGuest | None = None, grace: float | None = None) -> None:
+        """Begin the eviction of a guest; do nothing if it has begun already.
+
+        ``stop`` makes the guest leave in a way of its own; None: the usual way, within ``grace`` seconds.
+        """
         if guest not in self._running:
             self._running.add(guest)
-            # Aside: an operator's command or an outage of Placement must not keep the agent from ending.
-            run_aside(EVICTION_THREAD, partial(self._see_off, guest, stop or self._stop), f"-{guest}")
+            # A thread that the agent does not wait for: the operator's command may hang, and Placement be
+            # away.
+            usual = self._stop if grace is None else partial(self._stop, grace=grace)
+            run_aside(EVICTION_THREAD, partial(self._see_off, guest, stop or usual), f"-{guest}")
 
     def finished_evictions(self) -> dict[str, Exception | None]:
-        """Finished evictions since the last call: None for a guest that left, or the reason why it stays."""
+        """The evictions that have ended since the last call, by uuid of the guest.
+
+        The value is None if the guest has left, or else the error because of which it stays.
+        """
         over = {}
         while not self._over.empty():
             guest, error = self._over.get()
@@ -97,8 +116,8 @@ class GuestEvictor:
         try:
             with self._turn:
                 stop(guest)
-            # Only now: an allocation given back earlier would let the next guest in beside this one. And
-            # without the semaphore: eight guests that wait for Placement must not keep others from leaving.
+            # After the guest has left, because a deleted allocation lets the scheduler place another guest
+            # here. Without the semaphore, so that an outage of Placement does not block other evictions.
             self._give_back(guest)
         except Exception as error:  # an operator's command or another package's code may do anything
             self._over.put((guest, error))
@@ -107,7 +126,10 @@ class GuestEvictor:
 
 
 class GuestEvictions:
-    """Stops guests and gives back their allocations. For several threads, which may wait here for long."""
+    """Stops guests and deletes their allocations on this host.
+
+    Several threads may use it at once; a call may wait for minutes.
+    """
 
     def __init__(
         self,
@@ -121,62 +143,66 @@ class GuestEvictions:
         self._driver = driver
         self._client = client
         self._ended = threading.Event()
-        #: Names for the log, which outlive the guest.
+        #: Names of stopped guests by uuid, for log lines after the guest has gone.
         self._called: dict[str, str] = {}
 
     def use_settings(self, settings: ThrottlingSettings, client: PlacementClient) -> None:
-        """Use other settings from the next guest and the next attempt to give back on."""
+        """Use other settings and another client, from the next guest and the next attempt on."""
         self._settings, self._client = settings, client
 
     def end_waiting(self) -> None:
         """End all waits. The next agent continues the evictions."""
         self._ended.set()
 
-    def stop_guest(self, uuid: str) -> None:
-        """Make a guest leave, and check that it has left. A guest that has ended already is not an error.
+    def stop_guest(self, uuid: str, grace: float | None = None) -> None:
+        """Make a guest leave, and wait until it has left. A guest that does not run is no error.
 
-        :raises EvictionFailedError:
-        :raises CommandFailedError:
-        :raises DriverError:
+        :param grace: seconds that the guest has to end; None for ``[qos] evict_grace``.
+        :raises EvictionFailedError: the guest still runs after the grace period, or the agent ends.
+        :raises CommandFailedError: the operator's command failed.
+        :raises DriverError: the driver could not stop the guest.
         """
-        # It may have ended by itself, or under the former agent.
+        # None: the guest has ended by itself, or a former agent has stopped it.
         guest = self._running_guest(uuid)
         if guest is None:
             return
         self._called[uuid] = str(guest)
+        grace = self._settings.evict_grace if grace is None else grace
         try:
-            self._ask_to_leave(guest)
-        # A guest that ended meanwhile has left, whatever the order to leave came to.
+            self._ask_to_leave(guest, grace)
+        # The error does not matter if the guest has ended all the same.
         except (DriverError, CommandFailedError) as error:
             if self._still_runs(guest):
                 raise
-            # A migration, say, that ended with an error after the guest had arrived elsewhere.
+            # For example, a migration command that failed after the guest had arrived on another host.
             LOG.info(
                 "Guest %s does not run here any more, although its eviction reported an error: %s",
                 guest,
                 error,
             )
-        deadline = time.monotonic() + self._settings.evict_grace
-        # A driver that has asked is not believed: the guest may ignore it, and its command may do nothing.
+        deadline = time.monotonic() + grace
+        # A call without an error does not prove the end: a guest may ignore the request to shut down, and an
+        # operator's command may do nothing.
         while self._still_runs(guest):
             if time.monotonic() >= deadline:
                 raise EvictionFailedError("it still runs after it was asked to stop")
             self._wait(_POLL_SECONDS)
-        # The driver reports it as well, some time later; the worker must know before the allocation goes.
+        # The driver reports the end, too, but later. Until the worker knows of the end, it would see a
+        # running guest without an allocation.
         with contextlib.suppress(FutureTimeoutError):
             self._pipeline.submit(GuestStopped(guest)).result(_ANSWER_SECONDS)
 
     def give_back(self, uuid: str) -> None:
-        """Remove the part of a guest's allocation on this host.
+        """Delete the part of a guest's allocation that is on providers of this host.
 
-        The guest's allocations elsewhere, such as shared disk, stay. Repeated until Placement accepts the
-        change, or the agent ends.
+        Parts on other providers, such as shared disk, stay. The method tries again until Placement accepts
+        the change or the guest runs again.
 
-        :raises EvictionFailedError: the agent ends, or Placement refuses.
+        :raises EvictionFailedError: the agent ends.
         """
         pause, logged = _FIRST_PAUSE, ""
         name = self._called.pop(uuid, uuid)
-        # A guest that was started again meanwhile needs its allocation.
+        # A guest that runs again needs its allocation.
         while self._running_guest(uuid) is None:
             try:
                 self._remove_own_part(uuid, name)
@@ -189,25 +215,26 @@ class GuestEvictions:
             pause = min(2 * pause, _MAX_PAUSE)
         LOG.warning("Guest %s was started again: it keeps its allocation", name)
 
-    def _ask_to_leave(self, guest: Guest) -> None:
-        settings = self._settings
-        if settings.evict_command is None:
-            self._driver.stop(guest, settings.evict_grace)
+    def _ask_to_leave(self, guest: Guest, grace: float) -> None:
+        command = self._settings.evict_command
+        if command is None:
+            self._driver.stop(guest, grace)
         else:
-            settings.evict_command(guest.uuid)
+            command(guest.uuid)
 
     def _remove_own_part(self, uuid: str, name: str) -> None:
         client = self._client
         held = client.get_allocations(uuid)
         ours = self._pipeline.host_state.own_part(held.resources)
-        # Given back before, or moved away: a write would only cost a conflict.
+        # Empty after an earlier deletion or a migration: a write could only end in a conflict.
         if not ours:
             return
-        # Nova deletes it when the instance goes, and would miss it before.
+        # Nova deletes the allocation together with the instance, and needs it until then.
         if self._pipeline.host_state.tree.beside:
             LOG.info("Guest %s keeps its allocation, because Nova owns the guest", name)
             return
-        # With the generation even where nothing is left: a claim made meanwhile, on another host, must stay.
+        # An update with the consumer's generation, not a deletion, also if no part remains: Placement then
+        # refuses the write if another host has claimed resources for the guest meanwhile.
         client.set_allocations(held.without_providers(ours))
         LOG.info("The allocation of guest %s is removed: %s", name, self._pipeline.host_state.in_words(ours))
 
@@ -216,9 +243,9 @@ class GuestEvictions:
             raise EvictionFailedError("the agent ends")
 
     def _still_runs(self, guest: Guest) -> bool:
-        """Whether this guest still runs, and not a later guest of the same consumer."""
+        """Whether the same process of a guest still runs."""
         now = self._running_guest(guest.uuid)
-        # A guest that was started again meanwhile is not the one that was told to leave.
+        # Another pid: the guest has ended and was started again, so the process that had to leave has left.
         return now is not None and now.pid == guest.pid
 
     def _running_guest(self, uuid: str) -> Guest | None:

@@ -1,8 +1,8 @@
 """The executor: carries out decisions of triggers, one round of one trigger at a time.
 
-A round reports the actions of sections in preview. Then the executor plans, saves and acts, and plans again
-without guests with a failed action. An action that limits a guest is saved durably before it happens. So the
-next agent knows all limits after a crash.
+A round first reports the actions of sections in preview. Then the executor asks the trigger for a plan, saves
+the state, and acts. After a failed action it asks for another plan, without the guest concerned. The executor
+saves a restricting action durably before it acts, so that the next agent knows all limits after a crash.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ESCALATE_THREAD: Final = ThreadSpec(
 
 
 class ThrottleTrigger(Protocol[A]):
-    """Decides on actions, and receives their outcomes. Everything except its state is a pure function."""
+    """Decides on actions, and receives their outcomes. The executor carries the actions out."""
 
     @property
     def limit_owner(self) -> str:
@@ -49,7 +49,7 @@ class ThrottleTrigger(Protocol[A]):
         ...
 
     def plan_actions(self) -> Sequence[A]:
-        """The actions of this round, in order; called again after an action has failed."""
+        """The actions of this round, in order; called again after a failed action, for further actions."""
         ...
 
     def settle_action(self, action: A, succeeded: bool) -> bool:
@@ -57,40 +57,46 @@ class ThrottleTrigger(Protocol[A]):
         ...
 
     def save_state(self, actions: Sequence[A]) -> None:
-        """Save the state that will hold after those of ``actions`` that restrict guests.
+        """Save the state that will hold after the restricting actions among ``actions``.
 
-        :raises OSError: the next call tries again.
+        :raises OSError: the state could not be saved; the next call tries again.
         """
         ...
 
 
 class LimitSetter(Protocol):
-    """Sets limits of guests; see :class:`compute_agent.throttling.arbiter.LimitArbiter`."""
+    """Sets limits of guests. :class:`compute_agent.throttling.arbiter.LimitArbiter` implements it."""
 
     def set_limit(self, owner: str, guest: str, knob: ThrottleControl, limit: float | None) -> None:
-        """Set the limit of an owner, such as a trigger, or remove it (None).
+        """Set the limit that ``owner``, such as a trigger, requests for a guest, or remove it (None).
 
         :raises GuestGoneError: the guest is gone.
-        :raises DriverError: the kernel refuses it.
+        :raises DriverError: the kernel refuses the limit.
         :raises TimeoutError: the worker does not answer in time.
         """
         ...
 
 
 class EvictionStarter(Protocol):
-    """Starts evictions; see :class:`compute_agent.throttling.evictions.GuestEvictor`."""
+    """Starts evictions. :class:`compute_agent.throttling.evictions.GuestEvictor` implements it."""
 
-    def begin_eviction(self, guest: str, stop: StopGuest | None = None) -> None:
-        """Begin the eviction of a guest; do nothing if it has begun already."""
+    def begin_eviction(self, guest: str, stop: StopGuest | None = None, grace: float | None = None) -> None:
+        """Begin the eviction of a guest; do nothing if it has begun already.
+
+        ``stop`` makes the guest leave; None: the agent's usual way, within ``grace`` seconds.
+        """
         ...
 
     def finished_evictions(self) -> Mapping[str, Exception | None]:
-        """Finished evictions since the last call: None for a guest that left, or the reason why it stays."""
+        """The evictions that have ended since the last call, by uuid of the guest.
+
+        The value is None if the guest has left, or else the error because of which it stays.
+        """
         ...
 
 
 class ThrottleExecutor:
-    """Acts on host and guests for all triggers. Each trigger has a thread of its own."""
+    """Carries out the actions of all triggers. Each trigger calls it from a thread of its own."""
 
     def __init__(
         self,
@@ -100,31 +106,33 @@ class ThrottleExecutor:
         switch_scheduling: Callable[[bool], None],
         telemetry: ThrottleTelemetry,
     ) -> None:
-        """``switch_scheduling`` keeps new guests away (True) or lets them in, or raises an exception.
+        """Use these parts.
 
-        ``registry`` has the levers and evictions that metrics of other packages bring with them.
+        ``switch_scheduling`` keeps new guests away (True) or lets them in, and raises an exception on
+        failure. ``registry`` has the levers of all metrics, and the ways of eviction that metrics of other
+        packages have.
         """
         self.telemetry = telemetry
         self._registry = registry
         self._arbiter = arbiter
         self._evictor = evictor
         self._switch_scheduling = switch_scheduling
-        # By trigger: each has rounds of its own.
+        # By trigger, because the triggers have rounds of different lengths.
         self._previewed: dict[str, frozenset[Hashable]] = {}
         self._save_failure = ""
 
     def run_round(self, trigger: ThrottleTrigger[A]) -> tuple[A, ...]:
-        """Carry out the plan of a trigger; return the completed actions.
+        """Carry out the plan of a trigger; return the actions that succeeded.
 
-        A failed action is reported and counted, and does not stop the others.
+        A failed action is logged and counted, and the other actions of the plan follow all the same.
         """
-        # First: a preview shows what would be done of this host, not of what this round leaves of it.
+        # Preview comes first, because it concerns the host as measured, not as this round leaves it.
         self._show_preview(trigger.limit_owner, trigger.preview_actions())
         done: list[A] = []
         again = True
         while again:
-            # Again only after a failure: what a success leaves to be done is for the next round, which
-            # measures.
+            # Another plan is made only after a failure. If all actions succeed and the shortage remains, the
+            # next round acts on new measurements.
             actions = trigger.plan_actions()
             self.save_state(trigger, actions)
             again = False
@@ -136,12 +144,14 @@ class ThrottleExecutor:
         return tuple(done)
 
     def save_state(self, trigger: ThrottleTrigger[A], actions: Sequence[A] = ()) -> None:
-        """Save the state of a trigger. A full disk is reported once, and does not end the round."""
-        # A host that is overloaded while its disk is full needs its limits all the same.
+        """Save the state of a trigger as it will be after the restricting actions among ``actions``.
+
+        A failure, such as a full disk, is logged once per error text, and does not end the round.
+        """
         try:
             trigger.save_state(actions)
             self._save_failure = ""
-        # The round goes on: a full disk must not keep guests from being limited or restored.
+        # The round goes on, because an overloaded host needs its limits also while its disk is full.
         except OSError as error:
             if str(error) != self._save_failure:
                 LOG.error("The state of throttling cannot be saved: %s; the agent tries again", error)
@@ -150,23 +160,30 @@ class ThrottleExecutor:
     def resume_state(
         self, owner: str, throttles: Iterable[ThrottledGuest], evictions: Iterable[PendingEviction]
     ) -> None:
-        """Apply the limits of a former agent again, and continue its evictions."""
-        # In the state and perhaps not in the kernel: the former agent may have died between the two.
+        """Set the limits that a former agent has saved, and continue its evictions.
+
+        A limit that cannot be set is logged; the first round of the trigger corrects it.
+        """
+        # The former agent saved a limit before it set the limit, and may have died in between.
         for one in throttles:
             try:
                 self._set_limit(owner, one.guest, one.knob, one.limit)
             except GuestGoneError:
-                pass  # forgotten in the first round
-            except Exception as error:  # the first round sets it right, or gives it up
+                pass  # the first round removes the guest from the state
+            except Exception as error:  # the first round corrects or removes the limit
                 subject = self.telemetry.subject_of(one.guest)
                 LOG.error("Guest %s cannot be throttled again: %s", subject, error)
         for eviction in evictions:
             LOG.info("The eviction of guest %s continues", self.telemetry.subject_of(eviction.guest))
-            self._begin_eviction(eviction.guest, eviction.metric)
+            self._begin_eviction(eviction.guest, eviction.metric, eviction.grace)
 
     def finished_evictions(self, pending: Iterable[PendingEviction]) -> Mapping[str, Exception | None]:
-        """Finished evictions since the last call: None for a guest that left, or the reason why it stays."""
-        # The evictor knows guests; the state knows for what they were to leave.
+        """Report the evictions that have ended since the last call, and return them by uuid of the guest.
+
+        The value is None if the guest has left, or else the error because of which it stays. ``pending`` are
+        the evictions of the trigger's state.
+        """
+        # Only the state has the metric because of which a guest was to leave; the evictor has the guests.
         metrics = {one.guest: one.metric for one in pending}
         finished = self._evictor.finished_evictions()
         for guest, error in finished.items():
@@ -183,11 +200,11 @@ class ThrottleExecutor:
                 case SwitchScheduling():
                     self._switch_scheduling(action.off)
                 case EvictAction():
-                    self._begin_eviction(action.guest, action.metric)
+                    self._begin_eviction(action.guest, action.metric, action.grace)
                 case CaseDecision(what=CaseVerdict.ESCALATE):
                     self._begin_escalation(action)
                     return True  # reported when the command has ended
-                # A verdict is reported, and no more.
+                # A verdict only needs a report, which follows below.
                 case CaseDecision() if not action.changes_limit:
                     pass
                 case CaseDecision(case=case):
@@ -195,35 +212,35 @@ class ThrottleExecutor:
                 case ThrottleAction() | RestoreAction():
                     self._set_limit(owner, action.guest, action.knob, action.limit)
         except GuestGoneError:
-            return True  # it uses nothing any more, which is more than was asked for
-        except Exception as error:  # whatever it is, the next guest may be luckier
+            return True  # a guest that has ended uses nothing, so the purpose of the action is reached
+        except Exception as error:  # commands of operators and code of other packages may raise anything
             self.telemetry.record_action(action, EventOutcome.FAILED, f"{type(error).__name__}: {error}")
             return False
         self.telemetry.record_action(action, EventOutcome.DONE)
         return True
 
     def _set_limit(self, owner: str, guest: str, knob: ThrottleControl, limit: float | None) -> None:
-        # A lever of another package has hands of its own; the worker knows none of its limits.
+        # A lever of another package may set limits by itself; the worker does not know these limits.
         lever = self._registry.levers.get(knob.lever)
         if lever is not None and lever.set_limit is not None:
             lever.set_limit(guest, knob.domain, limit)
         else:
             self._arbiter.set_limit(owner, guest, knob, limit)
 
-    def _begin_eviction(self, guest: str, metric: str) -> None:
+    def _begin_eviction(self, guest: str, metric: str, grace: float | None) -> None:
         # A state may name a metric of a package that is not installed any more: its guest leaves the usual
         # way.
         described = self._registry.get(metric)
-        self._evictor.begin_eviction(guest, described.evict if described else None)
+        self._evictor.begin_eviction(guest, described.evict if described else None, grace)
 
     def _begin_escalation(self, decision: CaseDecision) -> None:
-        # In a thread: a migration takes minutes, and the host is watched meanwhile.
+        # In a thread of its own: a migration takes minutes, and the rounds of the trigger have to go on.
         run_aside(ESCALATE_THREAD, partial(self._run_escalation, decision))
 
     def _run_escalation(self, decision: CaseDecision) -> None:
         assert decision.watch is not None, "a decision to escalate is one of a watch"
         assert decision.watch.escalate is not None, "without a command nothing is escalated"
-        # An operator's program may do anything; its failure is an event, and never one of the agent.
+        # Any exception is caught, so that each failure of the operator's program is reported.
         try:
             decision.watch.escalate(decision.case.suspect)
         except Exception as error:
@@ -232,18 +249,19 @@ class ThrottleExecutor:
             self.telemetry.record_action(decision, EventOutcome.DONE)
 
     def _show_preview(self, owner: str, actions: Iterable[ThrottlingAct]) -> None:
-        """Report actions of sections in preview that are new since the last round."""
+        """Report the actions of sections in preview that the last round of this trigger did not have."""
         shown = {_preview_key(action): action for action in actions}
         before = self._previewed.get(owner, frozenset())
         for key, action in shown.items():
             if key not in before:
                 self.telemetry.record_action(action, EventOutcome.PREVIEW)
-        # Only of the latest round: what stops and begins again is reported again.
+        # Only the actions of this round are kept, so that an action that returns after a pause is reported
+        # again.
         self._previewed[owner] = frozenset(shown)
 
 
 def _preview_key(action: ThrottlingAct) -> Hashable:
-    """The key of equivalent actions; their amounts may differ from round to round."""
+    """The key by which actions of different rounds count as the same; limits may differ between rounds."""
     if isinstance(action, CaseDecision):
         return action.case.watch, action.case.victim, action.case.suspect
     return type(action), "" if isinstance(action, SwitchScheduling) else action.guest

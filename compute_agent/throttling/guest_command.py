@@ -1,4 +1,4 @@
-"""Programs of the operator that evict a guest, or move it to another host."""
+"""Programs of the operator that evict a guest, move it to another host, or measure something."""
 
 from __future__ import annotations
 
@@ -9,21 +9,25 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from compute_agent.model.messages import printable_text
 
 _MAX_MESSAGE: Final = 500
-"""Number of characters of a program's last output that a message shows."""
+"""Number of characters from the end of a failed program's output that an error message shows."""
 
 _PIECE_BYTES: Final = 1 << 16
+"""Bytes of one read: the default capacity of a pipe on Linux (pipe(7))."""
 
 _PASSED_ON: Final = frozenset(
     {"HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER", "XDG_RUNTIME_DIR"}
 )
-"""Variables of the agent that commands have, too: not OS_PASSWORD, nor those of systemd, such as
-NOTIFY_SOCKET."""
+"""Environment variables that a command inherits from the agent.
+
+OS_PASSWORD is not among them, because a command needs no credentials of the agent. Variables of systemd, such
+as NOTIFY_SOCKET, are not either, because a command could report a state in the agent's name.
+"""
 
 
 class CommandFailedError(Exception):
@@ -31,16 +35,19 @@ class CommandFailedError(Exception):
 
 
 GuestCommand = Callable[[str], None]
-"""Runs the command for the guest with this uuid, and returns when the command has ended.
+"""A function that runs the operator's command for the guest with the given uuid, and waits for its end.
 
-:raises CommandFailedError:
+:raises CommandFailedError: the command could not be run, took too long, or ended with a status other than 0.
 """
 
 
 def guest_command(command: str, timeout: float) -> GuestCommand:
-    """A function that runs a command without a shell, with a guest's uuid as the last argument.
+    """Return a function that runs ``command`` with a guest's uuid as the last argument.
 
-    :raises ValueError: ``command`` is not a valid command.
+    The command is split into words as by a shell, and runs without a shell. After ``timeout`` seconds, the
+    command and its children are killed.
+
+    :raises ValueError: ``command`` is empty, or has an unbalanced quote.
     """
     try:
         words = shlex.split(command)
@@ -50,66 +57,77 @@ def guest_command(command: str, timeout: float) -> GuestCommand:
         raise ValueError("the command is empty")
 
     def run_command(guest: str) -> None:
-        try:
-            process = subprocess.Popen(
-                [*words, guest],
-                # A program that asks would wait for an answer for ever.
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env={name: value for name, value in os.environ.items() if name in _PASSED_ON},
-                start_new_session=True,  # a group of its own, which can be killed as a whole
-            )
-        # Checked at the start as well, and the file may be gone since.
-        except OSError as error:
-            raise CommandFailedError(f"{words[0]} cannot be run: {error}") from error
-        with process:
-            try:
-                output = _last_output(process, time.monotonic() + timeout)
-            except subprocess.TimeoutExpired as error:
-                os.killpg(process.pid, signal.SIGKILL)  # with its children, which hold the pipe open as well
-                raise CommandFailedError(f"{words[0]} did not end within {timeout:g} seconds") from error
-        if process.returncode:
-            message = printable_text(" ".join(output.split())[-_MAX_MESSAGE:]) or "no message"
-            raise CommandFailedError(f"{words[0]} ended with {process.returncode}: {message}")
+        run_program((*words, guest), timeout)
 
     return run_command
 
 
-def _last_output(process: subprocess.Popen[bytes], deadline: float) -> str:
-    """Return the last output of a process after its end. The output may be of any length.
+def run_program(words: Sequence[str], timeout: float) -> str:
+    """The last output of a program that ends with 0.
 
-    :raises subprocess.TimeoutExpired: the time is later than the deadline (monotonic).
+    :raises CommandFailedError:
     """
-    # Popen has made it, because of PIPE.
+    try:
+        process = subprocess.Popen(
+            words,
+            # A program that asks would wait for an answer for ever.
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={name: value for name, value in os.environ.items() if name in _PASSED_ON},
+            start_new_session=True,  # a group of its own, which can be killed as a whole
+        )
+    # Checked at the start as well, and the file may be gone since.
+    except OSError as error:
+        raise CommandFailedError(f"{words[0]} cannot be run: {error}") from error
+    with process:
+        try:
+            output = _last_output(process, time.monotonic() + timeout)
+        except subprocess.TimeoutExpired as error:
+            os.killpg(process.pid, signal.SIGKILL)  # with its children, which hold the pipe open as well
+            raise CommandFailedError(f"{words[0]} did not end within {timeout:g} seconds") from error
+    if process.returncode:
+        message = printable_text(" ".join(output.split())[-_MAX_MESSAGE:]) or "no message"
+        raise CommandFailedError(f"{words[0]} ended with {process.returncode}: {message}")
+    return output
+
+
+def _last_output(process: subprocess.Popen[bytes], deadline: float) -> str:
+    """Wait for the end of a process, and return the end of its output.
+
+    :raises subprocess.TimeoutExpired: the process still runs at ``deadline``, in monotonic seconds.
+    """
+    # Popen was called with stdout=PIPE, so the attribute is set.
     assert process.stdout is not None
     words = b""
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
         while True:
             left = deadline - time.monotonic()
-            # Silence does not end the wait, the deadline does: output may come in drops.
+            # Each wait ends at the deadline: a program that prints a byte now and then gains no time by it.
             if left <= 0 or not selector.select(left):
                 raise subprocess.TimeoutExpired(process.args, left)
             if not (piece := os.read(process.stdout.fileno(), _PIECE_BYTES)):
                 break
-            # Only the end is kept: a command may write without end, and the agent must not grow with it.
+            # Only the end is kept, because the output has no limit and the agent's memory has one. Four bytes
+            # are the longest character of UTF-8.
             words = (words + piece)[-4 * _MAX_MESSAGE :]
-    # The pipe may be closed long before the process ends.
+    # A process may close its output long before it ends.
     process.wait(max(0.0, deadline - time.monotonic()))
     return words.decode(errors="replace")
 
 
 def missing_program(command: str) -> str:
-    """The reason (a clause) why a command cannot be run here.
+    """The reason why the program of a command cannot be run on this host, as a clause of a sentence.
 
-    Empty if the program can be run, or if :func:`guest_command` refuses it.
+    The text is empty if the program can be run. It is also empty for a command that :func:`guest_command`
+    refuses, because that function reports its own error.
     """
     try:
         words = shlex.split(command)
     except ValueError:
         return ""
-    # An empty command is refused elsewhere, with its own words.
+    # guest_command() reports an empty command.
     if not words or shutil.which(words[0]):
         return ""
     if os.path.dirname(words[0]):

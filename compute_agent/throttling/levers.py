@@ -1,6 +1,6 @@
-"""Levers: steps of limits down and up, and the remaining use of a guest under a limit.
+"""Levers: ways to limit a guest, the steps of its limit, and the expected use under a limit.
 
-Pure arithmetic for watermarks and interference; an executor sets the limits.
+The functions are pure arithmetic for watermarks and interference. An executor sets the limits.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from compute_agent.model import resource
 from compute_agent.usage.snapshot import GuestAllotment, GuestUsage, MetricSeries
 
 _TOLERANCE: Final = 1e-9
-"""Relative to a granule, so that 0.3 / 0.1 is 3 granules and not 2."""
+"""Tolerance of rounding, in granules: 0.3 / 0.1 is 2.999... as a float and has to count as 3 granules."""
 
 _AT_LIMIT: Final = 0.9
-"""A limit does not slow down a guest that uses less than this part of the limit."""
+"""A guest that uses less than this part of its limit is not slowed down by the limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThrottleSteps:
-    """The sizes of steps, both from 0 to 1.
+    """The size of a throttling step, and the lowest limit, as parts of 1.
 
-    ``step`` is the part of the limit that one step takes away, ``min_share`` the part of the allotment that a
-    guest keeps.
+    - ``step`` is the part of the present limit that one step down takes away.
+    - ``min_share`` is the part of its allotment that a guest keeps under any limit.
     """
 
     step: float = 0.2
@@ -37,24 +37,26 @@ class ThrottleSteps:
 
 
 def lowest_limit(allotment: GuestAllotment, steps: ThrottleSteps) -> float:
-    """The lowest limit that a guest can get."""
-    # Upwards: a guest keeps its share at least, and a coarse granule may be more than all that it has.
+    """The lowest limit that a guest can get: ``min_share`` of its allotment, in the lever's unit."""
+    # Rounded up, so that the guest keeps at least its share. A coarse granule may exceed the allotment.
     return min(_round_up(allotment.full * steps.min_share, allotment.granule), allotment.full)
 
 
 def step_down(limit: float | None, allotment: GuestAllotment, steps: ThrottleSteps) -> float | None:
-    """The next lower limit (``limit`` None: not throttled yet); None at the floor."""
-    # The first step goes down from all that the guest may use.
+    """The next lower limit of a guest, in the lever's unit; None if ``limit`` is the lowest already.
+
+    :param limit: the present limit; None for a guest that is not throttled.
+    """
     present = allotment.full if limit is None else limit
-    # Downwards to a whole granule: upwards, a step of a small limit would end where it began.
+    # Rounded down to a granule: rounded up, a step from a small limit would return the same limit.
     wanted = math.floor(present * (1 - steps.step) / allotment.granule + _TOLERANCE) * allotment.granule
     lower = max(wanted, lowest_limit(allotment, steps))
     return lower if lower < present - _TOLERANCE else None
 
 
 def step_up(limit: float, allotment: GuestAllotment, steps: ThrottleSteps) -> float | None:
-    """The next higher limit; None without a limit, when the guest has its whole allotment."""
-    # The inverse of a step down, so that as many steps up as were taken down end at or above the beginning.
+    """The next higher limit, in the lever's unit; None if the step reaches the guest's allotment."""
+    # The inverse of a step down, rounded up: N steps down and N steps up end at or above the first limit.
     higher = _round_up(limit / (1 - steps.step), allotment.granule)
     return higher if higher < allotment.full - _TOLERANCE else None
 
@@ -65,10 +67,14 @@ StepUp = Callable[[float, GuestAllotment, ThrottleSteps], float | None]
 
 @dataclass(frozen=True, slots=True)
 class ThrottleLever:
-    """One way to throttle. ``metric`` is the metric that it limits directly.
+    """One way to limit a guest, such as its CPU quota.
 
-    ``set_limit`` (guest, domain, limit or None) sets a limit that no controller of the agent can set, for
-    metrics of other packages. The function raises an exception on failure.
+    - ``metric`` is the name of the metric that the limit reduces directly.
+    - ``unit`` is the unit of limits, for messages.
+    - ``down`` and ``up`` compute the next lower and the next higher limit.
+    - ``set_limit`` sets a limit, or removes it (None), given the guest's uuid, the domain and the limit.
+      A package that adds a metric supplies this function if no controller of the agent can set the limit.
+      The function raises an exception on failure. None: the agent's worker sets limits.
     """
 
     name: str
@@ -79,7 +85,7 @@ class ThrottleLever:
     set_limit: Callable[[str, str, float | None], None] | None = None
 
     def guest_consumption(self, guest: GuestUsage, domain: str) -> float | None:
-        """The use of a guest that the lever limits; None if it is unknown."""
+        """A guest's use of the lever's ``metric`` on a domain, in the metric's unit; None if unknown."""
         return guest.usage.get(MetricSeries(self.metric, domain))
 
 
@@ -87,21 +93,28 @@ CPU_QUOTA: Final = ThrottleLever(resource.CPU_QUOTA, "cpu_usage", "cores")
 MEMORY_BANDWIDTH: Final = ThrottleLever(resource.MEMORY_BANDWIDTH, "memory_bandwidth", "percent")
 CACHE_WAYS: Final = ThrottleLever(resource.CACHE_WAYS, "llc_occupancy", "ways")
 BLOCKIO: Final = ThrottleLever(resource.BLOCKIO, "io_pressure", "percent")
-"""Percent of the weight and the rates of the guest's class of block I/O, or of the default weight."""
+"""The lever on block I/O. Its limits are percent of the weight and rates of the guest's class of block I/O.
+
+Without a class, they are percent of the default weight.
+"""
 
 
 def left_by(use: float, before: float | None, after: float, allotment: GuestAllotment) -> float:
-    """The rest of ``use`` when the limit goes down from ``before`` (None: no limit) to ``after``."""
+    """The expected use of a guest after its limit falls from ``before`` (None: no limit) to ``after``.
+
+    ``use`` is the measured use, in the unit of the lever's metric. The limits are in the lever's unit.
+    """
     if allotment.per_unit is not None:
         return min(use, after * allotment.per_unit)
-    # Use is taken to shrink as the limit does: nothing says how much one unit of limit lets through.
+    # The use per unit of limit is unknown, so the use is assumed to shrink in proportion to the limit.
     return use * min(1.0, after / (allotment.full if before is None else before))
 
 
 def taken_by(use: float, before: float, after: float | None, allotment: GuestAllotment) -> float:
-    """Maximum additional use of a guest when its limit rises from ``before`` to ``after`` (None: no limit).
+    """The highest expected use of a guest after its limit rises from ``before`` to ``after`` (or to None).
 
-    A guest well below its limit takes no more.
+    ``use`` is the measured use, in the unit of the lever's metric. A guest that uses less than 90 % of its
+    limit keeps its use, because the limit did not slow it down.
     """
     risen = allotment.full if after is None else after
     if allotment.per_unit is None:

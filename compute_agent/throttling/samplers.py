@@ -1,7 +1,7 @@
-"""Samplers: read files of a host once a round, and return frozen values for the triggers.
+"""Samplers: read the kernel's files once a round, and return frozen values for the triggers.
 
-Watermarks get a snapshot with the metrics that they name, interference a sample with the signals of each
-guest.
+``MetricSampler`` makes a snapshot of the host, with the metrics that watermarks name. ``GuestReader`` makes a
+sample of all guests, with the values that the signals of interference need.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from compute_agent.usage.rounds import (
     CacheReader,
     MeasuredGuest,
     MeasuringRound,
+    OversoldReader,
+    SourceReader,
     guest_cpu_use,
     parse_moved_bytes,
     pressure_share,
@@ -34,36 +36,46 @@ from compute_agent.usage.subjects import CacheAllotments, SubjectFactory
 LOG = logging.getLogger(__name__)
 
 MAX_SECONDS: Final = 60.0
-"""The longest time between two readings: a mean over a longer time would hide what happened in between."""
+"""Longest time in seconds between two readings that make a sample. A mean over a longer time would hide short
+disturbances."""
 
 MAX_THREADS: Final = 256
-"""The most threads of a guest that the agent reads: those with the lowest ids, so that they are the same in
-each round."""
+"""Maximum number of threads that the agent reads for a guest. It reads the threads with the lowest ids, so
+that each round reads the same ones."""
 
 Waits = Mapping[int, int]
-"""Nanoseconds that threads have waited for a CPU, by thread id."""
+"""Nanoseconds that each thread has waited for a CPU since it began, by thread id."""
 
 
 def parse_schedstat(text: str) -> int:
-    """Nanoseconds that a thread has waited for a CPU (Documentation/scheduler/sched-stats.rst)."""
-    # Time on a CPU, time runnable and waiting, time slices: the second is the one.
+    """Nanoseconds that a thread waited for a CPU, from its schedstat.
+
+    The kernel's Documentation/scheduler/sched-stats.rst has the format.
+    """
+    # The file has three numbers: time on a CPU, time runnable and waiting, and the number of time slices.
     return int(text.split()[1])
 
 
 def parse_io_stat(text: str) -> int:
-    """Bytes read and written by a cgroup, of all devices (io.stat)."""
+    """Bytes that a cgroup has read and written so far, on all devices together, from its io.stat."""
     return sum(parse_moved_bytes(text).values())
 
 
 class _SampledThreads(NamedTuple):
-    """The sampled threads of a guest, and the number of its threads for each sampled one."""
+    """The threads of a guest that the agent reads.
+
+    ``each`` is the number of threads of the guest for each thread in ``ids``; 1 if all are read.
+    """
 
     ids: frozenset[int] = frozenset()
     each: float = 1.0
 
 
 class GuestReader:
-    """Reads the values that some signals need of all guests, once a round. For one thread."""
+    """Reads the values that signals of interference need, of all guests, once a round.
+
+    Only one thread may use it.
+    """
 
     def __init__(
         self,
@@ -74,7 +86,7 @@ class GuestReader:
         allotments: CacheAllotments | None = None,
         cycles: CycleCounters | None = None,
     ) -> None:
-        """``root`` is the folder with ``proc``; the paths of cgroups do not depend on it."""
+        """``root`` is the folder that contains ``proc``; the driver's paths of cgroups are not below it."""
         self.cycles = PerfEvents() if cycles is None else cycles
         self._driver = driver
         self._subjects = SubjectFactory(driver, allotments)
@@ -86,7 +98,7 @@ class GuestReader:
         self._counted: Mapping[int, ThreadCycles] = {}
 
     def use_allotments(self, allotments: CacheAllotments | None) -> None:
-        """Go by other allotments from the next read on."""
+        """Replace the source of guests' cache and bandwidth allotments from the next read on."""
         self._subjects.cache_allotments = allotments
 
     def read_guests(
@@ -97,17 +109,22 @@ class GuestReader:
         time: float,
         caches: Collection[frozenset[int]] = (),
     ) -> GuestSamples | None:
-        """All guests since the read before, at ``time`` (monotonic seconds).
+        """Read all guests, and return their values since the read before.
 
-        ``caches`` are the CPUs of each L3 cache. None the first time, and if the last time was long ago.
+        The result is None for the first read, and if the read before was more than a minute ago.
+
+        :param online: the CPUs of the host that are online.
+        :param signals: names of the signals for which values are needed.
+        :param time: monotonic seconds.
+        :param caches: the CPUs of each L3 cache.
         """
         now = MeasuringRound(
             time, self._root, self._subjects.build_subjects(views, self._classes()), self._cache
         )
         before = self._before
-        # Always: every signal needs to know which guests work at all.
+        # CPU use is read for each signal, because signals leave out guests that are idle.
         cores = guest_cpu_use(now, before)
-        # Threads cost a file each: they are read only for signals that need them.
+        # Each thread has files of its own, so threads are read only for the two signals that need them.
         by_thread = not {"run_delay", "cpi"}.isdisjoint(signals)
         threads = {view.guest.uuid: self._sampled_threads(view) for view in views} if by_thread else {}
         waits = (
@@ -119,15 +136,15 @@ class GuestReader:
             frozenset().union(*(own.ids for own in threads.values())) if "cpi" in signals else frozenset()
         )
         counted = self.cycles.read(counting)
-        # None before, or long before: the values are kept, and make no sample.
+        # Without an earlier read, or with one that is too old, the values only serve the next read.
         elapsed = 0.0 if before is None else time - before.time
         readings = {}
         for view, subject in zip(views, now.subjects, strict=True):
             uuid = view.guest.uuid
             own = threads.get(uuid, _SampledThreads())
-            # By thread: a sum over all would fall when one of them ends.
+            # Differences are taken thread by thread: the sum over all threads falls when one of them ends.
             waited = _grown_waits(self._waits.get(uuid, {}), waits.get(uuid, {}))
-            # A guest without an assignment runs wherever the kernel puts it.
+            # A guest without an assignment may run on every CPU.
             cpus = online if view.assignment is None else view.assignment.cpus & online
             readings[uuid] = GuestReading(
                 subject.facts,
@@ -152,7 +169,7 @@ class GuestReader:
             found = self._driver.vcpu_threads(view.guest)
         except DriverError:  # it has ended, or libvirtd is away
             return _SampledThreads()
-        # A database with thousands of threads would cost the agent more than all other guests.
+        # A guest with thousands of threads would cost the agent more CPU time than all other guests.
         if len(found) <= MAX_THREADS:
             return _SampledThreads(found)
         return _SampledThreads(frozenset(heapq.nsmallest(MAX_THREADS, found)), len(found) / MAX_THREADS)
@@ -166,9 +183,12 @@ def _waited_times(now: MeasuringRound, threads: Iterable[int]) -> Waits:
 def _cycles_each(
     first: Mapping[int, ThreadCycles], last: Mapping[int, ThreadCycles], threads: Collection[int]
 ) -> float | None:
-    """Cycles for each instruction of some threads; None if they were not counted, or did nothing."""
+    """Mean CPU cycles per instruction of some threads, between two readings of their counters.
+
+    None if no thread was counted in both, or none executed an instruction.
+    """
     common = [(first[tid], last[tid]) for tid in threads if tid in first and tid in last]
-    # A counter that is less than it was is of another thread.
+    # A counter that has fallen belongs to a new thread with the id of one that has ended.
     grown = [(b.cycles - a.cycles, b.instructions - a.instructions) for a, b in common]
     done = [(cycles, instructions) for cycles, instructions in grown if cycles >= 0 and instructions > 0]
     return sum(one for one, _ in done) / sum(one for _, one in done) if done else None
@@ -182,14 +202,14 @@ def _grown_waits(first: Waits, last: Waits) -> int | None:
 def _guest_pressure(
     resource: str, subject: MeasuredGuest, now: MeasuringRound, before: MeasuringRound | None
 ) -> float | None:
-    # The host's pressure is not a guest's: without a cgroup nothing is known.
+    # Pressure is counted by cgroup, so that a guest without a group of its own has none.
     if not subject.cgroup:
         return None
     return pressure_share(f"{subject.cgroup}/{resource}.pressure", now, before)
 
 
 def _io_rate(subject: MeasuredGuest, now: MeasuringRound, before: MeasuringRound | None) -> float | None:
-    """Bytes a second, of a guest with a cgroup."""
+    """Bytes a second that a guest read and wrote since the round before; None without a cgroup."""
     if not subject.cgroup:
         return None
     path = f"{subject.cgroup}/io.stat"
@@ -201,28 +221,39 @@ def _io_rate(subject: MeasuredGuest, now: MeasuringRound, before: MeasuringRound
 
 
 class MetricSampler:
-    """Measures only the metrics that watermarks name. For one thread."""
+    """Measures the metrics that watermarks need, and no others.
 
-    def __init__(self, root: str = "/", cache: CacheReader | None = None) -> None:
-        """``root`` is the folder with ``proc``; the paths of cgroups do not depend on it."""
+    Only one thread may use it.
+    """
+
+    def __init__(
+        self,
+        root: str = "/",
+        cache: CacheReader | None = None,
+        read_source: SourceReader = lambda name: None,
+        read_oversold: OversoldReader = lambda resource_class: None,
+    ) -> None:
+        """``root`` is the folder that contains ``proc``; paths of guests' cgroups are not below it."""
         self._root = root
         self._cache = cache
+        self._read_source = read_source
+        self._read_oversold = read_oversold
         self._before: MeasuringRound | None = None
         self._missing: frozenset[str] = frozenset()
 
     def take_snapshot(
         self, rules: WatermarkRules, subjects: Sequence[MeasuredGuest], time: float
     ) -> UsageSnapshot:
-        """The host and its guests at ``time`` (monotonic seconds).
+        """Measure the host and its guests at ``time`` (monotonic seconds).
 
-        Leaves out values that cannot be read; the log has a line when that begins. Rates are since the sample
-        before, and so missing from the first one.
+        The snapshot lacks values that cannot be read. The log has a line when a metric becomes unreadable,
+        and when it is readable again. Rates are means since the snapshot before, so the first one has none.
         """
-        now = MeasuringRound(time, self._root, subjects, self._cache)
+        now = MeasuringRound(time, self._root, subjects, self._cache, self._read_source, self._read_oversold)
         host: dict[MetricSeries, float] = {}
         capacity: dict[MetricSeries, float] = {}
         usage: dict[str, dict[MetricSeries, float]] = {subject.facts.uuid: {} for subject in subjects}
-        # Each metric once, though several watermarks may name it.
+        # needed_metrics() names a metric once, also if several watermarks have it.
         for metric in needed_metrics(rules):
             measured = _measure_metric(metric, now, self._before)
             host |= {MetricSeries(metric.name, domain): used for domain, used in measured.host.items()}
@@ -230,15 +261,15 @@ class MetricSampler:
                 MetricSeries(metric.name, domain): amount for domain, amount in measured.capacity.items()
             }
             for guest, by_domain in measured.guests.items():
-                # A measure of another package may name guests that are not there.
+                # Guests that are unknown here are left out: code of another package may return any.
                 if guest in usage:
                     usage[guest] |= {
                         MetricSeries(metric.name, domain): used for domain, used in by_domain.items()
                     }
-        # In the first round every rate is missing.
+        # Not in the first round, in which all rates are missing.
         if self._before is not None:
             self._log_missing({one.metric for one in rules.watermarks} - {one.metric for one in host})
-        # Its files are of this moment; only parsed values serve the next round.
+        # The next round uses the parsed values of this one; reading on would mix two moments.
         now.close()
         self._before = now
         guests = {
@@ -256,12 +287,14 @@ class MetricSampler:
 
 
 def needed_metrics(rules: WatermarkRules) -> list[WatermarkMetric]:
-    """The metrics that watermarks name, and those that their levers limit."""
+    """The metrics to measure, each once: those that watermarks name, and those that their levers limit."""
     names: dict[str, None] = {}
     for watermark in rules.watermarks:
-        lever = rules.registry[watermark.metric].lever
-        # The lever's own metric, too: what a limit leaves is computed from its use.
-        names |= {watermark.metric: None} | ({lever.metric: None} if lever else {})
+        metric = rules.registry[watermark.metric]
+        # The metrics of an expression are measured, too, so that operators see why the expression holds.
+        names |= dict.fromkeys((metric.name, *metric.inputs))
+        # The lever's own metric is needed, too: the effect of a limit is computed from a guest's use of it.
+        names |= {metric.lever.metric: None} if metric.lever else {}
     return [rules.registry[name] for name in names if name in rules.registry]
 
 
@@ -270,6 +303,6 @@ def _measure_metric(
 ) -> MetricUsage:
     try:
         return metric.measure(now, before)
-    except Exception:  # code of another package: one metric must not cost the rest
+    except Exception:  # code of another package may raise anything; the other metrics are still measured
         LOG.exception("%s cannot be measured", metric.name)
         return MetricUsage()

@@ -15,20 +15,22 @@ from compute_agent.throttling.guest_command import GuestCommand, guest_command
 from compute_agent.throttling.interference.signals import SIGNALS, InterferenceWatch
 from compute_agent.throttling.levers import ThrottleSteps
 from compute_agent.throttling.watermarks.metrics import MetricRegistry
-from compute_agent.throttling.watermarks.sections import WatermarkRules, parse_watermarks
+from compute_agent.throttling.watermarks.sections import WatermarkRules, parse_watermarks, with_expressions
+from compute_agent.throttling.watermarks.sources import MetricSource, parse_sources, with_sources
 
 _ESCALATE_SECONDS: Final = 600.0
-"""A migration takes minutes. The agent reports a command that takes longer than this, and ends it."""
+"""Seconds after which the agent kills and reports an ``escalate_command``; a live migration takes minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThrottlingSettings:
-    """The values of all sections.
+    """The values of ``[qos]`` and of all sections of watermarks and interference.
 
-    - ``rules`` belong to watermarks, ``watches`` to interference.
-    - ``interval`` is in seconds between two rounds of the watermarks.
-    - ``evict_command`` makes a guest leave in the operator's own way.
-    - ``evict_grace`` is in seconds: the time that a guest has to end after the request, without a command.
+    - ``rules`` are the watermarks, ``watches`` the sections of interference, and ``sources`` those of metrics
+      from outside the kernel.
+    - ``interval`` is the number of seconds between two rounds of the watermarks.
+    - ``evict_command`` runs the operator's program that evicts a guest. None: the driver stops the guest.
+    - ``evict_grace`` is the number of seconds that a guest has to end after it was asked to leave.
     """
 
     rules: WatermarkRules
@@ -37,18 +39,19 @@ class ThrottlingSettings:
     evict_grace: float
     evict_command: GuestCommand | None = None
     watches: tuple[InterferenceWatch, ...] = ()
+    sources: tuple[MetricSource, ...] = ()
 
     @property
     def foreign_levers(self) -> frozenset[str]:
-        """The levers that set limits by themselves; the worker does not know these limits."""
+        """Names of the levers of other packages that set limits without the agent's worker."""
         levers = self.rules.registry.levers.items()
         return frozenset(name for name, lever in levers if lever.set_limit is not None)
 
 
 def read_settings(conf: cfg.ConfigOpts, registry: MetricRegistry) -> ThrottlingSettings:
-    """The settings of a configuration.
+    """Read all settings of throttling from a configuration.
 
-    :raises ConfigError: naming section and option of a contradiction.
+    :raises ConfigError: an option is wrong, or options contradict each other; the text names them.
     """
     # First, because watermarks and watches may name only classes that exist.
     classes = parse_classes(conf)
@@ -59,34 +62,37 @@ def read_settings(conf: cfg.ConfigOpts, registry: MetricRegistry) -> ThrottlingS
         conf.qos.evict_grace,
         _read_command("[qos] evict_command", conf.qos.evict_command, conf.qos.evict_command_timeout),
         parse_watches(conf, classes),
+        parse_sources(conf),
     )
 
 
 def build_rules(conf: cfg.ConfigOpts, registry: MetricRegistry, classes: QosClasses) -> WatermarkRules:
-    """The rules for decisions of watermarks.
+    """Read the watermarks, the sizes of throttling steps and the margin.
 
-    :raises ConfigError: naming section and option of a contradiction.
+    :raises ConfigError: an option is wrong, or options contradict each other; the text names them.
     """
+    # Expressions may name the metrics of sources.
+    registry = with_expressions(conf, with_sources(conf, registry))
     return WatermarkRules(
         registry,
         parse_watermarks(conf, registry, classes),
-        # Options are percent, as operators write them; decisions take shares.
+        # The options are in percent; the arithmetic of limits uses parts of 1.
         ThrottleSteps(conf.qos.step / 100, conf.qos.min_share / 100),
         conf.qos.margin / 100,
     )
 
 
 def parse_watches(conf: cfg.ConfigOpts, classes: QosClasses) -> tuple[InterferenceWatch, ...]:
-    """The watches that ``conf`` has, by name.
+    """Read the sections ``[interference:NAME]``.
 
-    :raises ConfigError: naming section and option.
+    :raises ConfigError: an option is missing or wrong; the text names section and option.
     """
     return tuple(_read_watch(name, options, classes) for name, options in interference_sections(conf))
 
 
 def _read_watch(name: str, options: Any, classes: QosClasses) -> InterferenceWatch:
     section = f"[{INTERFERENCE}{name}]"
-    # The option has no default: a signal is a choice of what to act for.
+    # No default: the signal decides which harm the agent acts against, which an operator has to choose.
     if options.signal is None:
         raise ConfigError(f"{section} signal: the option is missing; choose one of {', '.join(SIGNALS)}")
     for option in ("victims", "consenting"):
@@ -95,7 +101,7 @@ def _read_watch(name: str, options: Any, classes: QosClasses) -> InterferenceWat
                 known = ", ".join(sorted(classes.classes))
                 raise ConfigError(f"{section} {option}: there is no class {word!r}; there are {known}")
     for word in options.consenting:
-        # Such a class is never acted on: consent to it would read as if it had an effect.
+        # The agent never limits such a class, so the option would have no effect: refused, not ignored.
         if classes.is_protected(word, dedicated=False):
             raise ConfigError(
                 f"{section} consenting: {word} is above [qos] highest_class and the agent never limits it"
@@ -114,7 +120,7 @@ def _read_watch(name: str, options: Any, classes: QosClasses) -> InterferenceWat
 def _read_command(option: str, command: str | None, timeout: float) -> GuestCommand | None:
     if command is None:
         return None
-    # Words are split here, so that an unbalanced quote is refused at the start and not at the first eviction.
+    # guest_command() splits the words now, so that an unbalanced quote stops the start, not an eviction.
     try:
         return guest_command(command, timeout)
     except ValueError as error:

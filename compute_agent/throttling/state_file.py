@@ -1,11 +1,13 @@
 """The state file of throttling: limits, evictions, the scheduling switch, cases and baselines.
 
-JSON with a version and a checksum, replaced as a whole. A lost file does little harm: the first round removes
-limits that are not in the file, the scheduling switch is set explicitly, and baselines are learnt again.
+The file is JSON with a version and a checksum, and is replaced as a whole. A lost file does little harm: the
+first round removes limits that are not in the file, and sets the scheduling switch explicitly. Baselines are
+learnt again.
 
 Former releases
-    They kept watermarks in a part of the agent's ``state.json``, and interference in ``interference.json``.
-    Both parts are taken over at the start, and removed as soon as this file is durable.
+    A former release kept the state of watermarks in a part of the agent's ``state.json``, and the state of
+    interference in ``interference.json``. The agent reads both at its start into this file, and removes them
+    as soon as this file is durable.
 
 Downgrade
     An older release that runs again finds neither part, as if its state had been lost. It removes all
@@ -13,8 +15,8 @@ Downgrade
     only if usage is still above the threshold. It learns baselines for five minutes.
 
     The old parts must not remain: the older release would limit and stop guests for reasons that are long
-    over. This file stays meanwhile. The next upgrade takes over the parts that the older release has written,
-    because they are newer.
+    over. This file stays during the downgrade. The next upgrade reads the parts that the older release has
+    written, because they are newer than this file.
 """
 
 from __future__ import annotations
@@ -41,77 +43,83 @@ from compute_agent.throttling.watermarks.state import WatermarkState
 LOG = logging.getLogger(__name__)
 
 FILE_NAME: Final = "throttling.json"
-"""In the state folder."""
+"""Name of the state file of throttling, in the agent's state folder."""
 
 FORMER_FILE: Final = "interference.json"
-"""In the state folder: where former releases kept the part on interference."""
+"""Name of the file in the state folder in which former releases kept the state of interference."""
 
 VERSION: Final = 1
+"""Version of the content of the state file."""
+
 _FORMER_VERSION: Final = 1
+"""Version of the content of ``interference.json``, in every release that wrote it."""
 
 Clock = Callable[[], float]
-"""Monotonic seconds."""
+"""Returns monotonic seconds."""
 
 
 class FormerState(Protocol):
-    """The agent's own state file, in which former releases kept the part on watermarks."""
+    """The agent's ``state.json``, in which former releases kept the state of watermarks."""
 
     @property
     def former_watermarks(self) -> Any:
-        """The JSON of that part; None where there is none."""
+        """The part of the file with the state of watermarks, as JSON values; None without such a part."""
         ...
 
     def drop_former_watermarks(self) -> None:
-        """Remove that part; durable when this returns.
+        """Remove the state of watermarks from the file; the change is on disk when this returns.
 
-        :raises OSError: the next write of the file removes it.
+        :raises OSError: the file could not be written; its next write removes the part.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ThrottlingState:
-    """The state of both triggers that outlives the agent."""
+    """The state of both triggers, which outlives the process of the agent."""
 
     watermarks: WatermarkState = field(default_factory=WatermarkState)
     interference: InterferenceState = field(default_factory=InterferenceState)
 
     def guest_limits(self, foreign: Collection[str] = ()) -> GuestLimits:
-        """The limits in force, by guest; ``foreign`` levers are set by no controller of the agent."""
+        """The limits in force, by guest and control.
+
+        Limits of the ``foreign`` levers are left out, because no controller of the agent sets them.
+        """
         return lowest_of((self.watermarks.guest_limits(foreign), self.interference.guest_limits()))
 
 
 class ThrottlingFile:
-    """The state in one file. Each trigger replaces its part, from its own thread."""
+    """The state file of throttling. Each trigger replaces its own part, from its own thread."""
 
     def __init__(self, folder: Path, former: FormerState, clock: Clock = time.monotonic) -> None:
-        """Read the file in the state folder, and take over files of a former release.
+        """Read the file in the state folder, and then the files of a former release.
 
-        An absent file is an empty state. An unusable file is renamed, and counts as an empty state, too.
+        Without a file the state is empty. A damaged file is renamed, and the state is empty, too.
 
-        :raises UnsafeFileError: the file is not ours.
-        :raises OSError: the damaged file cannot be renamed.
+        :raises UnsafeFileError: other users could have written the file.
+        :raises OSError: the file cannot be read, or a damaged file cannot be renamed.
         """
         self._path = folder / FILE_NAME
         self._clock = clock
         self._lock = threading.Lock()
         self._state = _load_state(self._path, clock())
-        # None: the file is made by the first write, even where the state is empty.
+        # None makes the first call of _write() create the file, even if the state is empty.
         self._saved: ThrottlingState | None = self._state if self._path.exists() else None
         self._learnt_at = clock()
-        #: What is to be removed of former releases; tried with each write, until it is.
+        #: Functions that remove files of former releases. Each write calls them until they succeed.
         self._leftovers: list[Callable[[], None]] = []
         self._take_over(folder / FORMER_FILE, former)
 
     @property
     def state(self) -> ThrottlingState:
-        """The state as it was last set or read."""
+        """The present state, which may be newer than the file."""
         return self._state
 
     def keep_watermarks(self, state: WatermarkState) -> None:
-        """Replace the part on watermarks; durable when this returns.
+        """Replace the state of watermarks, which is on disk when this returns.
 
-        :raises OSError: the next call tries again.
+        :raises OSError: the file could not be written; the next call tries again.
         """
         with self._lock:
             self._state = replace(self._state, watermarks=state)
@@ -119,42 +127,44 @@ class ThrottlingFile:
                 self._write()
 
     def keep_interference(self, state: InterferenceState, *, learnt: bool = False) -> None:
-        """Replace the part on interference. Cases are durable when this returns, learnt values later.
+        """Replace the state of interference. Cases and pairs are on disk when this returns.
 
-        Learnt values are saved periodically, and on demand (``learnt``).
+        Baselines, which change with each sample, are saved periodically, or at once with ``learnt``.
 
-        :raises OSError: the next call tries again.
+        :raises OSError: the file could not be written; the next call tries again.
         """
         with self._lock:
-            # Always in memory, so that a write of the other trigger takes it along.
+            # In memory in any case, so that the next write saves it, also one for the other trigger.
             self._state = replace(self._state, interference=state)
             saved = InterferenceState() if self._saved is None else self._saved.interference
-            # A clock that went back would put off the next save for as long.
+            # A negative age counts as due: a clock that went back would delay the next save for as long.
             due = not 0 <= self._clock() - self._learnt_at < kept_json.SAVE_SECONDS
             if learnt or due or (state.cases, state.pairs) != (saved.cases, saved.pairs):
                 self._learnt_at = self._clock()
                 self._write()
 
     def _write(self) -> None:
-        # A sync costs milliseconds to seconds, and a round of each second mostly changes nothing.
+        # An unchanged state is not written: a sync takes milliseconds to seconds, and rounds may come each
+        # second.
         if self._state != self._saved:
-            # At once or not at all, as a rename: a crash leaves the old content or the new one.
+            # A rename replaces the file at once, so that a crash leaves the old content or the new one.
             write_durably(self._path, dump_state(self._state, self._clock()))
             self._saved = self._state
         self._remove_former()
 
     def _take_over(self, former_file: Path, former: FormerState) -> None:
-        """Take over the parts of a former release into this file."""
+        """Read the files of a former release into this file, and remove them once this file is durable."""
         watermarks, interference = former.former_watermarks, _former_file(former_file, self._clock()).load()
         if watermarks is None and interference is None:
             return
         self._state = merge_former(self._state, _former_watermarks(watermarks), interference)
         if watermarks is not None:
-            # The former parts are removed once this file is durable, not before: a crash in between leaves
-            # both, and the next start takes over the same parts again.
+            # _write() calls the leftovers after its sync. A crash in between leaves the former files as well,
+            # and the next start reads the same parts again.
             self._leftovers.append(former.drop_former_watermarks)
         if interference is not None:
-            # Last: its absence beside a part on watermarks means that nothing was limited.
+            # After the part on watermarks. merge_former() takes a missing interference.json, next to a part
+            # on watermarks, for a state without cases.
             self._leftovers.append(partial(remove_durably, former_file))
         try:
             self._write()
@@ -164,7 +174,7 @@ class ThrottlingFile:
             LOG.info("The state of throttling is now in %s", self._path)
 
     def _remove_former(self) -> None:
-        # One by one, and again from where it broke off: each may be done twice, none may be left out.
+        # A function is dropped after its success only, so that a failure repeats it. Each may run twice.
         while self._leftovers:
             self._leftovers[0]()
             del self._leftovers[0]
@@ -173,11 +183,11 @@ class ThrottlingFile:
 def merge_former(
     state: ThrottlingState, watermarks: WatermarkState | None, interference: InterferenceState | None
 ) -> ThrottlingState:
-    """The state with the parts of a former release, each None where there is none.
+    """The state, with its parts replaced by those of a former release, of which each may be None (absent).
 
-    The former parts are newer: this release removes them as it starts. A former release that has left a part
-    on watermarks and no file of interference had no guest limited: cases of before are over, and baselines
-    are still good.
+    The former parts are newer, because this release removes them when it starts. If a former release has left
+    watermarks and no interference, interference had limited no guest: the cases are dropped and the baselines
+    are kept.
     """
     if interference is None and watermarks is not None:
         interference = replace(state.interference, cases=())
@@ -188,11 +198,11 @@ def merge_former(
 
 
 def look_up_state(folder: Path, former_watermarks: Any = None) -> ThrottlingState:
-    """The state that a start would find in a folder; nothing is put aside, taken over or removed.
+    """The state that an agent would start with from a folder. No file is renamed, written or removed.
 
-    An unusable part becomes an empty state.
+    An unusable file counts as an empty state.
 
-    :raises UnsafeFileError: the file is not ours.
+    :raises UnsafeFileError: other users could have written the file.
     """
     now = time.monotonic()
     try:
@@ -206,21 +216,21 @@ def look_up_state(folder: Path, former_watermarks: Any = None) -> ThrottlingStat
 
 
 def forget_interference(folder: Path) -> None:
-    """Remove cases and baselines from the file in a folder, in which no agent works.
+    """Remove cases, pairs and baselines from the file in a state folder that no running agent uses.
 
-    :raises OSError:
+    :raises OSError: a file cannot be removed or written.
     """
     remove_durably(folder / FORMER_FILE)
     path = folder / FILE_NAME
     try:
         state = parse_state(read_own(path), time.monotonic())
     except (OSError, ValueError):
-        return  # absent, or put aside by the next agent
+        return  # without a file there is nothing to remove, and the next agent renames a damaged one
     write_durably(path, dump_state(ThrottlingState(state.watermarks), time.monotonic()))
 
 
 def dump_state(state: ThrottlingState, now: float) -> bytes:
-    """The state as the content of its file; ``now`` is in monotonic seconds."""
+    """The content of the state file; ``now``, in monotonic seconds, is the origin of the saved times."""
     data = {
         "watermarks": watermark_state.state_to_json(state.watermarks),
         "interference": interference_state.state_to_json(state.interference, now),
@@ -229,9 +239,9 @@ def dump_state(state: ThrottlingState, now: float) -> bytes:
 
 
 def parse_state(content: bytes, now: float) -> ThrottlingState:
-    """The state in the content of a file.
+    """Parse the content of the state file; ``now`` is in monotonic seconds.
 
-    :raises ValueError: saying what is wrong with it.
+    :raises ValueError: the content is damaged, or of another version; the text has the reason.
     """
     return kept_json.parse(VERSION, content, lambda document: _read_document(document, now))
 
@@ -245,7 +255,7 @@ def _read_document(document: Any, now: float) -> ThrottlingState:
 
 
 def _load_state(path: Path, now: float) -> ThrottlingState:
-    # Not a file that others can write, as for the agent's own state: it might stop guests.
+    # load_state() refuses a file that other users can write: its content could limit and stop guests.
     return kept_json.load_state(
         path,
         lambda content: parse_state(content, now),
@@ -260,7 +270,7 @@ def _load_state(path: Path, now: float) -> ThrottlingState:
 
 
 def _former_file(path: Path, now: float) -> KeptFile[InterferenceState]:
-    """The part on interference of a former release."""
+    """The file ``interference.json`` of a former release."""
     return KeptFile(
         path,
         lambda content: _parse_former(content, now),
@@ -275,12 +285,12 @@ def _parse_former(content: bytes, now: float) -> InterferenceState:
 
 
 def _former_watermarks(content: Any) -> WatermarkState | None:
-    """The part on watermarks of a former release; None where there is none that can be used."""
+    """The state of watermarks of a former release; None without one, and empty if it is unusable."""
     if content is None:
         return None
     try:
         return watermark_state.state_from_json(content)
     except ValueError as error:
         LOG.warning("The state of watermarks of a former release cannot be used and starts empty: %s", error)
-        # As after the loss of the file: the switch is not known, and no limit is.
+        # The same as after the loss of the file: no limits, and an unknown scheduling switch.
         return WatermarkState()

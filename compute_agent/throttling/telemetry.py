@@ -1,4 +1,4 @@
-"""Telemetry of throttling: each action and decision as a log line, an event and a sample for Prometheus."""
+"""Telemetry of throttling: reports each action and decision in the log, as an event and as a metric."""
 
 from __future__ import annotations
 
@@ -32,10 +32,14 @@ from compute_agent.usage.snapshot import UsageSnapshot
 LOG = logging.getLogger(__name__)
 
 ThrottlingAct = WatermarkAct | CaseDecision
-"""Whatever a trigger wants done."""
+"""An action of watermarks or a decision of interference."""
 
 Blame = Callable[[str, str, str], None]
-"""Called with a limited or evicted guest, the metric, and the cause if that is another signal."""
+"""A function that is called for a guest that was limited or evicted because it used too much.
+
+Its arguments are the guest's uuid, the metric, and the name of the signal of interference ("" for a
+watermark).
+"""
 
 
 def _blame_nothing(guest: str, metric: str, cause: str = "") -> None:
@@ -43,7 +47,7 @@ def _blame_nothing(guest: str, metric: str, cause: str = "") -> None:
 
 
 class ThrottleTelemetry:
-    """Reports actions of both triggers, and counts them. For several threads."""
+    """Reports and counts the actions of both triggers. Several threads may use it at once."""
 
     def __init__(
         self,
@@ -51,30 +55,35 @@ class ThrottleTelemetry:
         recorder: EventRecorder | None = None,
         blame: Blame = _blame_nothing,
     ) -> None:
-        """``blame`` is called for a guest that was throttled, evicted or found guilty; it must not wait."""
+        """Create the metrics in ``registry``.
+
+        ``blame`` is called for each guest that was throttled, evicted or found guilty. It must not wait,
+        because a round calls it.
+        """
         self._recorder = recorder or EventRecorder()
         self._blame = blame
         self._lock = threading.Lock()
-        #: By trigger: a guest that has left is still named by the trigger that made it leave.
+        #: Names of guests by trigger and uuid. Each trigger decides for how long it needs a name.
         self._names: dict[str, Mapping[str, str]] = {}
-        #: By gauge: the labels that have a value.
+        #: The labels that have a value, by gauge.
         self._shown: dict[Gauge, set[tuple[str, ...]]] = {}
+        #: The last reported reason of a failure, by kind of event and uuid of the guest ("" for the host).
         self._failures: dict[tuple[str, str], str] = {}
         self._actions = Counter(
             "compute_agent_watermark_actions",
-            "Actions for the sake of watermarks, by what came of them.",
+            "Actions of watermarks, by outcome.",
             ["action", "metric", "outcome"],
             registry=registry,
         )
         self._usage = Gauge(
             "compute_agent_watermark_usage",
-            "Usage of the host as the watermarks see it, in the unit of the metric.",
+            "Usage of the host that is compared with watermarks, in the unit of the metric.",
             ["metric", "domain"],
             registry=registry,
         )
         self._threshold = Gauge(
             "compute_agent_watermark_threshold",
-            "Line of a watermark, in the unit of the metric, by section and action.",
+            "Threshold of a watermark, in the unit of the metric, by section and action.",
             ["section", "metric", "domain", "action"],
             registry=registry,
         )
@@ -92,19 +101,19 @@ class ThrottleTelemetry:
         )
         self._decisions = Counter(
             "compute_agent_interference_decisions",
-            "Decisions about guests that disturb others, by section and by what came of it.",
+            "Decisions about guests that disturb others, by section and outcome.",
             ["section", "decision", "outcome"],
             registry=registry,
         )
         self._disturbed = Gauge(
             "compute_agent_interference_disturbed_guests",
-            "Guests that suffer more than they mostly do, by section.",
+            "Guests that are disturbed more than usual, by section.",
             ["section"],
             registry=registry,
         )
         self._limited = Gauge(
             "compute_agent_interference_limited_guests",
-            "Guests that are limited for the sake of another one.",
+            "Guests that are limited to protect another guest.",
             registry=registry,
         )
         self.interference_failures = Counter(
@@ -114,16 +123,19 @@ class ThrottleTelemetry:
         )
 
     def name_guests(self, owner: str, names: Mapping[str, str], staying: Iterable[str] = ()) -> None:
-        """Replace the names by uuid that a trigger knows; guests in ``staying`` keep theirs."""
+        """Replace the names of guests, by uuid, that the trigger ``owner`` knows.
+
+        A guest in ``staying`` keeps its former name if ``names`` lacks it.
+        """
         with self._lock:
             before = self._names.get(owner, {})
             kept = {guest: before[guest] for guest in staying if guest in before}
             self._names[owner] = {**kept, **names}
 
     def subject_of(self, guest: str) -> NamedSubject:
-        """The name of a guest in logs and events."""
+        """The uuid and the name of a guest, as logs and events show them."""
         with self._lock:
-            # Names of tenants may be empty; another trigger may know more.
+            # An empty name is passed over, because another trigger may know the name.
             name = next((names[guest] for names in self._names.values() if names.get(guest)), "")
         return NamedSubject(guest, name)
 
@@ -132,7 +144,7 @@ class ThrottleTelemetry:
         self._recorder.record_done(LOG.info, EventKind.EVICT, self.subject_of(guest), "Guest %s was evicted")
 
     def record_action(self, action: ThrottlingAct, outcome: EventOutcome, reason: str = "") -> None:
-        """Report an action; ``reason`` is the reason for a failure."""
+        """Log and count an action, and record it as an event; ``reason`` explains a failure."""
         if isinstance(action, CaseDecision):
             self._record_decision(action, outcome, reason)
         else:
@@ -146,7 +158,7 @@ class ThrottleTelemetry:
             self._usage, {(one.metric, one.domain): used for one, used in snapshot.host.items()}
         )
         self._show_values(self._threshold, dict(_threshold_values(snapshot, watermarks)))
-        # Guests, not limits: one guest may have limits of several controls.
+        # Counts guests, not limits: one guest may have limits for several controls.
         self._throttled.set(len({one.guest for one in state.throttles}))
         self._evicting.set(len(state.evictions))
         self._closed.set(bool(state.scheduling_off))
@@ -158,7 +170,7 @@ class ThrottleTelemetry:
     ) -> None:
         """Set the gauges of interference at the end of a round."""
         self._limited.set(len({case.suspect for case in state.cases if case.limit is not None}))
-        # Sections that are gone must not keep their last value.
+        # A removed section would otherwise keep its last value.
         self._disturbed.clear()
         for watch in watches:
             disturbed = {
@@ -170,7 +182,7 @@ class ThrottleTelemetry:
 
     def _show_values(self, gauge: Gauge, values: Mapping[tuple[str, ...], float]) -> None:
         """Set the values of a gauge by their labels, and remove the labels without a value."""
-        # A last value that stays would look as if it were measured.
+        # A label without a new value is removed: its old value would look like a measured one.
         for labels in self._shown.get(gauge, set()) - values.keys():
             gauge.remove(*labels)
         for labels, value in values.items():
@@ -180,13 +192,14 @@ class ThrottleTelemetry:
     def list_cases(
         self, state: InterferenceState, watches: Sequence[InterferenceWatch], now: float
     ) -> list[dict[str, Any]]:
-        """A row for each case, then one for each remembered pair.
+        """Rows for ``compute-agent`` commands: one for each open case, then one for each remembered pair.
 
-        ``before`` and ``level`` are the victim's signal in words, ``limit`` is in the lever's unit.
+        All values are text for people, except ``correlation``. ``before`` is the victim's signal before the
+        latest step, ``level`` the present one. ``limit`` is the suspect's limit in the lever's unit.
         """
         by_name = {watch.name: watch for watch in watches}
         cases = [self._case_row(case, by_name.get(case.watch), state, now) for case in state.cases]
-        # A pair with a case has a row already, which says more.
+        # The row of a case says more than the row of its pair, which is left out.
         open_pairs = {(case.watch, case.victim, case.suspect) for case in state.cases}
         return cases + [
             self._pair_row(*pair, ", ".join(_remembered_facts(record, now)) or "forgotten")
@@ -223,13 +236,13 @@ class ThrottleTelemetry:
         kind = _event_kind(action)
         guest = "" if isinstance(action, SwitchScheduling) else action.guest
         metric = action.metric if isinstance(action, EvictAction | ThrottleAction) else ""
-        # Counted each time, though logged once: a rate shows that a failure goes on.
+        # A repeated failure is logged once but counted each time, so that a rate shows that it goes on.
         self._actions.labels(kind, metric, outcome).inc()
         subject = self.subject_of(guest) if guest else None
-        # The uuid is what actions know; people want the name beside it.
+        # Actions name guests by uuid; the log shows the name as well.
         text = str(action).replace(guest, str(subject), 1) if guest else str(action)
         if outcome is EventOutcome.FAILED:
-            # An action that is tried in each round need not be reported in each.
+            # A failing action is tried again in each round: only a new reason is reported.
             if self._failures.get((kind, guest)) == reason:
                 LOG.debug("Failed: %s: %s", text, reason)
             else:
@@ -237,7 +250,7 @@ class ThrottleTelemetry:
             self._failures[kind, guest] = reason
             return
         self._failures.pop((kind, guest), None)
-        # Giving back, previews and failures have cost the guest nothing.
+        # Only a completed throttle or eviction has cost the guest something: restores have no metric.
         if metric and outcome is EventOutcome.DONE:
             self._blame(guest, metric, "")
         message = "Preview: %s" if outcome is EventOutcome.PREVIEW else "Watermark: %s"
@@ -248,7 +261,7 @@ class ThrottleTelemetry:
         self._decisions.labels(case.watch, decision.what.value, outcome).inc()
         suspect, victim = self.subject_of(case.suspect), self.subject_of(case.victim)
         kind, text = _decision_text(decision, suspect, victim)
-        # The suspect is acted on; a verdict is reached for the victim, and is about it.
+        # A changed limit is an event of the suspect, and a verdict an event of the victim.
         subject = victim if kind is EventKind.VERDICT else suspect
         if failure:
             self._record_failure(kind, subject, text, failure)
@@ -256,7 +269,7 @@ class ThrottleTelemetry:
         why = _decision_reason(decision)
         message = "Preview: %s: %s" if outcome is EventOutcome.PREVIEW else "Interference: %s: %s"
         self._recorder.record_event(LOG.info, kind, subject, message, text, why, reason=why, outcome=outcome)
-        # A trial blames no guest yet: it may end in an acquittal.
+        # A guest is blamed by a verdict only: a trial may end in an acquittal.
         if decision.what in VERDICTS and decision.watch is not None:
             self._blame(case.suspect, decision.watch.signal.lever.metric, decision.watch.signal.name)
 
@@ -270,7 +283,7 @@ class ThrottleTelemetry:
 def _threshold_values(
     snapshot: UsageSnapshot, watermarks: Iterable[WatermarkSection]
 ) -> Iterator[tuple[tuple[str, ...], float]]:
-    """The lines of watermarks by section, metric, domain and action, in the unit of the metric."""
+    """The thresholds of watermarks in the metric's unit, by section, metric, domain and action."""
     for watermark in watermarks:
         for series in snapshot.host:
             for action in WatermarkAction if series.metric == watermark.metric else ():
@@ -280,7 +293,7 @@ def _threshold_values(
 
 
 def format_limit(limit: float | None, case: InterferenceCase) -> str:
-    """A limit of a case, or its absence, for people."""
+    """The limit of a case as text for people, such as ``3.2 of cpu_quota``; None is ``all of cpu_quota``."""
     return f"all of {case.knob}" if limit is None else f"{limit:.3g} of {case.knob}"
 
 
@@ -318,12 +331,12 @@ def _decision_text(
 
 
 def _decision_reason(decision: CaseDecision) -> str:
-    """The signal of the victim, and how the suspect's use goes with it."""
+    """The reason for a decision as text: the victim's signal before and now, and the correlation."""
     case, watch = decision.case, decision.watch
     if watch is None:
         return "its section is gone, or does not act"
     parts = [f"it {watch.signal.words}: {watch.signal.format_value(case.before)}"]
-    # These two are decided by the present level, which is the one before.
+    # A trial begins at the present level: ``before`` has the same value.
     if decision.level is not None and decision.what not in (CaseVerdict.TRY, CaseVerdict.PREVIEW):
         parts.append(f"now {watch.signal.format_value(decision.level)}")
     return ", ".join((*parts, f"correlation {case.correlation:.2f}"))

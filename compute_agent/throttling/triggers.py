@@ -1,7 +1,7 @@
-"""The triggers of throttling: watermarks of the host, and interference between guests.
+"""The two triggers of throttling: watermarks of the host, and interference between guests.
 
-Each keeps the state of its pure decisions (``watermarks.plan``, ``interference.decisions``) between rounds,
-and passes actions to the executor.
+A trigger keeps its state between rounds, has pure functions decide (``watermarks.plan`` or
+``interference.decisions``), and passes the actions to the executor.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from compute_agent.throttling.interference.evidence import CORRELATION_SECONDS
 from compute_agent.throttling.interference.signals import GuestSamples, InterferenceWatch
 from compute_agent.throttling.interference.state import InterferenceState
 from compute_agent.throttling.levers import ThrottleSteps
-from compute_agent.throttling.watermarks.breaches import Streaks, observe_usage
+from compute_agent.throttling.watermarks.breaches import Streaks, observe_usage, restart_streaks
 from compute_agent.throttling.watermarks.plan import forgive_relapses, make_plan
 from compute_agent.throttling.watermarks.sections import WatermarkRules
 from compute_agent.throttling.watermarks.state import WatermarkState
@@ -33,18 +33,26 @@ from compute_agent.usage.snapshot import UsageSnapshot
 LOG = logging.getLogger(__name__)
 
 _BACKOFF_SECONDS: Final = 300.0
-"""The time for which a guest that could not be evicted is left alone; the agent chooses the next guest
-meanwhile."""
+"""Seconds for which a guest is not evicted again after its eviction has failed; other guests may be."""
 
 SaveWatermarks = Callable[[WatermarkState], None]
-"""Keeps the state; durable when it returns. Raises OSError, and the next call tries again."""
+"""Saves the state of watermarks, which is on disk when the call returns.
+
+:raises OSError: the state could not be saved; the next call tries again.
+"""
 
 SaveInterference = Callable[[InterferenceState], None]
-"""Likewise."""
+"""Saves the state of interference: cases are on disk when the call returns, learnt baselines later.
+
+:raises OSError: the state could not be saved; the next call tries again.
+"""
 
 
 class WatermarkTrigger:
-    """Acts when usage of the host exceeds a watermark, and removes limits later. For one thread."""
+    """Acts when usage of the host exceeds a watermark, and removes the limits later.
+
+    Only one thread may use it.
+    """
 
     limit_owner: Final = "watermarks"
 
@@ -55,7 +63,7 @@ class WatermarkTrigger:
         executor: ThrottleExecutor,
         save: SaveWatermarks,
     ) -> None:
-        """``state`` is the argument of the last call of ``save``."""
+        """``state`` is the state that ``save`` saved last, also in a former process."""
         self.state = state
         self._rules = rules
         self._executor = executor
@@ -63,43 +71,46 @@ class WatermarkTrigger:
         self._streaks: Streaks = {}
         self._preview_streaks: Streaks = {}
         self._backoff: dict[str, float] = {}
-        # Of the present round
+        # Values of the present round: the measured snapshot, the one expected after the actions so far, and
+        # the guests that were acted on.
         self._snapshot = self._expected = UsageSnapshot(0.0, {})
         self._tried: set[str] = set()
 
     @property
     def all_streaks(self) -> Streaks:
-        """The number of rounds that usage has been above each watermark, those in preview included."""
+        """The streak of each watermark, domain and action, including those of watermarks in preview."""
         return {**self._streaks, **self._preview_streaks}
 
     def use_rules(self, rules: WatermarkRules) -> None:
-        """Use other rules from the next round on. Limits that only the old rules request are removed."""
+        """Replace the rules from the next round on. Later rounds remove limits that no new rule needs."""
         self._rules = rules
 
     def resume_actions(self) -> None:
-        """Apply the limits of the state again after a start, and finish its evictions."""
+        """Set the limits of the saved state again after a start of the agent, and continue its evictions."""
         self._executor.resume_state(self.limit_owner, self.state.throttles, self.state.evictions)
 
     def run_round(self, snapshot: UsageSnapshot) -> tuple[WatermarkAct, ...]:
-        """Take one snapshot, act, and return the actions that were done."""
+        """Decide by one snapshot, act, and return the actions that succeeded."""
         names = {guest.uuid: guest.name for guest in snapshot.guests.values()}
-        # Guests that are leaving are not in the snapshot any more when their end is reported.
+        # Guests that are being evicted keep their names: the snapshot lacks them when their end is reported.
         self._executor.telemetry.name_guests(self.limit_owner, names, self.state.evicting_guests)
-        # Before planning: a guest that stays is left alone, and another one taken in this round.
+        # Before planning, so that this round may evict another guest in place of one with a failed eviction.
         gone = self._settle_evictions(snapshot.time)
         self.state = self.state.with_guests(snapshot.guests)
         rules = self._acting_rules
-        # A series that vanished while guests are throttled for it must be seen as missing, or nothing would
-        # give back.
+        # The series of throttled guests are expected: if one is not measured any more, the watermark has to
+        # notice the gap and become quiet, or the limits would never be removed.
         expected = rules.throttled_series(self.state)
         self._streaks = observe_usage(self._streaks, rules.watermarks, snapshot, expected)
-        # After the streaks, which say how long it has been quiet.
+        # Needs the new streaks, which have the time since the latest breach.
         self.state = forgive_relapses(rules, snapshot, self._streaks, self.state)
         self._snapshot = self._expected = snapshot
         self._tried = set()
         done = self._executor.run_round(self)
-        # Only now: while it counts as being evicted, no other guest is evicted for what it still seems to
-        # use.
+        # After the plan, because the snapshot may still have the use of these guests. A guest that counts as
+        # being evicted has its use subtracted, so that no other guest is evicted for that use.
+        left_for = {one.watermark for one in self.state.evictions if one.guest in gone}
+        self._streaks = restart_streaks(self._streaks, left_for & self._rules.limited_evictions)
         for guest in gone:
             self.state = self.state.without_eviction(guest)
         self._executor.save_state(self)
@@ -109,15 +120,15 @@ class WatermarkTrigger:
     # For the executor
 
     def preview_actions(self) -> Sequence[WatermarkAct]:
-        """The actions that watermarks in preview would take now."""
+        """The restricting actions that watermarks in preview would take in this round."""
         rules, snapshot = self._rules.with_preview(preview=True), self._snapshot
         self._preview_streaks = observe_usage(self._preview_streaks, rules.watermarks, snapshot)
-        # By the real state: a guest that is throttled already would not be throttled by as much.
+        # With the limits that are really in force: they are the ones that preview would lower.
         plan = make_plan(rules, snapshot, self._preview_streaks, self.state)
         return tuple(filter(takes_away, plan))
 
     def plan_actions(self) -> Sequence[WatermarkAct]:
-        """The actions of this round that have not been tried yet."""
+        """Plan actions on guests that no action of this round has concerned yet."""
         plan = make_plan(
             self._acting_rules,
             self._expected,
@@ -127,10 +138,9 @@ class WatermarkTrigger:
             unevictable=frozenset(self._backoff),
         )
         if self._tried:
-            # The switch was in the first plan of this round, whether it succeeded or not.
+            # The first plan of this round had the scheduling switch. A failed switch is for the next round.
             plan = tuple(action for action in plan if not isinstance(action, SwitchScheduling))
-        # For an operator that wonders why nothing happens: at DEBUG each round says what is above, and for
-        # how long.
+        # Explains a round without actions: the log at DEBUG has the watermarks that usage exceeds.
         if above := [
             f"{watch.watermark} {watch.action}" for watch, one in self._streaks.items() if one.samples
         ]:
@@ -138,19 +148,22 @@ class WatermarkTrigger:
         return plan
 
     def settle_action(self, action: WatermarkAct, succeeded: bool) -> bool:
-        """Note the outcome of an action. After a failure the round needs another plan, for another guest."""
+        """Note the outcome of an action; return whether another guest has to be found in this round.
+
+        The result is True if an action on a guest failed.
+        """
         if succeeded:
             before, self.state = self.state, self.state.after_action(action)
             self._expected = _expected_snapshot(self._acting_rules, self._expected, before, action)
-        # No other guest can be taken in its place; the next round tries it again.
+        # A failed switch has no substitute; the next round tries it again.
         if isinstance(action, SwitchScheduling):
             return False
-        # Succeeded or not: a guest is acted on once in a round.
+        # Also after a failure: one action per guest and round.
         self._tried.add(action.guest)
         return not succeeded
 
     def save_state(self, actions: Sequence[WatermarkAct]) -> None:
-        """Keep the state that will be true after ``actions``."""
+        """Save the state that will hold after the restricting actions among ``actions``."""
         self._save(_intended_state(self.state, actions))
 
     @property
@@ -158,10 +171,14 @@ class WatermarkTrigger:
         return self._rules.with_preview(preview=False)
 
     def _settle_evictions(self, time: float) -> list[str]:
-        """Record the ended evictions; return the guests that have left."""
-        # By the clock of snapshots, which simulations turn as well.
+        """Record the evictions that have ended since the last call; return the guests that have left.
+
+        A guest that stays is removed from the pending evictions, and not evicted again for five minutes.
+        """
+        # The time of the snapshot, not of a clock: simulations run with times of their own.
         self._backoff = {guest: until for guest, until in self._backoff.items() if until > time}
-        # The snapshot may still have these guests, so they count as being evicted in this round.
+        # Guests that have left stay in the state until the end of this round: the snapshot may be older than
+        # their end and still have their use.
         gone = []
         for guest, error in self._executor.finished_evictions(self.state.evictions).items():
             if error is None:
@@ -173,7 +190,10 @@ class WatermarkTrigger:
 
 
 class InterferenceTrigger:
-    """Limits guests that disturb others, as long as the limit helps. For one thread."""
+    """Limits guests that disturb other guests, as long as the limits help.
+
+    Only one thread may use it.
+    """
 
     limit_owner: Final = "interference"
 
@@ -185,9 +205,9 @@ class InterferenceTrigger:
         executor: ThrottleExecutor,
         save: SaveInterference,
     ) -> None:
-        """``state`` is the argument of the last call of ``save``."""
+        """``state`` is the state that ``save`` saved last, also in a former process."""
         self.state = state
-        #: Whether something could not be given back yet.
+        #: Whether an action has failed, so that limits in force may differ from those of the state.
         self.owes = False
         self._watches = watches
         self._steps = steps
@@ -197,16 +217,16 @@ class InterferenceTrigger:
         self._decisions: tuple[CaseDecision, ...] = ()
 
     def use_watches(self, watches: Sequence[InterferenceWatch], steps: ThrottleSteps) -> None:
-        """Use other watches from the next round on."""
+        """Replace the watches and the sizes of steps from the next round on."""
         self._watches, self._steps = watches, steps
 
     def run_round(self, sample: GuestSamples) -> None:
-        """Take one sample, decide, and act."""
+        """Decide by a new sample of all guests, together with those of the last ten minutes, and act."""
         names = {guest: one.facts.name for guest, one in sample.readings.items()}
-        # A victim that has gone is named when its case is closed.
+        # Guests of open cases keep their names: the log names a victim that has gone when its case is closed.
         in_cases = {guest for case in self.state.cases for guest in (case.victim, case.suspect)}
         self._executor.telemetry.name_guests(self.limit_owner, names, in_cases)
-        # Correlations need no more, and memory is that of the agent.
+        # Correlations use the samples of ten minutes; older ones would only take memory.
         recent = (one for one in self._samples if one.time > sample.time - CORRELATION_SECONDS)
         self._samples = (*recent, sample)
         self.state, self._decisions = advance_state(self._watches, self._steps, self.state, self._samples)
@@ -215,7 +235,10 @@ class InterferenceTrigger:
         self._executor.telemetry.show_interference(self.state, self._watches, sample.time)
 
     def forget_all(self) -> None:
-        """Drop the learnt values: without watches they would be outdated when there are watches again."""
+        """Drop all samples, decisions, cases and baselines.
+
+        Called when the last watch is removed: learnt values would be outdated when a watch comes back.
+        """
         self._samples, self._decisions, self.state = (), (), InterferenceState()
 
     # For the executor
@@ -225,26 +248,32 @@ class InterferenceTrigger:
         return [one for one in self._decisions if one.what is CaseVerdict.PREVIEW]
 
     def plan_actions(self) -> Sequence[CaseDecision]:
-        """The decisions of this round."""
+        """The decisions of this round, except those of watches in preview."""
         return [one for one in self._decisions if one.what is not CaseVerdict.PREVIEW]
 
     def settle_action(self, action: CaseDecision, succeeded: bool) -> bool:
-        """Note the outcome of a decision. No other plan is needed: a round begins at most one trial."""
+        """Note the outcome of a decision; return False, because a round begins at most one trial.
+
+        A case that could not be opened or tightened is dropped, and its pair is left alone for an hour.
+        """
         if not succeeded:
-            self.owes = True  # a limit that could not be given back is repaired in every round
+            self.owes = True  # the caller repairs limits in each round until this is False again
             if action.takes_away:
                 self.state = self.state.without_case(action.case)
         return False
 
     def save_state(self, actions: Sequence[CaseDecision]) -> None:
-        """Save the state, which already includes all decisions."""
+        """Save the state, in which ``run_round`` has entered all decisions already."""
         self._save(self.state)
 
 
 def _intended_state(state: WatermarkState, plan: Iterable[WatermarkAct]) -> WatermarkState:
-    """The state that is saved before acting."""
+    """The state to save before a plan is carried out: with its new restrictions, and without its restores.
+
+    After a crash, the next agent then knows each limit that may be in force.
+    """
     for action in plan:
-        if takes_away(action):  # a limit that is given back is in force until it is not
+        if takes_away(action):
             state = state.after_action(action)
     return state
 
@@ -252,7 +281,11 @@ def _intended_state(state: WatermarkState, plan: Iterable[WatermarkAct]) -> Wate
 def _expected_snapshot(
     rules: WatermarkRules, snapshot: UsageSnapshot, before: WatermarkState, action: WatermarkAct
 ) -> UsageSnapshot:
-    """The expected snapshot after an action. Evictions are counted from the state."""
+    """The snapshot that is expected after a successful action; ``before`` is the state before the action.
+
+    Only throttling and restoring change the snapshot. Plans subtract the use of guests that are being evicted
+    by themselves.
+    """
     if isinstance(action, ThrottleAction):
         limit = before.limit_of(action.guest, action.knob)
         return rules.after_throttle(snapshot, action.guest, action.knob, limit, action.limit)

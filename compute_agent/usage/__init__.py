@@ -1,8 +1,8 @@
 """Usage of the host and its guests, read from the kernel's files at most once a round.
 
-A *round* reads files when a measure asks for them; what was read is kept, so that the next round can tell
-what has changed since. A *subject* is a guest as a round measures it, with the *allotment* that it may use of
-each control. A *snapshot* is the host and its guests at one moment. Watermarks, interference, reclaimed
-capacity and load-aware placement all measure with these, so that each file has one parser, and each guest is
-measured by one rule.
+A *round* reads a file when a measure asks for it, and keeps the parsed values for the next round, which
+computes differences. A *subject* is a guest with the sources of its counters. Its *allotment* of a control is
+the amount that it may use without a limit. A *snapshot* is the usage of the host and its guests at one
+moment. Watermarks, interference, reclaimed capacity and load-aware placement all use this package, so that
+each file has one parser and each guest is measured by one rule.
 """

@@ -1,11 +1,11 @@
-"""Use, limits and entitlements of each guest as metrics, read at each scrape.
+"""Metrics of each guest for Prometheus: its use, its limits and its allocation, read at each scrape.
 
-Counters are those of the guest's group: ``cpu.stat``, ``*.pressure``, ``memory.stat`` and ``io.stat``
-(Documentation/admin-guide/cgroup-v2.rst). A guest without a group of its own has CPU time and memory only,
-which are those of its processes (proc(5)). A value that the kernel does not have is no series.
+Counters come from the guest's cgroup: ``cpu.stat``, ``*.pressure``, ``memory.stat`` and ``io.stat``
+(Documentation/admin-guide/cgroup-v2.rst). A guest without a cgroup of its own has only CPU time and memory,
+from its processes (proc(5)). A value that the kernel does not report has no series.
 
-The series of a guest have its uuid as their only label. ``compute_agent_guest_info`` has all other
-labels, for joins: so a guest that gets another class keeps its series.
+A series names its guest by the label ``guest``, the uuid. ``compute_agent_guest_info`` has name, class,
+project and flavor for joins, so that a guest that gets another class keeps its other series.
 """
 
 from __future__ import annotations
@@ -36,29 +36,30 @@ from compute_agent.usage.rounds import (
 from compute_agent.usage.subjects import SubjectFactory
 
 PRESSURES: Final = ("cpu", "memory", "io")
-"""The resources with a file of pressure in a group (Documentation/accounting/psi.rst)."""
+"""The resources for which a cgroup has a file of pressure (Documentation/accounting/psi.rst)."""
 
 _MICROSECONDS: Final = 1_000_000
 
 CHOICE_SECONDS: Final = 60.0
-"""How long the guests with series stay the same, if the host has too many."""
+"""Seconds between two choices of the guests with series, on a host with more guests than may have them."""
 
 _MAX_LABEL: Final = 255
+"""Maximum number of characters of a label, because tenants choose names."""
 
 RequestedLimits = Mapping[str, Mapping[str, Mapping[ThrottleControl, float]]]
-"""Limits by trigger, uuid of the guest and control, each in the unit of its lever."""
+"""Requested limits by trigger, uuid of the guest and control, each in the unit of its lever."""
 
 
 class GuestSource(Protocol):
-    """Knows the guests of the host."""
+    """Provides the guests of the host."""
 
     def guest_views(self) -> list[GuestView]:
-        """Copies of all guests, by uuid."""
+        """Copies of all guests, in the order of their uuids."""
         ...
 
 
 class GuestMetrics(Collector):
-    """Collects the metrics of guests. For the threads of scrapes."""
+    """Collects the metrics of guests. Several threads of scrapes may call it at once."""
 
     def __init__(
         self,
@@ -73,8 +74,10 @@ class GuestMetrics(Collector):
     ) -> None:
         """Register the metrics.
 
-        :param max_guests: the number of guests with series; None: all.
-        :param root: the folder that /proc is below; the folders of cgroups are taken as they are.
+        :param limits: returns the limits that triggers request.
+        :param max_guests: returns the maximum number of guests with series; None: all guests.
+        :param root: the folder that contains ``proc``; the driver's paths of cgroups are not below it.
+        :param clock: returns monotonic seconds.
         """
         self._guests = guests
         self._subjects = SubjectFactory(driver)
@@ -90,11 +93,11 @@ class GuestMetrics(Collector):
         registry.register(self)
 
     def describe(self) -> Iterator[Metric]:
-        """The metrics without values: the registry needs their names before the first scrape."""
+        """The metrics without values, from which the registry learns their names before the first scrape."""
         return iter(_GuestFamilies().all_families)
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of the guests with the most CPU time lately."""
+        """The metrics of all guests or, above the maximum, of the guests with the most recent CPU use."""
         families, most = _GuestFamilies(), self._max_guests()
         if most == 0:
             return iter(families.all_families)
@@ -118,18 +121,22 @@ class GuestMetrics(Collector):
     def _choose_guests(
         self, guests: frozenset[str], counted: Mapping[str, float], most: int | None, now: float
     ) -> frozenset[str]:
-        """The guests with series. The choice stays for ``CHOICE_SECONDS``.
+        """The uuids of the guests with series: all or, above ``most``, those with the largest CPU use.
+
+        A choice stays for ``CHOICE_SECONDS``.
 
         :param counted: the CPU time of each guest so far, in seconds.
+        :param now: monotonic seconds.
         """
         if most is None or len(guests) <= most:
             return guests
         with self._lock:
-            # Not at each scrape: two servers would rank guests by the seconds between their scrapes.
+            # Not at each scrape: with two servers of Prometheus, the CPU use would be that of the seconds
+            # between their scrapes.
             if now >= self._next_choice:
-                # A guest that the last choice did not know counts with all of its time.
+                # A guest that is new since the last choice counts with all of its CPU time.
                 grown = {guest: counted.get(guest, 0.0) - self._counted.get(guest, 0.0) for guest in guests}
-                # The uuid decides between idle guests, so that each choice has the same ones.
+                # The uuid decides between idle guests, so that each choice has the same of them.
                 ranked = sorted(grown, key=lambda guest: (-grown[guest], guest))
                 self._chosen, self._counted = frozenset(ranked[:most]), counted
                 self._next_choice = now + CHOICE_SECONDS
@@ -137,7 +144,7 @@ class GuestMetrics(Collector):
 
 
 class _GuestFamilies:
-    """The families of metrics of one scrape."""
+    """Builds the metric families of one scrape."""
 
     def __init__(self) -> None:
         self._info = GaugeMetricFamily(
@@ -189,7 +196,7 @@ class _GuestFamilies:
 
     @property
     def all_families(self) -> tuple[Metric, ...]:
-        """The families in the order of a scrape."""
+        """The metric families, in the order in which a scrape lists them."""
         return (
             self._info,
             self._entitlement,
@@ -204,10 +211,10 @@ class _GuestFamilies:
         )
 
     def add_view(self, view: GuestView) -> None:
-        """Add the facts and the holdings of a guest."""
+        """Add the name, class, project and flavor of a guest, and the amounts of its allocation."""
         guest, identity = view.guest, view.guest.identity
         known = (guest.name, guest.settings.qos_class, identity.project_id, identity.flavor)
-        # Names come from tenants: a character that UTF-8 does not have would end the whole scrape.
+        # Tenants choose names: a character that UTF-8 cannot encode would fail the whole scrape.
         labels = (printable_text(text)[:_MAX_LABEL] for text in known)
         self._info.add_metric((guest.uuid, *labels), 1)
         held: dict[str, int] = {}
@@ -223,14 +230,17 @@ class _GuestFamilies:
             self._limit.add_metric((guest, control.lever, control.domain, owner), limit)
 
     def add_use(self, guest: str, cpu_seconds: float | None, memory: float | None) -> None:
-        """Add what is known of guests without a group, too; ``memory`` is in bytes."""
+        """Add the CPU time (seconds) and the memory (bytes) of a guest; None leaves a series out.
+
+        Both are also known of a guest without a cgroup of its own.
+        """
         if cpu_seconds is not None:
             self._cpu.add_metric((guest,), cpu_seconds)
         if memory is not None:
             self._memory.add_metric((guest,), memory)
 
     def add_group(self, now: MeasuringRound, subject: MeasuredGuest) -> None:
-        """Add the counters of a guest's group."""
+        """Add the counters of a guest's cgroup; files that are missing have no series."""
         guest, group = subject.facts.uuid, subject.cgroup
         times = now.parse_file(f"{group}/cpu.stat", parse_counters) or {}
         if "throttled_usec" in times:
@@ -251,8 +261,8 @@ class _GuestFamilies:
 
 
 def parse_counters(text: str) -> dict[str, int]:
-    """The counters of a file with a name and a number in each line.
+    """Parse a file with a name and a number in each line, such as cpu.stat.
 
-    :raises ValueError: a line has other words.
+    :raises ValueError: a line has another form.
     """
     return {name: int(number) for name, number in (line.split() for line in text.splitlines())}

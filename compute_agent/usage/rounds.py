@@ -1,14 +1,15 @@
-"""One round of reading: each file at most once, however many measures ask for it.
+"""Rounds of measurement, in which each file is read at most once, and measures of CPU, memory and pressure.
 
-Of the host: /proc/stat, /proc/meminfo (proc(5)) and /proc/pressure (Documentation/accounting/psi.rst).
-Of guests: files of cgroup v2 (Documentation/admin-guide/cgroup-v2.rst), else of /proc/PID.
+Files of the host are /proc/stat, /proc/meminfo (proc(5)) and /proc/pressure
+(Documentation/accounting/psi.rst). Files of a guest are those of its cgroup v2 folder
+(Documentation/admin-guide/cgroup-v2.rst) or, without one, /proc/PID of its processes.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
@@ -24,9 +25,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class MeasuredGuest:
-    """A guest and the sources of its measurement: its cgroup v2 folder, or without one its processes.
+    """A guest and the sources of its counters: the path of its cgroup v2 folder, or else its processes.
 
-    ``facts`` are what decisions need beside its usage, which is empty here.
+    ``facts`` are its class, rank and allotments; the usage in them is empty.
     """
 
     facts: GuestUsage
@@ -35,39 +36,70 @@ class MeasuredGuest:
 
 
 class CacheReader(Protocol):
-    """Keeps the monitoring groups of resctrl."""
+    """Reads the counters of the monitoring groups of resctrl."""
 
     def read(self) -> CacheReading:
-        """The latest counters as rates and sizes; empty where nothing is measured.
+        """The latest bandwidth (rates) and occupancy (bytes); empty if the host does not measure these.
 
-        :raises OSError:
+        :raises OSError: the counters cannot be read.
         """
         ...
 
 
-class MeasuringRound:
-    """The host at ``time`` (monotonic seconds), read below ``root`` as far as measures ask for it.
+SourceReader = Callable[[str], float | None]
+"""The last value of a metric from outside the kernel, by its name; None while its source is away."""
 
-    A result is kept, so that the next round can tell what has changed since. A closed round reads nothing
-    more: the files are of another time by then. Measures of other packages use this class, too.
+
+@dataclass(frozen=True, slots=True)
+class OversoldCapacity:
+    """Reclaimed capacity that guests hold beyond the present offer, and their amounts by uuid.
+
+    In cores or bytes.
+    """
+
+    total: float
+    guests: Mapping[str, float]
+
+
+OversoldReader = Callable[[str], OversoldCapacity | None]
+"""The oversold amount of a reclaimed resource class; None where it is not offered, or not measured now."""
+
+
+class MeasuringRound:
+    """One round of measurement at ``time`` (monotonic seconds): reads a file when a measure asks for it.
+
+    The round keeps parsed values, because the next round computes differences from them. After close() it
+    reads no more files, because these would be of a later time. Measures of other packages use this class,
+    too.
     """
 
     def __init__(
-        self, time: float, root: str, subjects: Sequence[MeasuredGuest], cache: CacheReader | None = None
+        self,
+        time: float,
+        root: str,
+        subjects: Sequence[MeasuredGuest],
+        cache: CacheReader | None = None,
+        read_source: SourceReader = lambda name: None,
+        read_oversold: OversoldReader = lambda resource_class: None,
     ) -> None:
+        """``read_source`` knows the metrics from outside the kernel."""
         self.time = time
         self.root = root.rstrip("/")
         self.subjects = subjects
         self._reader = cache
+        self.read_source = read_source
+        self.read_oversold = read_oversold
         self._cache: CacheReading | None = None
         self._parsed: dict[tuple[str, Callable[[str], Any]], Any] = {}
         self._texts: dict[str, str | None] = {}
         self._closed = False
 
     def parse_file(self, path: str, parse: Callable[[str], T]) -> T | None:
-        """The result of ``parse`` for a file; None if it is missing, or for a ValueError or LookupError.
+        """The result of ``parse`` for the text of a file, which is read and parsed once in a round.
 
-        A file may vanish at any time, and old kernels lack some.
+        None if the file is missing, or if ``parse`` raises ValueError or LookupError. A file may vanish at
+        any time, and old kernels lack some files. After close(), the result is None for a file that was not
+        parsed before.
         """
         key = (path, parse)  # several measures parse one file in different ways
         if key not in self._parsed and not self._closed:
@@ -76,15 +108,15 @@ class MeasuringRound:
         return found
 
     def read_caches(self) -> CacheReading:
-        """The latest counters of resctrl; empty where there is none."""
-        # Empty before it is read, so that a failure is not tried again by the next metric.
+        """The latest counters of resctrl, read once in a round; empty without resctrl or after a failure."""
+        # Set before the read, so that a second metric does not repeat a read that has failed.
         if self._cache is None:
             self._cache = CacheReading()
             if self._reader is not None and not self._closed:
                 try:
                     self._cache = self._reader.read()
                 except OSError as error:
-                    # Other metrics of this round go on without caches.
+                    # Logged and not raised: the other metrics of this round do not need caches.
                     LOG.warning("Caches cannot be measured in this round: %s", error)
         return self._cache
 
@@ -108,7 +140,7 @@ class MeasuringRound:
 
 @dataclass(frozen=True, slots=True)
 class AllCpus:
-    """The times of all CPUs together since boot, and how many CPUs that are."""
+    """The times of all online CPUs together since boot, and the number of these CPUs."""
 
     times: CpuTimes
     cpus: int
@@ -116,14 +148,17 @@ class AllCpus:
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """In bytes."""
+    """Total and used memory of the host, in bytes."""
 
     total: int
     used: int
 
 
 def parse_host_stat(text: str) -> AllCpus:
-    """The CPU lines of /proc/stat. Time that a hypervisor took (steal) does not count as use of this host."""
+    """Parse the CPU lines of /proc/stat. Time that a hypervisor took (steal) is no use of this host.
+
+    :raises ValueError: the text has no line of all CPUs.
+    """
     cpus, together = 0, ""
     for line in text.splitlines():
         name, _, rest = line.partition(" ")
@@ -132,15 +167,18 @@ def parse_host_stat(text: str) -> AllCpus:
         elif name.startswith("cpu"):
             cpus += 1
         elif together:
-            break  # the rest is long on hosts with many interrupts
-    # A container may mount a /proc of its own with other content.
+            break  # the CPU lines come first, and the line of interrupts is long on large hosts
+    # A container may have a /proc with other content.
     if not together:
         raise ValueError("there is no line of all CPUs")
     return AllCpus(parse_line(together), max(cpus, 1))
 
 
 def parse_meminfo(text: str) -> HostMemory:
-    """The used memory is the total less MemAvailable or, before Linux 3.14, less free memory and caches."""
+    """Parse /proc/meminfo. Used memory is the total less MemAvailable.
+
+    Before Linux 3.14, which has no MemAvailable, it is the total less free memory and caches.
+    """
     sizes = {}
     for line in text.splitlines():
         name, _, rest = line.partition(":")
@@ -148,13 +186,16 @@ def parse_meminfo(text: str) -> HostMemory:
             sizes[name] = int(rest.split()[0]) * 1024
     available = sizes.get("MemAvailable")
     if available is None:
-        # Slab is left out: nothing says which of it could be taken back.
+        # Slab does not count as available, because only a part of it can be reclaimed.
         available = sizes["MemFree"] + sizes.get("Buffers", 0) + sizes.get("Cached", 0)
     return HostMemory(sizes["MemTotal"], max(0, sizes["MemTotal"] - available))
 
 
 def parse_pressure(text: str) -> int:
-    """Microseconds in which some task waited (``total`` of the line ``some``) of a PSI file."""
+    """Microseconds in which some task waited so far: ``total`` in the line ``some`` of a PSI file.
+
+    :raises ValueError: the text has no such line.
+    """
     for line in text.splitlines():
         kind, *fields = line.split()
         if kind == "some":
@@ -163,14 +204,14 @@ def parse_pressure(text: str) -> int:
 
 
 def host_cpu_use(now: MeasuringRound, before: MeasuringRound | None) -> tuple[float | None, float | None]:
-    """CPU use of the host since the last round, and the number of its CPUs, in cores."""
-    # Without the file now there is no capacity either.
+    """CPU use of the host since the round before, and its number of CPUs, both in cores; None if unknown."""
+    # Without /proc/stat the number of CPUs is unknown, too.
     last, first = _all_cpus(now, before)
     if last is None:
         return None, None
     if first is None or last.times.total <= first.times.total or last.times.busy < first.times.busy:
         return None, float(last.cpus)
-    # By ticks, not by the clock: a round that comes late measures no less.
+    # Divided by the ticks of all CPUs, not by the clock, so that a late read does not falsify the use.
     busy, total = last.times.busy - first.times.busy, last.times.total - first.times.total
     return busy / total * last.cpus, float(last.cpus)
 
@@ -180,7 +221,7 @@ def stolen_share(now: MeasuringRound, before: MeasuringRound | None) -> float | 
     last, first = _all_cpus(now, before)
     if last is None or first is None:
         return None
-    # Counters of a virtual machine may go back after a migration.
+    # The counters of a virtual machine may fall when it is migrated.
     if last.times.total <= first.times.total or last.times.stolen < first.times.stolen:
         return None
     return min(100.0, 100 * (last.times.stolen - first.times.stolen) / (last.times.total - first.times.total))
@@ -192,14 +233,35 @@ def _all_cpus(now: MeasuringRound, before: MeasuringRound | None) -> tuple[AllCp
 
 
 def host_memory_use(now: MeasuringRound) -> HostMemory | None:
-    """Memory use of the host as a whole."""
+    """Total and used memory of the host, in bytes; None if unknown."""
     return now.parse_file(f"{now.root}/proc/meminfo", parse_meminfo)
+
+
+def parse_swapped_in(text: str) -> int:
+    """Bytes that the host has read back from swap since boot, from /proc/vmstat (proc(5)).
+
+    :raises KeyError: the kernel was built without swap.
+    """
+    pages = dict(line.split(" ", 1) for line in text.splitlines())
+    # zswap keeps compressed pages in memory. They do not reach the device, so that pswpin lacks them.
+    return (int(pages["pswpin"]) + int(pages.get("zswpin", 0))) * _PAGE
+
+
+def swapped_in(now: MeasuringRound, before: MeasuringRound | None) -> float | None:
+    """Bytes a second that the host reads back from swap since the round before; None if unknown."""
+    path = f"{now.root}/proc/vmstat"
+    last = now.parse_file(path, parse_swapped_in)
+    first = before.parse_file(path, parse_swapped_in) if before else None
+    if before is None or last is None or first is None or now.time <= before.time or last < first:
+        return None
+    return (last - first) / (now.time - before.time)
 
 
 def pressure_share(path: str, now: MeasuringRound, before: MeasuringRound | None) -> float | None:
     """The part of the time since the round before in which some task waited, in percent; None if unknown.
 
-    Computed from the total, because the kernel's own averages still include past pressure.
+    ``path`` is that of a PSI file. The part is computed from ``total``, because the kernel's averages include
+    pressure of earlier rounds.
     """
     last = now.parse_file(path, parse_pressure)
     first = before.parse_file(path, parse_pressure) if before else None
@@ -208,12 +270,12 @@ def pressure_share(path: str, now: MeasuringRound, before: MeasuringRound | None
     return min(100.0, (last - first) / (now.time - before.time) / 1e4)
 
 
-# The unit of statm, which is 4 KiB on x86 and may be 64 KiB on ARM and POWER.
+# The unit of statm. A page has 4 KiB on x86, and may have 64 KiB on ARM and POWER.
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 def parse_cpu_stat(text: str) -> float:
-    """CPU time in seconds from cpu.stat."""
+    """CPU time of a cgroup so far, in seconds, from its cpu.stat."""
     for line in text.splitlines():
         name, _, number = line.partition(" ")
         if name == "usage_usec":
@@ -222,13 +284,13 @@ def parse_cpu_stat(text: str) -> float:
 
 
 def parse_resident(text: str) -> int:
-    """Resident bytes from /proc/PID/statm."""
+    """Resident memory of a process in bytes, from /proc/PID/statm."""
     return int(text.split()[1]) * _PAGE
 
 
 def parse_page_cache(text: str) -> int:
-    """Bytes of cached files from memory.stat: the host can take them back without ending the guest."""
-    # tmpfs is counted as a file, but has no disk to go back to: it leaves memory with its owner only.
+    """Bytes of cached files of a cgroup, from its memory.stat; the kernel can reclaim them."""
+    # ``file`` includes tmpfs (shmem), which has no disk to be written to and stays until it is deleted.
     sizes = {name: number for name, _, number in (line.partition(" ") for line in text.splitlines())}
     return int(sizes["file"]) - int(sizes.get("shmem", 0))
 
@@ -237,7 +299,7 @@ _DIRECTIONS: Final = {"rbytes": "read", "wbytes": "write"}
 
 
 def parse_moved_bytes(text: str) -> dict[str, int]:
-    """Bytes by direction, of all devices together, from io.stat.
+    """Bytes that a cgroup has moved on all devices, by direction (``read``, ``write``), from its io.stat.
 
     :raises ValueError: a value is no number.
     """
@@ -250,19 +312,23 @@ def parse_moved_bytes(text: str) -> dict[str, int]:
 
 
 def guest_cpu_seconds(now: MeasuringRound) -> dict[str, float]:
-    """CPU time of each guest so far, in seconds; of its present processes where it has no cgroup."""
+    """CPU time of guests so far, in seconds by uuid.
+
+    The time of a guest without a cgroup is that of its present processes. A guest without a readable counter
+    is left out.
+    """
     found = {subject.facts.uuid: _cpu_seconds(now, subject) for subject in now.subjects}
     return {guest: sum(counted.values()) for guest, counted in found.items() if counted}
 
 
 def guest_cpu_use(now: MeasuringRound, before: MeasuringRound | None) -> dict[str, float]:
-    """CPU use of each guest since the round before, in cores."""
-    # Read whether there is an earlier round or not: it is the earlier one of the next.
+    """CPU use of guests since the round before, in cores by uuid; guests with an unknown use are left out."""
+    # Read in the first round, too, because the next round computes the difference from these values.
     last = {subject.facts.uuid: _cpu_seconds(now, subject) for subject in now.subjects}
-    # A clock that stands still would divide by zero, and one that goes back would give negative use.
+    # A time that does not advance would lead to a division by zero or a negative use.
     if before is None or now.time <= before.time:
         return {}
-    # From what the round before has kept: it is closed, and its files have changed since.
+    # The round before is closed: these are the values that it has kept.
     first = {subject.facts.uuid: _cpu_seconds(before, subject) for subject in before.subjects}
     grown = {guest: _grown_seconds(first.get(guest, {}), counted) for guest, counted in last.items()}
     elapsed = now.time - before.time
@@ -270,14 +336,17 @@ def guest_cpu_use(now: MeasuringRound, before: MeasuringRound | None) -> dict[st
 
 
 def guest_memory_use(now: MeasuringRound) -> dict[str, float]:
-    """Memory of the host that each guest holds, in bytes; without page cache where it has a cgroup."""
+    """Memory of the host that guests hold, in bytes by uuid; guests with an unknown amount are left out.
+
+    The page cache is not included for a guest with a cgroup.
+    """
     found = {subject.facts.uuid: held_memory(now, subject) for subject in now.subjects}
     return {guest: float(held) for guest, held in found.items() if held is not None}
 
 
 def _cpu_seconds(now: MeasuringRound, subject: MeasuredGuest) -> dict[Hashable, float]:
-    """CPU time by where it was counted: the cgroup, or each process, which a start time tells from others."""
-    # The group first: it has processes that come and go between two rounds.
+    """CPU time of a guest in seconds, by source: its cgroup's path, or pid and start time of a process."""
+    # The cgroup comes first, because it also counts processes that have ended since.
     if subject.cgroup:
         seconds = now.parse_file(f"{subject.cgroup}/cpu.stat", parse_cpu_stat)
         if seconds is not None:
@@ -291,18 +360,22 @@ def _cpu_seconds(now: MeasuringRound, subject: MeasuredGuest) -> dict[Hashable, 
 
 
 def _grown_seconds(first: dict[Hashable, float], last: dict[Hashable, float]) -> float | None:
-    # A process that began meanwhile has no earlier value; a counter that fell belongs to another group.
+    # A process that began since has no earlier value. A counter that fell belongs to a new cgroup of the
+    # path.
     common = first.keys() & last.keys()
     return sum(max(0.0, last[key] - first[key]) for key in common) if common else None
 
 
 def held_memory(now: MeasuringRound, subject: MeasuredGuest) -> int | None:
-    """Memory of the host that a guest holds, in bytes; None if it is not known."""
+    """Memory of the host that a guest holds, in bytes; None if unknown.
+
+    The page cache is not included for a guest with a cgroup.
+    """
     if subject.cgroup:
         held = now.parse_file(f"{subject.cgroup}/memory.current", int)
         if held is not None:
             return max(0, held - (now.parse_file(f"{subject.cgroup}/memory.stat", parse_page_cache) or 0))
-    # Pages that processes share are counted in each: an upper bound, without reading every mapping.
+    # Pages that several processes share count more than once: exact values would need a read of all mappings.
     resident = [now.parse_file(f"{now.root}/proc/{pid}/statm", parse_resident) for pid in subject.pids]
     known = [size for size in resident if size is not None]
     return sum(known) if known else None

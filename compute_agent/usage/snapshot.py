@@ -1,4 +1,4 @@
-"""The host and its guests at one moment, as decisions see them, and as they would be after an action."""
+"""Snapshots: the usage of the host and its guests at one moment, and the expected usage after an action."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class MetricSeries(NamedTuple):
 class GuestAllotment:
     """The part of a control that a guest may use when it is not throttled.
 
-    - ``full`` is in the lever's unit (cores, percent, ways), and limits are multiples of ``granule``.
-    - ``per_unit`` is how much of the lever's metric one unit of limit lets through (bytes of cache per way).
-      None:
-      not known, and use is taken to shrink as the limit does.
+    - ``full`` is the whole allotment in the lever's unit (cores, percent, ways).
+    - ``granule`` is the smallest difference of limits, in the same unit: limits are multiples of it.
+    - ``per_unit`` is the use of the lever's metric that one unit of limit allows, such as bytes of cache per
+      way. None: unknown; use is then assumed to shrink in proportion to the limit.
     """
 
     full: float
@@ -34,19 +34,21 @@ class GuestAllotment:
     per_unit: float | None = 1.0
 
     def __post_init__(self) -> None:
-        # A limit of one granule must be possible, or no step would ever end.
+        # Steps divide by the granule, and at least one granule has to fit into the allotment.
         if not 0 < self.granule <= self.full:
             raise ValueError(f"a granule of {self.granule} is not within what there is, {self.full}")
 
 
 @dataclass(frozen=True, slots=True)
 class GuestUsage:
-    """A guest with its use. ``name`` is for people.
+    """A guest as decisions see it: its class, its allotments and its usage.
 
-    - ``rank`` is that of its class.
+    - ``rank`` is the rank of its QoS class; guests of a lower rank give way first.
+    - ``priority`` orders guests of one class; a lower one gives way first.
     - ``protected``: the agent must not limit or evict the guest (dedicated CPUs, a high class).
-    - ``started`` is a time in seconds on any clock that all guests share.
-    - ``usage`` is in the units of the metrics; a series that is missing is not known.
+    - ``started`` is the time of its start, in seconds on a clock that all guests share.
+    - ``usage`` is in the units of the metrics; the usage of a missing series is unknown.
+    - ``name`` is for messages.
     """
 
     uuid: str
@@ -62,9 +64,12 @@ class GuestUsage:
 
 @dataclass(frozen=True, slots=True)
 class UsageSnapshot:
-    """One round. ``host`` is the usage of the whole host, ``capacity`` the amount of 100 % where it is known.
+    """The usage of the host and its guests in one round, in the units of the metrics.
 
-    ``time`` is in seconds of a monotonic clock.
+    - ``time`` is in monotonic seconds.
+    - ``host`` is the usage of the whole host by series.
+    - ``guests`` are the guests by uuid.
+    - ``capacity`` is the usage that counts as 100 %, by series; a missing one is unknown.
     """
 
     time: float
@@ -73,21 +78,21 @@ class UsageSnapshot:
     capacity: Mapping[MetricSeries, float] = field(default_factory=dict)
 
     def with_usage(self, guest: str, usage: Mapping[MetricSeries, float]) -> UsageSnapshot:
-        """The snapshot if a guest used ``usage`` of the series in it."""
+        """The snapshot that would result if a guest's use of some series changed to ``usage``."""
         before = self.guests[guest]
-        # By differences: the host uses more than its guests do, and that part stays as it was measured.
+        # The host's usage changes by the difference. The part that no guest uses stays as measured.
         host = dict(self.host)
         for series, amount in usage.items():
             if series in host:
                 host[series] += amount - before.usage.get(series, 0.0)
-        # A copy: plans try several futures of one snapshot.
+        # A copy, because a plan derives several snapshots from one.
         guests = dict(self.guests)
         guests[guest] = replace(before, usage={**before.usage, **usage})
         return replace(self, host=host, guests=guests)
 
     def without_guest(self, guest: str, metrics: Iterable[str]) -> UsageSnapshot:
-        """The snapshot if a guest had gone, and its use of ``metrics`` with it."""
-        # Zero first, so that the host loses its use by the same sum.
+        """The snapshot without a guest; the host's usage of ``metrics`` falls by the guest's use."""
+        # A use of 0 subtracts the guest's use from the host, by the rule of with_usage().
         freed = {series: 0.0 for series in self.guests[guest].usage if series.metric in metrics}
         gone = self.with_usage(guest, freed)
         return replace(gone, guests={uuid: one for uuid, one in gone.guests.items() if uuid != guest})

@@ -1,4 +1,4 @@
-"""Guests for measurement: the places of their counters, and the amount that each may use without a limit."""
+"""Subjects: guests with the sources of their counters, and their allotments of each control."""
 
 from __future__ import annotations
 
@@ -38,16 +38,17 @@ def build_subject(
     pids: tuple[int, ...] = (),
     caches: Mapping[ThrottleControl, GuestAllotment] | None = None,
 ) -> MeasuredGuest:
-    """A guest as it is measured and decided about.
+    """Build the subject of a guest: its facts for decisions, and the sources of its counters.
 
-    A guest may use as many cores as it has CPUs, and as much I/O as its class of block I/O allows.
+    A guest may use as many cores as it has virtual CPUs, and all of the I/O that its class of block I/O
+    allows.
 
-    - ``dedicated``: the guest holds dedicated CPUs.
-    - ``started`` is in seconds on a clock that all guests share.
-    - ``cgroup`` is the folder of the guest's cgroup v2 group; without one, the agent measures the main
-      process, or ``pids``.
-    - ``caches`` has the bandwidth and cache ways that the guest may use, by L3 domain, if these can be
-      controlled.
+    - ``dedicated``: the guest holds dedicated CPUs, and must not be limited.
+    - ``started`` is the time of its start, in seconds on a clock that all guests share.
+    - ``cgroup`` is the path of the guest's cgroup v2 folder. Without it, the agent measures ``pids`` or, if
+      these are empty, the main process.
+    - ``caches`` are the guest's allotments of memory bandwidth and cache ways on each L3 cache; None if the
+      host cannot limit these.
     """
     settings = guest.settings
     facts = GuestUsage(
@@ -60,39 +61,39 @@ def build_subject(
         protected=settings.preserve or classes.is_protected(settings.qos_class, dedicated),
         started=started,
         allotments={
-            # Every guest can use all of its CPUs and disks: these two controls are there on each host.
+            # CPU quota and block I/O can be limited on each host; caches and bandwidth need resctrl.
             ThrottleControl(CPU_QUOTA): GuestAllotment(float(settings.vcpus)),
             ThrottleControl(BLOCKIO): GuestAllotment(100.0, 1.0, per_unit=None),
             **(caches or {}),
         },
     )
-    # The main process is better than nothing: of a guest without a group the driver may know no others.
+    # A driver may not know all processes of a guest without a cgroup, but it knows the main process.
     return MeasuredGuest(facts, cgroup, pids or (guest.pid,))
 
 
 CacheAllotments = Callable[[GuestView], Mapping[ThrottleControl, GuestAllotment]]
-"""Gives the cache ways and memory bandwidth that a guest may use, by L3 domain."""
+"""Returns the cache ways and memory bandwidth that a guest may use on each L3 cache."""
 
 
 class SubjectFactory:
-    """Makes subjects of guests, and keeps when they started, which /proc tells only guest by guest."""
+    """Builds subjects of guests, and keeps their start times, each of which is read from /proc only once."""
 
     def __init__(self, driver: GuestThreads, cache_allotments: CacheAllotments | None = None) -> None:
-        """Without ``cache_allotments`` caches and bandwidth cannot be controlled here."""
+        """``cache_allotments`` is None on a host that cannot limit caches and bandwidth."""
         self._driver = driver
         self.cache_allotments = cache_allotments
         self._started: dict[tuple[str, int], float] = {}
 
     def build_subjects(self, views: Sequence[GuestView], classes: QosClasses) -> list[MeasuredGuest]:
-        """The guests as they are measured and decided about."""
+        """The subjects of all guests, in the order of ``views``."""
         known = self._started
         keys = [(view.guest.uuid, view.guest.pid) for view in views]
-        # Only of these guests: a pid of a guest that has ended may be given to another process.
-        # Rank and priority decide before age, so that 0 for an unknown start does no harm.
+        # Start times of other guests are dropped, because the kernel may give their pids to other processes.
+        # An unknown start counts as 0, which matters only between guests of equal rank and priority.
         started = {
             key: known[key] if key in known else procfs.seconds_at_start(key[1]) or 0.0 for key in keys
         }
-        # Replaced as a whole: scrapes of several threads build subjects at once.
+        # A new dictionary replaces the old one at once: several threads of scrapes may be in this method.
         self._started = started
         return [
             self._build_subject(view, classes, started[key]) for view, key in zip(views, keys, strict=True)
@@ -107,41 +108,48 @@ class SubjectFactory:
             dedicated=may_be_dedicated(view),
             started=started,
             cgroup=group,
-            # A cgroup counts processes that have ended as well; without one they are read one by one.
+            # Processes are needed only without a cgroup, which counts all of them, also those that have
+            # ended.
             pids=() if group else tuple(self._driver.process_ids(guest)),
             caches=self.cache_allotments(view) if self.cache_allotments else None,
         )
 
 
 def may_be_dedicated(view: GuestView) -> bool:
-    """Whether a guest has CPUs of its own, or could have them, as long as its allocation is not known."""
-    # Unknown counts as dedicated: a guest that must not be throttled would be, until Placement answers.
+    """Whether a guest has dedicated CPUs, or an allocation that is not known yet and may contain some."""
+    # An unknown allocation counts as dedicated, or a guest that must not be throttled could be throttled
+    # until Placement answers.
     if view.allocation is None or (view.assignment is not None and view.assignment.held_cpus):
         return True
-    # By the allocation where there is no assignment yet: a guest that has just started.
+    # A guest that has just started has an allocation but no assignment yet.
     return any("PCPU" in amounts for amounts in view.allocation.values())
 
 
 def open_allotments(
     controllers: Iterable[KernelController], zones: Callable[[], Sequence[ProviderNode]]
 ) -> CacheControlAllotments | None:
-    """Allotments on the mount that a controller works on; None where none does."""
+    """Allotments of caches and bandwidth on the resctrl mount that the agent controls.
+
+    None if no controller uses resctrl, or its file system cannot be read.
+    """
     controller = find_controller(controllers, ResctrlController)
     if controller is None:
         return None
     try:
         return CacheControlAllotments(controller.control, controller.classes, zones)
     except (ResctrlError, BadSchemataError) as error:
-        # Not worth refusing a configuration for: throttling by CPU quota works without resctrl.
+        # Logged and not raised, because throttling by CPU quota works without resctrl.
         LOG.error("Watermarks cannot limit cache ways and bandwidth: %s", error)
         return None
 
 
 class CacheControlAllotments:
-    """Allotments on one mount, by the same rule as the controller's: allocation, annotation, class.
+    """Computes allotments of cache ways and memory bandwidth on one resctrl mount.
 
-    Exclusive ways of others are not subtracted from the open ways, because a limited guest fills all ways in
-    its mask.
+    As in the controller, a guest's allocation takes precedence over its annotation, and this over its class.
+
+    Exclusive ways of other guests are not subtracted from the shared ways, because a limited guest fills all
+    ways in its mask.
     """
 
     def __init__(
@@ -150,10 +158,10 @@ class CacheControlAllotments:
         classes: Mapping[str, ShareSpec],
         zones: Callable[[], Sequence[ProviderNode]],
     ) -> None:
-        """``classes`` are the shares of the QoS classes, ``zones`` tells the providers that allocations name.
+        """``classes`` are the shares of the QoS classes; ``zones`` returns the providers of this host.
 
-        :raises ResctrlError:
-        :raises BadSchemataError:
+        :raises ResctrlError: a file of the mount cannot be read.
+        :raises BadSchemataError: a schemata file has an unexpected content.
         """
         self._control = control
         self._classes = classes
@@ -162,10 +170,10 @@ class CacheControlAllotments:
         self._host = control.build_layout(self._present)
 
     def __call__(self, view: GuestView) -> dict[ThrottleControl, GuestAllotment]:
-        """Allotments by L3 cache; empty for a guest without a known allocation."""
+        """The allotments of a guest, by control; empty if its allocation is not known."""
         if view.allocation is None:
             return {}
-        # The controller's own function says what a guest demands: two rules would differ some day.
+        # The demand comes from the function that the controller uses, so that there is one rule.
         target = GuestTarget(view.guest, view.assignment, frozenset(), view.allocation)
         (demand,) = cache_demands((target,), self._zones(), self._host, self._present).cache_demands
         wish = demand.share.overlaid_on(self._classes.get(demand.qos_class, ShareSpec()))
@@ -180,7 +188,7 @@ class CacheControlAllotments:
             shared = division.open_ways(NO_WAYS).percent_range(
                 asked.first, asked.last, division.rules.min_bits
             )
-            # Ways that it holds for itself, else those that its class may share.
+            # The exclusive ways of the guest, or else the shared ways that its class may use.
             full = demand.ways.get(cache) or len(shared)
             if control and full:
                 size = control.way_bytes.get(cache)
@@ -200,8 +208,8 @@ class CacheControlAllotments:
             try:
                 engine.encode_percent(domain, engine.min_percent)
             except BandwidthUnknownError:
-                continue  # this platform has no limit but 100 %
-            # What it holds, else what its class may have, else all.
+                continue  # this platform has no limit below 100 %
+            # The guest's exclusive bandwidth, or else that of its annotation or class, or else all.
             full = demand.bandwidth.get(cache) or wish.percent_on(domain) or 100
             step = float(min(engine.percent_step, full))
             knob = ThrottleControl(MEMORY_BANDWIDTH, str(cache))
@@ -209,7 +217,10 @@ class CacheControlAllotments:
         return found
 
     def _per_percent(self) -> float | None:
-        """Bytes a second that a percent allows; None if a cap does not apply to the guest as a whole."""
+        """Bytes a second that one percent of bandwidth allows; None if this is not known.
+
+        It is known if the operator has set the host's bandwidth and the threads of a guest share one limit.
+        """
         total = self._control.options.memory_bandwidth_gbps
         engine = self._host.codec
         return total * BYTES_PER_GB / 100 if total and engine and engine.shares_cap else None

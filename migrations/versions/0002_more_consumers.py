@@ -1,4 +1,4 @@
-"""Numbers of consumers may be larger than 2,147,483,647, as each claim that is tried takes one."""
+"""The ids of consumers get 64 bits, as each attempted claim takes one, also one that fails."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -14,8 +14,8 @@ _REFERENCE = "fk_allocations_consumer_id"
 def upgrade() -> None:
     bind = op.get_bind()
     if bind.dialect.name == "sqlite":
-        return  # whose integers all have 64 bits
-    # MySQL commits each of these statements: an upgrade that was interrupted begins here anew.
+        return  # all integers of SQLite have 64 bits
+    # MySQL commits each of these statements: an interrupted upgrade begins here again.
     if _REFERENCE in {key["name"] for key in sa.inspect(bind).get_foreign_keys("allocations")}:
         op.drop_constraint(_REFERENCE, "allocations", type_="foreignkey")
     op.alter_column(

@@ -1,4 +1,4 @@
-"""One more change counter: that of the epoch, by which all workers read everything anew."""
+"""One more change counter: that of the epoch, by which all workers read everything again."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -14,6 +14,6 @@ _EPOCH = 258
 
 def upgrade() -> None:
     bind = op.get_bind()
-    # It is there already where a program of this version went to an older revision first.
+    # the row exists already if this version was migrated to an older revision before
     if bind.execute(sa.select(_BUCKETS.c.id).where(_BUCKETS.c.id == _EPOCH)).first() is None:
         bind.execute(sa.insert(_BUCKETS).values(id=_EPOCH, counter=0, deletions=0))

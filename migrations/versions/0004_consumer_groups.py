@@ -1,4 +1,4 @@
-"""Which consumers are in which group, for policies of claims (affinity, anti-affinity)."""
+"""The table of the groups that consumers are in, for policies of claims (affinity, anti-affinity)."""
 
 import sqlalchemy as sa
 

@@ -1,4 +1,4 @@
-"""Which resource providers were deleted lately, for those who follow changes."""
+"""The table of deleted resource providers, for clients that follow changes."""
 
 import sqlalchemy as sa
 

@@ -1,4 +1,4 @@
-"""Until when claims last that nobody has confirmed."""
+"""The table of the times at which unconfirmed claims expire."""
 
 import sqlalchemy as sa
 

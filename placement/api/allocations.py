@@ -24,8 +24,9 @@ from placement.store.consumers import ANY_GENERATION, ConsumerOwnership
 blueprint = Blueprint("allocations", __name__)
 
 UNKNOWN_TYPE: Final = "unknown"
+"""The type that answers show for consumers without a type."""
 _SINCE: Final = {"consumer_type": microversion.CONSUMER_TYPES}
-"""Later fields of consumers, which requests of older versions leave unchanged."""
+"""The microversion since which requests have a field of consumers; older requests leave it unchanged."""
 
 
 def claim_of(
@@ -57,8 +58,10 @@ def list_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
     """List the allocations of a consumer."""
     uuid = canonical_uuid(consumer_uuid)
     if uuid is None:
+        # no consumer can have this id: the answer is that for a consumer without allocations
         return call.json_answer({"allocations": {}}, time.time())
     with call.service.database.read() as conn:
+        # in one snapshot, so that generation and allocations belong together
         held = store.of_consumer(conn, uuid)
         consumer = consumers.find_consumer(conn, uuid) if held else None
     by_provider: dict[str, Any] = {}
@@ -127,6 +130,7 @@ def list_of_provider(call: ApiRequest, uuid: str) -> Response:
     """List the allocations of a provider."""
     with call.service.model.fresh_view() as view:
         provider = existing_provider(view.snapshot, uuid)
+    # the model has usages, but neither allocations nor consumers
     with call.service.database.read() as conn:
         held = store.of_provider(conn, provider.uuid)
     by_consumer: dict[str, Any] = {}
@@ -135,7 +139,7 @@ def list_of_provider(call: ApiRequest, uuid: str) -> Response:
         entry["resources"][each.resource_class] = each.used
         if call.version >= microversion.CONSUMER_GENERATIONS:
             entry["consumer_generation"] = each.consumer_generation
-    # of the allocations, so that both are of one snapshot of the database
+    # from the allocations if there are any, so that both are of one snapshot of the database
     generation = held[0].provider_generation if held else provider.generation
     document = {"resource_provider_generation": generation, "allocations": by_consumer}
     return call.json_answer(document, _newest_time(held))

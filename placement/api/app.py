@@ -62,6 +62,7 @@ def create_app() -> Flask:
     app.url_map.merge_slashes = False
     versions.install_versions(app)
     errors.install_handlers(app)
+    # after the version is known, which decides on the form of an error
     app.before_request(call.check_body_headers)
     for blueprint in (*BLUEPRINTS, *extensions.registered_objects("blueprints").values()):
         app.register_blueprint(blueprint)

@@ -48,6 +48,7 @@ def check_options(conf: cfg.ConfigOpts) -> None:
     :raises ValueError: the options cannot be used.
     """
     if conf.api.auth_strategy == "keystone":
+        # made to be discarded: the constructor checks the options
         AuthToken(_note_admission, conf)
 
 
@@ -56,7 +57,7 @@ class NoAuth:
 
     The token ``admin`` has all roles. Any other token is ``user:project``, or ``user`` with a project of the
     same name, and has no role. ``X-Roles`` sets the roles, ``X-Project-Id`` the project. With
-    ``OpenStack-System-Scope`` there is only a project that is named.
+    ``OpenStack-System-Scope`` the caller has a project only if ``X-Project-Id`` names it.
     """
 
     def __init__(self, app: "WSGIApplication") -> None:
@@ -66,6 +67,7 @@ class NoAuth:
         """Note the caller that the token names, and call the application."""
         token = environ.get("HTTP_X_AUTH_TOKEN")
         if not token:
+            # without an identity, but with the request ids for the log
             context.note_anonymous(environ)
             if not _is_public(environ):
                 return _send_refusal(
@@ -96,7 +98,7 @@ class KeystoneAuth:
 
     @property
     def own_secret(self) -> bytes:
-        """The secret of :class:`~placement.api.identity.AuthToken`."""
+        """Bytes derived from this service's credentials (:class:`~placement.api.identity.AuthToken`)."""
         return self._auth_token.own_secret
 
     def sign_in(self, credentials: Mapping[str, str]) -> TokenAccess:
@@ -105,6 +107,7 @@ class KeystoneAuth:
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Note the caller that Keystone confirms, and call the application; public paths need no caller."""
+        # until the token is confirmed the log has only the ids of the request
         context.note_anonymous(environ)
         if _is_public(environ):
             return self._app(environ, start_response)
@@ -128,6 +131,7 @@ def _note_admission(environ: "WSGIEnvironment", start_response: "StartResponse")
 
     ``auth_token`` calls this function in place of the application.
     """
+    # a service token is optional; a service token that is sent has to be valid, too
     environ[_ADMITTED] = (
         environ.get("HTTP_X_IDENTITY_STATUS") == "Confirmed"
         and environ.get("HTTP_X_SERVICE_IDENTITY_STATUS", "Confirmed") == "Confirmed"
@@ -153,6 +157,7 @@ class _AuthAnswer:
 
 def _is_public(environ: "WSGIEnvironment") -> bool:
     """Return whether the request is for a version document."""
+    # public, so that clients find the versions before they have a token
     return environ.get("PATH_INFO", "") in ("", "/", EXT)
 
 

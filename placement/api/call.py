@@ -37,6 +37,7 @@ ABANDONED: Final = "placement.abandoned"
 The function returns the reason why the answer is no longer needed, or None."""
 
 Handler = Callable[..., Response]
+"""A function that answers one operation, given the request and the variables in its path."""
 
 
 class ApiRequest:
@@ -65,7 +66,9 @@ class ApiRequest:
         return context.caller_of(request.environ).project_id or ""
 
     def authorize(self, rule: str, target: Mapping[str, Any] | None = None) -> None:
-        """Check that a rule allows the caller to do this.
+        """Check that a policy rule allows the caller this operation.
+
+        :param target: attributes of the object that the rule may compare, such as its project.
 
         :raises placement.exceptions.Forbidden: the policy does not allow the rule.
         """
@@ -74,14 +77,14 @@ class ApiRequest:
     def check_awaited(self) -> None:
         """Stop if the web server knows that the answer is no longer needed.
 
-        :raises Unavailable: naming the reason.
+        :raises Unavailable: the answer is no longer needed; the message has the reason.
         """
         abandoned = request.environ.get(ABANDONED)
         if abandoned is not None and (why := abandoned()):
             raise Unavailable(why)
 
     def explain_empty(self, wanted: CandidatesRequest) -> None:
-        """Have the log explain an empty list of candidates later, if the operator wants that."""
+        """Have the log explain an empty list of candidates later, if ``[api] explain_empty`` is set."""
         if self.service.explainer is not None:
             question = (request.query_string, self.version)
             self.service.explainer.explain_answer(question, wanted, context.caller_of(request.environ))
@@ -89,7 +92,7 @@ class ApiRequest:
     def require_json(self) -> None:
         """Refuse a body of another media type.
 
-        :raises UnsupportedMediaType: naming the media type.
+        :raises UnsupportedMediaType: the media type is another one; the message names it.
         """
         if request.mimetype != JSON:
             raise UnsupportedMediaType(
@@ -114,7 +117,7 @@ class ApiRequest:
         return base.load(schema, self.parse_json())
 
     def wrapped_body(self, schema: Schema, field: str) -> Any:
-        """Return the whole body as the schema reads its one field."""
+        """Return the body, which is the value of one field of the schema, as the schema reads it."""
         return base.load(schema, {field: self.parse_json()})[field]
 
     def json_answer(self, payload: Any, last_modified: float | None = None, status: int = 200) -> Response:
@@ -136,6 +139,7 @@ class ApiRequest:
     def empty_answer(self, status: int = 204, location: str | None = None) -> Response:
         """Return an answer without a body."""
         response = Response(status=status)
+        # Flask sets a media type also for an empty body
         del response.headers["Content-Type"]
         return response if location is None else self.add_location(response, location)
 
@@ -145,7 +149,7 @@ class ApiRequest:
         return response
 
     def add_dates(self, response: Response, last_modified: float | None) -> Response:
-        """Add the headers of 1.15 to the response, and return it."""
+        """Add ``Last-Modified`` and ``Cache-Control`` (from microversion 1.15 on); return the response."""
         if last_modified is not None and self.version >= microversion.CACHE_HEADERS:
             response.headers["Last-Modified"] = _http_date(int(last_modified))
             response.headers["Cache-Control"] = "no-cache"
@@ -165,6 +169,7 @@ def _root_url() -> str:
     return request.root_url.rstrip("/")
 
 
+# cached, as many answers have the same date
 _http_date: Final = lru_cache(maxsize=1024)(http_date)
 
 
@@ -212,6 +217,7 @@ def api_operation(
                 abort(before)
             if reads_json:
                 call.require_json()
+            # without the header Accept a client accepts everything
             if writes_json and request.accept_mimetypes and not request.accept_mimetypes[JSON]:
                 raise NotAcceptable(f"Only {JSON} is provided")
             # before the policy: a worker that started without its database answers 503 to every caller
@@ -225,6 +231,7 @@ def api_operation(
             f"{method} {path}".replace(".", "_"),
             handle_request,
             methods=[method],
+            # otherwise Flask would answer OPTIONS by itself
             provide_automatic_options=False,
         )
         return handler
@@ -242,10 +249,11 @@ def _other_methods(method: str) -> list[str]:
 def check_body_headers() -> None:
     """Refuse a length that is not a number, and a body without a media type.
 
-    :raises BadRequest: naming the header.
+    :raises BadRequest: one of the two headers is wrong; the message names it.
     """
     length = request.environ.get("CONTENT_LENGTH") or ""
     if length and not (length.isascii() and length.isdigit()):
         raise BadRequest("content-length header must be an integer")
+    # a length of 0 is that of a request without a body
     if length.strip("0") and not request.environ.get("CONTENT_TYPE"):
         raise BadRequest("content-type header required")

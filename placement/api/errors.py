@@ -52,6 +52,7 @@ def install_handlers(app: Flask) -> None:
 
 def status_of(error: ServiceError) -> HTTPStatus:
     """Return the status of the answer to an error."""
+    # the nearest base class decides, so that a new subclass needs no line in the table
     return next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
 
 
@@ -79,6 +80,7 @@ def _http_exception(error: HTTPException) -> Response:
             "min_version": microversion.text(microversion.MIN),
         }
     elif status is HTTPStatus.NOT_FOUND and error.description == type(error).description:
+        # not a text of ours, but werkzeug's: the general sentence below says enough
         detail = ""
     response = render(status, detail, **extra)
     response.headers.update(headers)

@@ -1,8 +1,8 @@
 """Schedules the collection of garbage in cycles: between requests, and not while a long one runs.
 
-Python frees objects without a reference cycle at once, and these are nearly all objects. The rest Python
-finds by a walk through all old objects, at any time, and the whole process stops meanwhile. In the middle of
-a long search with many results that takes 0.1 s and more.
+Python frees nearly all objects at once, with their last reference. Objects in reference cycles are found by a
+walk through all old objects, which may begin at any time and stops the whole process. In the middle of a long
+search with many results the walk takes 0.1 s and more.
 
 Here the walk happens after a request, if no long one is running. If a long collection frees nothing, later
 ones skip its objects, which belong to the read model (:func:`gc.freeze`). Skipped objects without a cycle are
@@ -33,9 +33,9 @@ _GATHERED: Final = 1
 # a few hundred thousand objects
 _OFTEN: Final = 500
 """Number of walks through survivors before one through old objects, after a request."""
-# for requests that are too long, and for applications without ends of requests
+# applies during requests that are too long, and in applications without an end of requests
 _SELDOM: Final = 5000
-"""The same number for Python itself, as a fallback."""
+"""The number of walks for Python itself, as a fallback."""
 _LONG: Final = 0.01
 """Seconds of CPU time above which a walk is not repeated for the same objects."""
 _PATIENCE: Final = 300.0
@@ -57,6 +57,7 @@ class GcScheduler:
 
     def collect_if_due(self) -> None:
         """Collect garbage if it is time; called after each request."""
+        # the third number counts walks through survivors since the last one through old objects
         if gc.get_count()[2] < _OFTEN:
             return
         # a walk in the middle of a long search meets all of its results, which takes 0.1 s and more
@@ -87,6 +88,7 @@ class GcScheduler:
         took = time.thread_time() - began
         self._collected = time.monotonic()
         if took > _LONG:
+            # the objects that are left belong to the read model: later collections skip them
             gc.freeze()
             LOG.debug(
                 "Python's garbage collection took %.0f ms and freed %d objects; later collections skip"

@@ -49,7 +49,9 @@ class DatabaseHealthcheck(HealthcheckBaseExtension):
             if not self._asking and now - self._asked >= _KEPT:
                 self._asked, self._asking = now, True
                 self._answered.clear()
+                # a daemon, as a query that hangs must not keep the process from ending
                 threading.Thread(target=self._ask_database, name="healthcheck", daemon=True).start()
+            # a later check during the same query waits only for the rest of its time
             left = self._asked + _TIMEOUT - now
         reason = self._reason if self._answered.wait(max(0.0, left)) else _SILENT
         return HealthcheckResult(available=reason == _OK, reason=reason)

@@ -270,7 +270,7 @@ def _has_login(conf: cfg.ConfigOpts) -> bool:
 
 def keystone_obstacle(conf: cfg.ConfigOpts) -> str | None:
     """Return why no token could be validated now by ``[keystone_authtoken]``; None if one could."""
-    # the returned text has everything
+    # the library would log what the returned text says
     logging.disable()
     try:
         middleware = AuthToken(lambda environ, start_response: [], conf)
@@ -289,7 +289,7 @@ def keystone_obstacle(conf: cfg.ConfigOpts) -> str | None:
 def _check_cache(conf: cfg.ConfigOpts) -> None:
     """Check that the packages for remembering tokens are installed; requests would fail without them.
 
-    :raises ValueError: naming the missing package.
+    :raises ValueError: a package is missing; the message names it.
     """
     options = conf[GROUP]
     if not options.memcached_servers:

@@ -56,6 +56,7 @@ def create_inventory(call: ApiRequest, uuid: str) -> Response:
     with missing_provider_first(call, known):
         body = call.parse_body(_CREATE)
     name, values = body["resource_class"], body["values"]
+    # from microversion 1.26 on all of an inventory may be reserved
     may_have_none = call.version >= microversion.ALL_RESERVED
     generation = call.service.write(
         lambda tx: store.add(tx, known, name, values, may_have_none=may_have_none)
@@ -117,6 +118,7 @@ def update(call: ApiRequest, uuid: str, resource_class: str) -> Response:
     known = path_uuid(uuid)
     with missing_provider_first(call, known):
         body = call.parse_body(_UPDATE)
+    # no class can have such a name, which some databases would refuse to compare
     if not is_storable(resource_class):
         raise NotFound(f"No such resource class {resource_class}.")
     values = body["values"]

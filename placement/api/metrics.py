@@ -1,8 +1,8 @@
 """The metrics for Prometheus at ``/metrics``: requests, searches, and those of the read model.
 
 :mod:`placement.api.middleware` imports this module only if metrics are enabled, after
-    :mod:`placement.api.metrics_sharing` has set the folder that processes share: prometheus_client reads it
-    when it is imported.
+:mod:`placement.api.metrics_sharing` has set the folder that processes share: prometheus_client reads the
+setting when it is imported.
 """
 
 import logging
@@ -79,10 +79,12 @@ class ServiceMetrics:
         """Return all current series, as text for Prometheus."""
         registry = CollectorRegistry()
         if DIRECTORY in os.environ:
+            # the counters of all processes, from their files in the folder
             MultiProcessCollector(registry)  # type: ignore[no-untyped-call]  # of prometheus_client
             counted = generate_latest(registry)
         else:
             counted = generate_latest(self._registry)
+        # gauges are computed by this process only: they describe the database, which all workers share
         return counted + generate_latest(_OnceRegistry(self._current_gauges()))
 
     def _current_gauges(self) -> Iterator[GaugeMetricFamily]:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def check_chunks(app: WSGIApplication) -> WSGIApplication:
-    """Return the application, with a malformed chunked body as a bad request."""
+    """Return the application, for which a malformed chunked body becomes an error 400."""
 
     def serve_request(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if environ.get("HTTP_TRANSFER_ENCODING"):
@@ -145,7 +145,7 @@ def _side_applications() -> list[SideApplication]:
 def check_requirements(conf: cfg.ConfigOpts) -> None:
     """Check the requirements of traces and side applications.
 
-    :raises ValueError: naming a missing one.
+    :raises ValueError: a requirement is missing; the message names it.
     """
     if conf.tracing.enabled:
         _tracing_class()
@@ -191,11 +191,13 @@ def add_layers(
     # only if configured: oslo.middleware parses each request with webob, which takes time
     if conf.cors.allowed_origin:
         app = CORS(app, conf)
+    # outside of authentication, as these applications authenticate their callers by themselves
     for path, other in (beside or {}).items():
         traced = other if tracing is None else tracing.trace_handlers(other, path.strip("/"), path)
         app = _PrefixDispatch(app, path, traced)
     if tracing is not None:
         app = tracing.trace_requests(app)
+    # the log is outside of authentication, and has refused requests; health checks and scrapes would fill it
     app = _HealthChecked(RequestLog(check_chunks(app)), conf)
     if metrics is not None:
         app = _PathDispatch(app, METRICS_PATH, metrics)

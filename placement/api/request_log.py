@@ -18,6 +18,7 @@ LOG = logging.getLogger("placement.requestlog")
 
 _GLOBAL_ID: Final = re.compile(ID_FORMAT)
 _UNQUOTED: Final = "!$&'()*+,/:;=?@[]~"
+"""Characters of a path that stay as they are in its encoded form."""
 
 
 class RequestLog:
@@ -36,6 +37,7 @@ class RequestLog:
         began = time.perf_counter()
         request_id = environ[ENV_REQUEST_ID] = generate_request_id()
         global_id = environ.get("HTTP_X_OPENSTACK_REQUEST_ID")
+        # an id of another form is ignored, as it would go into the log unchecked
         if global_id and _GLOBAL_ID.match(global_id):
             environ[GLOBAL_REQ_ID] = global_id
         # now, as inner layers may change the environment

@@ -1,4 +1,4 @@
-"""``/reshaper``."""
+"""The resource ``/reshaper``."""
 
 from flask import Blueprint, Response
 

@@ -85,6 +85,7 @@ def _provider_template(prefix: str, version: Microversion) -> _ProviderTemplate:
     links += [{"rel": rel, "href": f"{path}/{rel}"} for since, rel in _LINKS if version >= since]
     if version >= microversion.ALLOCATIONS_LINK:
         links.append({"rel": "allocations", "href": f"{path}/allocations"})
+    # the text is a template for %, so that a percent sign of the prefix is doubled
     shown_links = orjson.dumps(links).replace(b"%", b"%%")
     nested = (
         b',"parent_provider_uuid":%b,"root_provider_uuid":"%b"'
@@ -119,7 +120,7 @@ def path_uuid(uuid: str) -> str:
 
 @contextmanager
 def missing_provider_first(call: ApiRequest, uuid: str) -> Iterator[None]:
-    """Report a missing provider rather than a wrong body; the context reads the body.
+    """Report a missing provider rather than an error in the body, which the context reads.
 
     :raises placement.exceptions.NotFound: the body is wrong, and the provider does not exist.
     """

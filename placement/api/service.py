@@ -74,6 +74,7 @@ class EmptyAnswerExplainer:
         """
         with self._lock:
             refreshed, said = self._said.get(question, (-1, ""))
+            # an explanation is valid while the model is unchanged
             if refreshed != self._model.refreshed:
                 if self._busy or time.monotonic() < self._not_before:
                     self._skipped += 1
@@ -86,6 +87,7 @@ class EmptyAnswerExplainer:
             threading.Thread(target=self._run, args=arguments, name="explain", daemon=True).start()
 
     def _run(self, question: Question, request: CandidatesRequest, caller: RequestContext) -> None:
+        # the log records of this thread get the ids of the request
         caller.update_store()
         began = time.thread_time()
         try:
@@ -107,6 +109,7 @@ class EmptyAnswerExplainer:
 
     def _explain_request(self, question: Question, request: CandidatesRequest) -> None:
         with self._model.pinned_snapshot() as (snapshot, refreshed):
+            # pauses between short slices leave the interpreter to requests
             budget = SearchBudget(self._deadline, yield_lock=lambda: time.sleep(_PAUSE), first_slice=_SLICE)
             explanation = explain_request(snapshot, request, budget)
         if explanation.fitting:
@@ -114,6 +117,7 @@ class EmptyAnswerExplainer:
             return
         said = explanation_sentence(explanation)
         with self._lock:
+            # the oldest goes first, as a dictionary keeps the order of insertion
             while len(self._said) >= _REMEMBERED:
                 del self._said[next(iter(self._said))]
             self._said[question] = (refreshed, said)
@@ -140,7 +144,7 @@ class PlacementService:
     explainer: EmptyAnswerExplainer | None = None
     """Explains empty answers; None if the operator does not want that."""
     request_forms: RequestForms = field(default_factory=dict)
-    """The forms of bodies beside queries."""
+    """The forms of a request for candidates in a body, beside the query string."""
     waiting: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(0))
     """Held by each request that waits for changes."""
     summaries: ProviderSummaries = field(default_factory=ProviderSummaries)
@@ -181,6 +185,7 @@ class PlacementService:
         )
         threads = conf.threads if "threads" in conf else 0
         asked = conf.api.waiting_requests
+        # a quarter of the threads at most, so that the others serve short requests
         waiting = BoundedSemaphore(threads // 4 if asked is None else asked)
         return cls(conf, database, model, PolicyEnforcer(conf), explainer, request_forms(conf), waiting)
 
@@ -197,6 +202,7 @@ class PlacementService:
 
         :raises Unavailable: the database does not answer, or does not have a usable schema.
         """
+        # everything was read again: the database may be another one, which lacks schema or names
         if self._prepared == self.model.reread:
             return
         # after a failure one request at a time tries again, and the others are answered at once

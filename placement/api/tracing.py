@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry: of each request, within it of its handler, within that of calls of the database.
+"""Spans of OpenTelemetry: one for each request, in it one for the handler, in this one for database calls.
 
 :mod:`placement.api.middleware` imports this module only if traces are enabled, because the module needs the
 packages of OpenTelemetry. Nothing here waits for the collector: ended spans go into a bounded queue, which a
@@ -165,7 +165,7 @@ class _RequestSpan:
 
 @contextmanager
 def _within_span(span: Span) -> Iterator[None]:
-    """Make spans of this context parts of ``span``, which ends with it; an error adds only its type."""
+    """Make ``span`` the parent of spans in this context, and end it; an error adds only its type."""
     token = context.attach(trace.set_span_in_context(span))
     try:
         yield

@@ -22,7 +22,7 @@ blueprint = Blueprint("root", __name__)
 
 
 def install_versions(app: Flask) -> None:
-    """Have each request begin with its version, and each answer name it."""
+    """Have the version of each request found before its handler, and named in each answer."""
     app.before_request(_find_version)
     app.after_request(_add_version)
 
@@ -63,6 +63,7 @@ def _find_version() -> None:
 
 
 def _add_version(response: Response) -> Response:
+    # a request with a version that does not exist has none
     if "version" in g:
         response.headers[_HEADER] = f"{_SERVICE} {microversion.text(g.version)}"
     # response.vary would take twenty times as long

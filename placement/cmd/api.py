@@ -63,6 +63,7 @@ def main(args: Sequence[str] | None = None) -> int:
         return 1
     for warning in unknown_options(conf):
         LOG.warning("%s", warning)
+    # before the fork, so that all workers share one folder
     with metrics_sharing.shared_directory(conf):
         ApiServer(conf).run()
     return 0
@@ -90,6 +91,7 @@ class ApiServer(BundledServer):
 
     def load(self) -> "WSGIApplication":
         """Return the application; gunicorn calls this in each worker."""
+        # in the background, as this process serves: it can answer 503 while the database is away
         return middleware.build_application(self._conf, in_background=True, alone=True)
 
 

@@ -34,6 +34,7 @@ def check_bind(bind: str) -> None:
     :raises ValueError: the server cannot listen there; the text names the option and the remedy.
     """
     if any(name in os.environ for name in _HANDED_OVER):
+        # the sockets exist, so that there is nothing to bind
         return
     try:
         # an empty port is an error here; the default of gunicorn would be 8000
@@ -43,6 +44,7 @@ def check_bind(bind: str) -> None:
             f"--bind {bind}: {error} Give ADDRESS:PORT, such as 127.0.0.1:8778, or unix:PATH."
         ) from error
     try:
+        # the third kind is the number of an open descriptor, which needs no check
         if isinstance(address, str):
             _check_path(Path(address))
         elif isinstance(address, tuple):
@@ -147,7 +149,7 @@ class ManageCommand:
 
 
 def table_text(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a table for readers, with numbers to the right."""
+    """Return a table for readers, with columns of numbers aligned to the right."""
     table = PrettyTable(list(titles))
     table.align = "l"
     for index, title in enumerate(titles):

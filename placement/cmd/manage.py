@@ -111,8 +111,8 @@ def db_sync(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
     print(f"The database is at revision {after}.")
     if before in migration.EXACT and after != before:
         print(
-            f"Releases that made revision {before} answer every request with 503 on any other: before you go"
-            " back to one, restore the backup from before this command.",
+            f"Releases of revision {before} answer every request with 503 on any other revision. Before"
+            " you go back to such a release, restore the backup from before this command.",
             file=sys.stderr,
         )
     return 0
@@ -187,6 +187,7 @@ def build_parser() -> ArgumentParser:
     )
     for each in chain(COMMANDS, *extensions.registered_objects("commands").values()):
         *in_group, name = each.words.split()
+        # one text for the command's help and for readers of the code
         summary = each.run.__doc__
         added = (db if in_group else groups).add_parser(name, help=summary, description=summary)
         each.add_arguments(added)

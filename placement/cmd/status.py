@@ -33,6 +33,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__()
         self._conf = conf
+        #: the errors that earlier checks have shown
         self._told: set[str] = set()
         self._upgrade_checks = (
             ("Configuration", UpgradeChecks._check_options),
@@ -122,8 +123,8 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
 
         return self._query_database(
             find_incomplete,
-            "Clients before microversion 1.8 made them; they are complete once "
-            "a newer client writes their allocations.",
+            "Clients made these consumers before microversion 1.8. They become complete when a newer"
+            " client writes their allocations.",
             Code.WARNING,
         )
 
@@ -151,7 +152,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
                 wrong = find(conn)
         except _UNUSABLE as error:
             # the same error once: each check of the database would repeat it
-            see_above = "the database cannot be used yet, see above; remedy that and check again."
+            see_above = "the database cannot be used yet: correct the problem above, and run the check again."
             reason = see_above if str(error) in self._told else str(error)
             return Result(Code.FAILURE, f"Not checked: {reason}")
         return Result(Code.SUCCESS) if wrong is None else Result(code, f"{wrong} {advice}")

@@ -31,7 +31,9 @@ from oslo_policy import opts as policy_opts
 from placement.conf import opts
 
 PROJECT: Final = "placement"
+"""The name from which oslo.config derives the usual places of configuration files."""
 CONFIG_FILE: Final = "placement.conf"
+"""The file in the folder that the environment names."""
 
 
 def installed_version() -> str:

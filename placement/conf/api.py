@@ -14,6 +14,7 @@ OPTIONS: list[cfg.Opt] = [
             ("keystone", "Tokens are validated by the Identity service; see [keystone_authtoken]."),
             ("noauth2", "Tokens are not checked. For development and tests only."),
         ],
+        # configuration files of OpenStack Placement may still have the option in [DEFAULT]
         deprecated_group="DEFAULT",
         help="""
 How requests are authenticated. With noauth2 nothing is checked. The token
@@ -33,8 +34,8 @@ answer names the group of the request that found no place.
 
 At most half of a worker's threads (placement-api --threads) may run searches longer than some hundredths of a
 second at the same time. Under another web server at most two may. A further search is answered 503, and the
-client has to try again, so that the other threads stay free for short requests. In a worker with a single
-thread, one client may keep all other requests waiting for this time.
+client has to try again. So the other threads stay free for short requests. In a worker with a single thread,
+one client may keep all other requests waiting for this time.
 """,
     ),
     cfg.FloatOpt(
@@ -65,6 +66,7 @@ after something has changed. Empty answers in between are counted in the next li
 """,
     ),
     cfg.IntOpt(
+        # without a default: only placement-api knows its number of threads
         "waiting_requests",
         min=0,
         help="""

@@ -58,13 +58,13 @@ def check_values(conf: cfg.ConfigOpts) -> None:
 
 
 def _value_error(group: str, option: str, text: str) -> cfg.ConfigFileValueError:
-    """Return the error of oslo.config about a value, with its section; with advice if it has a comment."""
+    """Return oslo.config's error with the section; with advice if the value seems to end with a comment."""
     where, _, reason = text.rpartition(" is not valid: ")
     if file := re.search(r"detail='(.*)'\)", where):
         reason += f" (in {file[1]})"
     if re.search(r"\s[#;]", reason):
         reason += (
-            "; ini files know no comments behind values, and everything behind the equals sign is the value:"
-            " put what begins with # or ; on a line of its own"
+            "; in an ini file all text after the equals sign is the value: put a comment, which begins"
+            " with # or ;, on a line of its own"
         )
     return cfg.ConfigFileValueError(f"[{group}] {option}: {reason}")

@@ -55,6 +55,7 @@ STOCK_SECTIONS: Final = {
 """Sections that deployment tools write for OpenStack Placement and that the service does not read."""
 
 _SECTIONS: Final = tuple(group.name for group, _ in opts.list_opts())
+"""The sections of the service and of registered extensions."""
 
 
 def unknown_options(conf: cfg.ConfigOpts) -> Iterator[str]:
@@ -73,6 +74,7 @@ def misspelt_options(conf: cfg.ConfigOpts) -> Iterator[str]:
 def _file_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, str, list[str]]]:
     """Yield each section of each file, with the names of its options."""
     for file in conf.config_file or ():
+        # parsed again, as a configuration does not know the unregistered options in its files
         found: dict[str, dict[str, list[str]]] = {}
         cfg.ConfigParser(str(file), found).parse()
         for section, options in found.items():

@@ -16,7 +16,7 @@ KEPT: Final = "stock_"
 
 
 CARRIED: Final = "carried"
-"""The way of a database with all data in its old tables, which can only go on."""
+"""The ``way`` of a database with all its data in the old tables already: it can only go on."""
 
 
 class AdoptionStage(StrEnum):
@@ -36,7 +36,7 @@ _record: Final = sa.Table(
     f"{KEPT}adoption",
     sa.MetaData(),
     sa.Column("stage", sa.String(32), nullable=False),
-    # how an abandoned database treats what was written since
+    # how the return treats data that was written since the takeover
     sa.Column("way", sa.String(32), nullable=False),
     sa.Column("revision", sa.String(32), nullable=False),
     sa.Column("changed_at", sa.Double, nullable=False),
@@ -89,22 +89,22 @@ def explain_adoption(present: str | None, record: AdoptionRecord | None) -> str 
     """Return why this service cannot use such a database, and the remedy; None if it can."""
     if record is not None and record.stage is AdoptionStage.ADOPTING:
         return (
-            "The database is half way from OpenStack Placement to this service:"
-            " 'placement-manage db adopt' goes on, 'placement-manage db abandon' goes back."
+            "The adoption of this database from OpenStack Placement is not complete: 'placement-manage db"
+            " adopt' continues it, 'placement-manage db abandon' goes back."
         )
     if record is not None and record.stage is AdoptionStage.ABANDONING:
         stay = "" if record.way == CARRIED else ", 'placement-manage db adopt' stays with this service"
         return (
-            "The database is half way back to OpenStack Placement:"
-            f" 'placement-manage db abandon' goes on{stay}."
+            "The return of this database to OpenStack Placement is not complete: 'placement-manage db"
+            f" abandon' continues it{stay}."
         )
     if present in REVISIONS:
         return (
-            f"The database is that of OpenStack Placement (revision {present}). Stop that service, then run"
-            " 'placement-manage db adopt', which takes everything over and keeps the old tables, or set"
-            " [placement_database] adopt = true, with which 'placement-manage db sync' does it. To leave"
-            " it alone, set [placement_database] connection to another database; 'placement-manage import'"
-            " fills that one."
+            f"The database is that of OpenStack Placement (revision {present}). Stop that service, then"
+            " run 'placement-manage db adopt', which takes everything over and keeps the old tables, or"
+            " set [placement_database] adopt = true, so that 'placement-manage db sync' does the same. To"
+            " keep that database unchanged, set [placement_database] connection to another database;"
+            " 'placement-manage import' fills that one."
         )
     return None
 

@@ -21,7 +21,7 @@ Rows = Sequence[Sequence[Any]]
 Values = Mapping[str, Any]
 Statement = sa.Select[Any] | sa.sql.dml.UpdateBase
 
-# one text of a statement for each number of names; most requests have few names
+# a statement is compiled once for each number of its values; most requests have few
 KEPT_SIZES: Final = 64
 """Number of statements of each kind that are kept compiled."""
 
@@ -51,7 +51,7 @@ class PreparedStatement:
         compiled = self._compiled.get(kind)
         if compiled is None:
             compiled = self._compiled[kind] = _CompiledStatement.compile(self._statement, dialect)
-        # literals of a statement are parameters of SQLAlchemy's, too, and have values of their own
+        # SQLAlchemy turns literals of a statement into parameters, too, with values of their own
         every = {**compiled.constants, **values}
         return compiled.text, every if compiled.order is None else [every[name] for name in compiled.order]
 
@@ -66,9 +66,8 @@ class _CompiledStatement(NamedTuple):
     @classmethod
     def compile(cls, statement: Statement, dialect: sa.Dialect) -> "_CompiledStatement":
         if _supports_pipelines(dialect):
-            # every dialect takes the argument; the common interface of dialects does not have it
-            # libpq numbers its parameters, $1 and so on; the dialect of the engine would write psycopg's own
-            # format
+            # libpq numbers parameters ($1, $2 and so on), while the engine's dialect writes psycopg's format;
+            # the common interface of dialects lacks the argument, which every dialect takes
             dialect = type(dialect)(paramstyle="numeric_dollar")  # type: ignore[call-arg]
         compiled = statement.compile(dialect=dialect)
         # only compilations with positional parameters have this attribute
@@ -157,7 +156,7 @@ class StatementBatch:
         except dialect.loaded_dbapi.Error as error:
             known = errors.of_driver(dialect, error, connection)
             if known.connection_invalidated:
-                # or the attempt to roll back would fail, and hide this error
+                # otherwise the rollback would fail, too, and hide this error
                 self._conn.invalidate(error)
             raise known from error
 
@@ -204,7 +203,7 @@ def bind_values(name: str, values: Iterable[Any]) -> dict[str, Any]:
 def insertion_statements(
     table: sa.Table, rows: Sequence[Values]
 ) -> Iterator[tuple[PreparedStatement, Values]]:
-    """Yield statements that insert rows, all with the same columns, each with its values."""
+    """Yield statements with their values that together insert the rows; all rows have the same columns."""
     for chunk in split_rows(rows):
         yield _insertion_statement(table, tuple(chunk[0]), len(chunk)), bind_rows(chunk)
 
@@ -215,7 +214,7 @@ def split_rows(rows: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 def bind_rows(rows: Iterable[Values]) -> dict[str, Any]:
-    """Return the values of :func:`bind_values` for each name in rows."""
+    """Return the values of rows for bind parameters: ``used_0`` is ``used`` of the first row, and so on."""
     return {f"{name}_{index}": value for index, row in enumerate(rows) for name, value in row.items()}
 
 

@@ -33,14 +33,21 @@ from placement.db.batch import KEPT_SIZES, PreparedStatement, StatementBatch, bi
 from placement.db.tables import change_buckets
 
 PROVIDER_BUCKETS: Final = 256
+"""Number of buckets of providers; the ids of these buckets begin at 0."""
 NAMES: Final = 256
+"""The bucket of the names of resource classes and traits."""
 TREES: Final = 257
+"""The bucket of the parents of all providers; moves in trees lock it."""
 EPOCH: Final = 258
+"""The bucket of the whole database."""
 GROUP_BUCKETS: Final = range(EPOCH + 1, EPOCH + 65)
+"""The buckets of groups of consumers."""
 RESERVATIONS: Final = GROUP_BUCKETS.stop
+"""The bucket of the times at which reservations and claims expire."""
 ALL: Final = (*range(PROVIDER_BUCKETS), NAMES, TREES, EPOCH, *GROUP_BUCKETS, RESERVATIONS)
+"""The ids of all buckets; the table ``change_buckets`` has a row for each."""
 
-# with all counters it adds up to less than 64 bits hold
+# the sum of the epoch and all counters has to fit into a signed integer of 64 bits
 _EPOCHS: Final = 1 << 60
 """Number of possible epochs."""
 # 64 bits hold the sum of a trillion steps, which are half as large on average

@@ -202,7 +202,7 @@ class ServiceDatabase:
         max_seconds = options.statement_timeout and options.statement_timeout + options.lock_timeout
         writer = engine.create_engine(url, "READ COMMITTED", replace(options, statement_timeout=max_seconds))
         self._writer = writer.execution_options(**{engine.WRITES: True})
-        # no transaction waits for one that only reads, so that it may pause between statements
+        # no transaction waits for one that only reads, so that a reader may pause between statements
         self._reader = engine.create_engine(
             url, "REPEATABLE READ", replace(options, idle_timeout=0), ping=True
         )
@@ -257,7 +257,7 @@ class ServiceDatabase:
         """Check the schema if the error reports a missing table, or a missing value of a row.
 
         :raises Unavailable: the database belongs to another program now (for instance after its return to
-        OpenStack Placement), lacks rows that each write needs, or does not answer.
+            OpenStack Placement), lacks rows that each write needs, or does not answer.
         """
         # a deleted row of change_buckets leaves a stamp NULL, which its column refuses
         is_own_fault = isinstance(error, exc.IntegrityError) and not errors.is_conflict(error)
@@ -277,8 +277,8 @@ class ServiceDatabase:
             if not self._is_elsewhere:
                 self._is_elsewhere = True
                 LOG.warning(
-                    "the server that answers must not be used now, so all connections are closed and made"
-                    " again: %s",
+                    "the database server that answers must not be used now, so all connections are closed"
+                    " and opened again: %s",
                     error,
                 )
             self._renew_connections()
@@ -316,7 +316,7 @@ class ServiceDatabase:
             tx = None
             try:
                 with self._outage.attempt_request(), self._writer.connect() as conn, conn.begin() as begun:
-                    # an optimistic attempt needs a second one that looks first, and so there must be one
+                    # optimistic only if a second attempt, which reads first, is allowed
                     tx = WriteTransaction(conn, optimistic=attempt == 1 and self._attempts > 1)
                     result = work(tx)
                     tx.send_rest()

@@ -38,9 +38,10 @@ def find_connector(driver: str) -> Callable[..., Any] | None:
 
 
 WRITES: Final = "placement_writes"
+"""Execution option of connections with transactions that take SQLite's write lock when they begin."""
 
 _RETURNED: Final = "placement.returned"
-# servers take longer to restart
+# a server takes longer to restart, so that it has not restarted since the last use
 _TRUSTED_SECONDS: Final = 0.1
 """Seconds after the last use of a connection in which it is not tested."""
 _GRACE: Final = 1.0
@@ -178,8 +179,8 @@ def _postgresql_arguments(options: PoolOptions) -> dict[str, Any]:
         # limits of the server, which hold however the worker is stopped: locks are given back in any case
         "options": " ".join(f"-c {name}={int(seconds * 1000)}" for name, seconds in settings.items()),
         "connect_timeout": options.connect_timeout,
-        # the driver of the dialect: the URL may leave the driver out
-        # silent
+        # a server that has become silent: the operating system ends a connection with unacknowledged data,
+        # or with unanswered keepalives
         "tcp_user_timeout": options.connect_timeout * 1000,
         "keepalives_idle": options.connect_timeout,
         "keepalives_interval": max(1, options.connect_timeout // _KEEPALIVES),
@@ -190,7 +191,7 @@ def _postgresql_arguments(options: PoolOptions) -> dict[str, Any]:
 
 
 def _mysql_arguments(options: PoolOptions) -> dict[str, Any]:
-    """Return parameters of PyMySQL. Only MariaDB reads the part in the comment."""
+    """Return parameters of PyMySQL. In ``init_command`` only MariaDB reads the part in the comment."""
     ours = {
         # seconds with fractions for MariaDB's first variable, whole ones for the second
         "max_statement_time": f"{options.statement_timeout:g}",
@@ -306,5 +307,5 @@ def _make_private(path: str) -> None:
         return
     # it exists, or SQLite reports why it cannot be made
     with suppress(OSError):
-        # sQLite gives its other files the same mode
+        # SQLite gives its other files the same mode
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o640))

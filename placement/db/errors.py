@@ -188,18 +188,18 @@ def _remedy_for(error: exc.SQLAlchemyError) -> str:
     original: Any = error.orig if isinstance(error, exc.DBAPIError) else None
     told = {getattr(original, "sqlstate", None), mysql_code(original), _sqlite_name(original)}
     if told & _FULL or any(words in str(original).lower() for words in _FULL_WORDS):
-        return "There is no room left for the database: make some on its disk, then try again."
+        return "The disk of the database is full: make room on it, then try again."
     if _SQLITE_IO in told:
-        return "Look whether its disk is full or broken, then try again."
+        return "Check whether its disk is full or broken, then try again."
     if told & _FORBIDDEN:
         return (
-            "The user of the database lacks a right: see that it owns the tables, or was granted all rights"
-            " on the database; of SQLite, that the file and its folder can be written. Then try again."
+            "The user of the database lacks a right. Make it the owner of the tables, or grant it all"
+            " rights on the database; with SQLite, make the file and its folder writable. Then try again."
         )
     if is_conflict(error):
-        return "Others keep in use what is needed: stop them, then try again."
+        return "Other programs have locked the tables: stop them, then try again."
     if is_unavailable(error):
-        return "See that the database runs, can be reached and lets this user in, then try again."
+        return "Check that the database runs, can be reached and accepts this user, then try again."
     return "The database is another one than expected, or this is a defect: please report it with this line."
 
 
@@ -219,5 +219,6 @@ def missing_driver(url: URL, error: ImportError) -> str:
     if driver == name:
         return f"{error}: to have {name}, {how_to_install(extra)}"
     return (
-        f"{error}: write {backend}+{name}:// in place of {url.drivername}://, whose driver is not installed"
+        f"{error}: write {backend}+{name}:// in place of {url.drivername}://, because the driver of the"
+        " latter is not installed"
     )

@@ -25,8 +25,8 @@ from placement.exceptions import Unavailable
 LOG = logging.getLogger(__name__)
 
 _LOCKING: Final = ("postgresql", "sqlite")
-"""Databases with transactions that can exclude others: on SQLite a transaction that writes does so from its
-beginning."""
+"""Databases where a transaction can exclude other migrations: PostgreSQL by an advisory lock, SQLite by its
+write lock."""
 _LOCK_ID: Final = 0x706C6163  # of PostgreSQL's advisory lock
 # Another process may be migrating a large database.
 _LOCK_TIMEOUT: Final = 600
@@ -141,9 +141,9 @@ def _core_obstacle(found: FoundDatabase) -> str | None:
         return f"The database {state}, this version needs {ours}: run 'placement-manage db sync'."
     if ours is None or not adoption.is_ours(present) or present < ours:
         return (
-            f"The database is at revision {present}, which is none of this service: it belongs to another"
-            " program. Set [placement_database] connection to a database of the service's own; what OpenStack"
-            " Placement has is read by 'placement-manage import'."
+            f"The database is at revision {present}, which this service does not have: the database"
+            " belongs to another program. Set [placement_database] connection to a database of this"
+            " service. 'placement-manage import' reads a database of OpenStack Placement."
         )
     if present[0] != ours[0]:
         return (

@@ -31,13 +31,13 @@ LEASE: Final = 15.0
 """Seconds without a new beat after which the lock is taken over."""
 _BEAT: Final = 2.0
 """Seconds between beats."""
-# a check that took longer counts as a second, as a process that was stopped has not watched meanwhile
 _LOOK: Final = 0.2
 """Seconds between checks of another owner's lock."""
 _ATTEMPTS: Final = 10
-# a backup may be reading it
+"""Number of attempts of a statement that loses to another one."""
+# a backup may be reading the table
 _WAIT: Final = 30
-"""Seconds to wait for the table."""
+"""Seconds to wait for the metadata lock of the table."""
 _NO_SUCH_TABLE: Final = 1146
 
 _NAME: Final = "placement_migration_lock"
@@ -69,14 +69,15 @@ class _LockRow(NamedTuple):
 def hold_lock(source: sa.Engine, conn: sa.Connection, timeout: float) -> Iterator[None]:
     """Hold the lock in this context: no other process migrates.
 
-    :param source: makes the connection that exists as long as the owner runs.
+    :param source: makes the connection that writes the row of the lock.
     :param conn: the connection of the migration; its statements are only executed while the lock is held.
     :raises Unavailable: another process did not end within ``timeout`` seconds, or took the lock over.
     """
     with source.execution_options(isolation_level="AUTOCOMMIT").connect() as own:
         own.exec_driver_sql(f"SET SESSION lock_wait_timeout = {_WAIT}")
         in_cluster = getattr(own.connection.driver_connection, "in_cluster", False)
-        # the server finishes a statement of a dead client, and its connection lives until then
+        # the lock names the connection of the migration: the server finishes a statement of a dead client,
+        # and that connection lives until then
         lock = _ProcessLock(
             own, conn.execute(sa.select(sa.func.connection_id())).scalar_one(), in_cluster=in_cluster
         )
@@ -137,6 +138,7 @@ class _ProcessLock:
                 owner = watched.owner if watched else "another process"
                 raise Unavailable(f"{owner} is still migrating the database after {timeout:g} seconds.")
             time.sleep(_LOOK)
+            # at most a second for each check: a process that was stopped has not watched meanwhile
             stood_still += min(time.monotonic() - began, 1.0)
 
     def _read_row(self) -> _LockRow:
@@ -181,7 +183,7 @@ class _ProcessLock:
         raise AssertionError("not reached")
 
     def confirm_lock(self) -> None:
-        """Check that the lock is still held; a check within the last second counts.
+        """Check that the lock is still held; a check within the last 2 seconds counts.
 
         :raises Unavailable: the lock was lost.
         """

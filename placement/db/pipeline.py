@@ -27,7 +27,9 @@ _NAMES: Final = "placement.prepared"
 _PREPARED_UP_TO: Final = 64
 """Number of parameters up to which statements are prepared."""
 _Names = dict[str, bytes]
+"""The names of prepared statements of a connection, by their texts."""
 _Encoded = tuple[str, list[bytes | None]]
+"""The text of a statement, and its encoded values."""
 
 
 class PipelineStep(NamedTuple):
@@ -142,7 +144,7 @@ class _PipelineExchange:
         self._pgconn.exit_pipeline_mode()
 
     def _send(self, step: _Encoded) -> None:
-        """Add a statement to the output, and before it its preparation if that is missing."""
+        """Add a statement to the output; before it its preparation, if the server does not have it yet."""
         text, values = step
         if len(values) > _PREPARED_UP_TO or not self._prepares:
             self._pgconn.send_query_params(text.encode(), values)

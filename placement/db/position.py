@@ -33,12 +33,13 @@ SELECT ({sum}), pg_is_in_recovery(), (SELECT system_identifier FROM pg_control_s
   CASE WHEN NOT pg_is_in_recovery() THEN substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) END,
   to_regclass('change_buckets')::oid, {clock}
 """
-"""Any user may ask for these; "timeline" cannot be asked of a standby."""
+"""The row has the sum, whether the server is a standby, its system identifier, its timeline, the id of the
+table, and the time. Any user may ask for these; only a primary shows a timeline."""
 #: for servers that do not tell the rest, as hosted ones may
 _OF_POSTGRESQL_AT_LEAST: Final = (
     "SELECT ({sum}), pg_is_in_recovery(), to_regclass('change_buckets')::oid, {clock}"
 )
-#: no right to a function, an unsupported one, an unknown one
+#: SQLSTATEs of a function that the user may not call, that is unsupported, or that is unknown
 _UNTOLD: Final = {"42501", "0A000", "42883"}
 # the identity of a MySQL server does not change while a connection lives, so it is noted once (mysql.py)
 _OF_MYSQL: Final = "SELECT ({sum}), @@global.read_only, {clock}"

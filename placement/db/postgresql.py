@@ -30,7 +30,7 @@ class PostgresqlConnection(psycopg.Connection[Any]):
     _knows_question = False
 
     def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
-        """Wait as psycopg does, for everything that it sends.
+        """Wait as psycopg does, but at most :attr:`answer_timeout` seconds for the server to send anything.
 
         :raises psycopg.OperationalError: nothing came, and the connection is closed.
         """
@@ -54,7 +54,7 @@ class PostgresqlConnection(psycopg.Connection[Any]):
     def ask_question(self, question: bytes) -> list[bytes | None]:
         """Return the only row of a statement outside of transactions; a cursor would take twice as long.
 
-        A connection always gets the same statement.
+        Each call on a connection has to pass the same statement, which is prepared once.
 
         :raises psycopg.Error: the statement failed, or the connection is lost.
         """

@@ -17,11 +17,12 @@ SERVICE_USER: Final = "placement"
 
 _READ_WRITE: Final = os.R_OK | os.W_OK
 _BESIDE: Final = ("", "-wal", "-shm")
+"""Suffixes of the name of a database in the names of its files."""
 
 
 @dataclass(frozen=True, slots=True)
 class SystemUser:
-    """A user of the system."""
+    """A user of the operating system, with the ids that decide on access to files."""
 
     name: str
     uid: int
@@ -68,17 +69,19 @@ def file_obstacle(url: str, user: SystemUser | None = None) -> str | None:
     folder, owner = path.parent, SERVICE_USER if user is None else user.name
     if not _may_exist(folder):
         return (
-            f"There is no folder {folder} for the database {path.name}: make it, and let it be the service's"
-            f" user's: install --directory --mode 750 --owner {owner} --group {owner} {folder}"
+            f"There is no folder {folder} for the database {path.name}: make it for the service's user:"
+            f" install --directory --mode 750 --owner {owner} --group {owner} {folder}"
         )
     who = _own_name() if user is None else user.name
     if user is not None:
         for above in reversed(folder.parents):
             if not _has_access(above, os.X_OK, user):
                 return f"User {who} may not enter the folder {above}, in which the database {path} is."
-    remedy = f"let the service's user own all of it: chown --recursive {owner}: {folder}"
+    remedy = f"make the service's user its owner: chown --recursive {owner}: {folder}"
     if not _has_access(folder, _READ_WRITE | os.X_OK, user):
-        return f"User {who} may not write in {folder}, as SQLite has to beside {path.name}: {remedy}"
+        return (
+            f"User {who} may not write in {folder}, where SQLite writes files next to {path.name}: {remedy}"
+        )
     for name in (path.with_name(path.name + suffix) for suffix in _BESIDE):
         if _may_exist(name) and not _has_access(name, _READ_WRITE, user):
             return f"User {who} may not write {name}: {remedy}"

@@ -149,7 +149,7 @@ provider_attributes = define_table(
     "provider_attributes",
     sa.Column("provider_id", sa.ForeignKey("resource_providers.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("name", sa.String(64), primary_key=True),
-    # one of the two
+    # the value is in one of the two columns, and the other one is NULL
     sa.Column("text", sa.String(255), nullable=True),
     sa.Column("number", sa.Double, nullable=True),
 )

@@ -202,6 +202,7 @@ _with_names: Final = (
     .order_by(_p.id, resource_classes.c.id)
 )
 _over_capacity: Final = _with_names.add_columns(*INVENTORY_COLUMNS).where(
+    # unrounded, which makes no difference to the whole number on the left
     _used.c.used > (_i.total - _i.reserved) * _i.allocation_ratio
 )
 _without_inventory: Final = _with_names.where(_i.provider_id.is_(None))

@@ -71,6 +71,7 @@ def heal_database(
 
 def _adopt_allocations(tx: WriteTransaction, owner: ConsumerOwnership) -> None:
     """Give allocations a new consumer with a new uuid, because the old uuid is lost."""
+    # searched again in this transaction, as clients may have changed the findings
     consumer_ids = [finding.id for finding in audit.without_consumer(tx.conn)]
     if consumer_ids:
         tx.renew_epoch()
@@ -89,6 +90,7 @@ def _adopt_allocations(tx: WriteTransaction, owner: ConsumerOwnership) -> None:
                 for consumer_id in consumer_ids
             ],
         )
+        # PostgreSQL's sequence does not notice rows with given ids
         advance_sequence(tx.conn, consumers)
 
 
@@ -106,6 +108,7 @@ def _delete_idle(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> N
 
 def _set_roots(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> None:
     """Correct the roots of these providers from their parents, under the lock of trees."""
+    # the providers before the trees, as requests that move a provider lock them
     tx.lock(finding.subject for finding in findings)
     tx.lock_trees()
     right = audit.right_roots(tx.conn)

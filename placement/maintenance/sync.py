@@ -54,6 +54,7 @@ def sync(conf: cfg.ConfigOpts, revision: str = "head") -> list[str]:
     :returns: the steps of the takeovers, in sentences.
     :raises Unavailable: the database does not answer, or this version cannot work with its content.
     """
+    # before the migration, which refuses the tables of another program
     takeovers: list[Takeover] = list(extensions.registered_objects("takeovers").values())
     done = [said for each in takeovers if (said := each(conf)) is not None]
     migration.upgrade_schema(conf.placement_database.connection, revision)

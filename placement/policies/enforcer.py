@@ -38,6 +38,7 @@ _PURE: Final = (
 )
 
 _Frozen = tuple[tuple[str, Any], ...]
+"""Attributes as hashable pairs of name and value."""
 _Decide = Callable[[str, _Frozen, _Frozen], bool]
 
 

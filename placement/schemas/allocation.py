@@ -54,12 +54,14 @@ def _by_provider(min_properties: int) -> MapField:
     )
 
 
+# once for each microversion, as making the classes of a schema takes longer than reading a body
 @cache
 def put_allocations(version: Microversion) -> StrictSchema:
     """Return the schema of ``PUT /allocations/{consumer_uuid}``, which loads a mapping by provider."""
     if version < microversion.ALLOCATIONS_BY_PROVIDER:
         return _consumer_schema(_ListedAllocation, version)
     fields: dict[str, Any] = {
+        # from microversion 1.28 on an empty mapping releases all allocations
         "allocations": _by_provider(0 if version >= microversion.CONSUMER_GENERATIONS else 1)
     }
     return _consumer_schema(StrictSchema, version, **fields)
@@ -67,7 +69,7 @@ def put_allocations(version: Microversion) -> StrictSchema:
 
 @cache
 def post_allocations(version: Microversion) -> StrictSchema:
-    """Return the schema of ``POST /allocations`` as the one field ``allocations``: bodies by consumer."""
+    """Return the schema of ``POST /allocations``; its field ``allocations`` has the bodies by consumer."""
     return _make_schema(StrictSchema, {"allocations": _by_consumer(version, min_properties=1)})
 
 
@@ -84,6 +86,7 @@ def reshaper_body(version: Microversion) -> StrictSchema:
 
 
 def _by_consumer(version: Microversion, min_properties: int) -> MapField:
+    # empty for a consumer that releases all its allocations
     consumer = _consumer_schema(StrictSchema, version, allocations=_by_provider(0))
     return MapField(
         _UUID,
@@ -112,8 +115,10 @@ def _consumer_schema(base: type[StrictSchema], version: Microversion, **fields: 
     if version >= microversion.CONSUMER_OWNERS:
         fields |= {"project_id": _owner_field(), "user_id": _owner_field()}
     if version >= microversion.CONSUMER_GENERATIONS:
+        # null states that the consumer is new
         fields["consumer_generation"] = IntegerField(required=True, allow_none=True)
     if version >= microversion.MAPPINGS:
+        # accepted so that clients can send a candidate back; the service does not use it
         fields["mappings"] = MapField(_SUFFIX, ArrayField(UuidField(), min_items=1), min_properties=1)
     if version >= microversion.CONSUMER_TYPES:
         fields["consumer_type"] = StringField(

@@ -17,6 +17,7 @@ from marshmallow import ValidationError, fields, missing
 from placement.exceptions import InvalidRequest
 
 MAX_INT: Final = 0x7FFFFFFF
+"""The largest integer in a column of 32 bits."""
 # an error must not be as large as a hostile body
 _MAX_SHOWN: Final = 1000
 """Characters of a value that an error repeats."""
@@ -87,7 +88,7 @@ class BooleanField(SchemaField):
 
 
 class IntegerField(SchemaField):
-    """A JSON integer within ``[minimum, maximum]``; booleans are none."""
+    """A JSON integer within ``[minimum, maximum]``; a boolean is not an integer."""
 
     json_type = "integer"
 
@@ -373,7 +374,8 @@ def unexpected_properties(names: Sequence[str]) -> str:
 def load(schema: MarshmallowSchema, data: Any, prefix: str = "JSON does not validate: ") -> dict[str, Any]:
     """Return the data as the schema reads it.
 
-    :raises InvalidRequest: on one line: ``prefix``, the first violation and its place.
+    :raises InvalidRequest: the data violate the schema; the message has ``prefix``, the first violation and
+        its place, on one line.
     """
     try:
         return dict(schema.load(data))
@@ -387,6 +389,7 @@ def load(schema: MarshmallowSchema, data: Any, prefix: str = "JSON does not vali
 def _first_violation(messages: Any, path: tuple[Any, ...] = ()) -> tuple[tuple[Any, ...], str]:
     if isinstance(messages, Mapping):
         name = next(iter(messages))
+        # marshmallow's name for an error of the whole object, which is no step of a path
         return _first_violation(messages[name], path if name == "_schema" else (*path, name))
     if isinstance(messages, list | tuple):
         return path, messages[0]

@@ -10,11 +10,12 @@ from placement.schemas.terms import Params, load_query, since_version
 from placement.store.changes import ChangeCursor
 
 MAX_PROVIDERS: Final = 1000
+"""Maximum number of changed providers in an answer."""
 _ALWAYS: Final = since_version(microversion.INITIAL)
 
 
 class _ChangesQuery(StrictSchema):
-    """``GET /ext/v1/changes``."""
+    """The parameters of ``GET /ext/v1/changes``."""
 
     since = StringField(metadata=_ALWAYS)
     wait = StringField(
@@ -35,11 +36,12 @@ class ChangesFollowing:
 def parse_following(params: Params, version: Microversion) -> ChangesFollowing:
     """Return the request of a query string.
 
-    :raises InvalidRequest: naming the error in it.
+    :raises InvalidRequest: the query string is wrong; the message names the error.
     """
     values = load_query(_ChangesQuery, params, version)
     return ChangesFollowing(
         ChangeCursor.parse(values["since"]) if "since" in values else None,
         float(values.get("wait", 0)),
+        # a larger limit is no error, so that clients need not know the maximum
         min(MAX_PROVIDERS, int(values.get("limit", MAX_PROVIDERS))),
     )

@@ -28,9 +28,11 @@ from placement.store.groups import ConsumerGroup, GroupPolicy
 MAX_CLAIMS: Final = 64
 """Number of claims in one call."""
 MAX_ALTERNATES: Final = 100
+"""Maximum number of alternates of a claim."""
 MAX_ROOTS: Final = 1024
 """Number of hosts that a claim allows or excludes."""
 MAX_WEIGHT: Final = 1000.0
+"""Maximum weight of a criterion, and with a minus the minimum."""
 # the answer has the score of each alternate of each claim by each criterion
 MAX_CRITERIA: Final = 32
 """Number of criteria in an order."""
@@ -95,7 +97,7 @@ class ConfirmationBody(StrictSchema):
 def parse(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:
     """Return the claims of a body.
 
-    :param forms: the forms beside queries.
+    :param forms: the registered forms of requests, such as flavors.
     :raises InvalidRequest: a query, a flavor, a group or an order is wrong, or a consumer is named twice or
         has the type of reservations.
     """
@@ -165,10 +167,12 @@ def _parse_group(given: dict[str, Any] | None) -> ConsumerGroup | None:
 def _parse_order(given: dict[str, float], group: ConsumerGroup | None) -> Order:
     """Return the order of a body; a soft policy adds its criterion, by default with weight 1."""
     for name, weight in given.items():
+        # a negative weight prefers low numbers, which only attributes have
         if weight < 0 and not name.startswith(ATTRIBUTE):
             raise InvalidRequest(f"The weight of {name} is below zero, which only attributes may have.")
     if group is None and GROUP in given:
         raise InvalidRequest("The order contains 'group', but the claim has no group.")
     if group is not None and group.policy.is_soft:
+        # first, so that a weight in the body replaces it
         given = {GROUP: 1.0, **given}
     return tuple(given.items())

@@ -19,10 +19,14 @@ from placement.search.request import CandidatesRequest
 MAX_QUERY: Final = 8192
 """Number of characters of a query."""
 _MAX_PARAMETERS: Final = 1024
+"""Number of parameters in a query."""
 
 
 class VersionedSchema(StrictSchema):
-    """A body with queries in the grammar of a microversion, or with flavors: ``strict`` refuses warnings."""
+    """A body with a query in the grammar of a microversion, or with a flavor.
+
+    With ``strict``, parts of the flavor that would be ignored are errors.
+    """
 
     microversion = StringField(
         pattern=r"^1\.(1[0-9]|2[0-9]|3[0-9])$",
@@ -61,8 +65,8 @@ class ExplanationBody(VersionedSchema, AskingSchema, TopologySchema):
 def parse(body: dict[str, Any], forms: RequestForms) -> AskedCandidates:
     """Return the request of a body.
 
-    :param forms: the forms beside queries.
-    :raises InvalidRequest: naming the error in the query or the form.
+    :param forms: the registered forms of requests, such as flavors.
+    :raises InvalidRequest: the query or the form is wrong; the message names the error.
     """
     asked = _asked_candidates(body, forms)
     _check_amounts(asked.request)
@@ -103,6 +107,7 @@ def _asked_candidates(body: dict[str, Any], forms: RequestForms) -> AskedCandida
         return forms[given[0]].translate(body[given[0]], strict=body["strict"])
     version = version_of(body)
     try:
+        # parse_qsl would replace bytes that are not text
         unquote_to_bytes(body["query"]).decode()
         pairs = parse_qsl(body["query"], keep_blank_values=True, max_num_fields=_MAX_PARAMETERS)
     except ValueError as error:

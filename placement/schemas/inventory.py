@@ -16,6 +16,7 @@ from placement.schemas.base import (
 from placement.store.inventories import InventoryValues
 
 RESOURCE_CLASS: Final = "^[A-Z0-9_]+$"
+"""The pattern of the names of resource classes."""
 # The largest float of single precision, as in OpenStack Placement (SQL_SP_FLOAT_MAX).
 _MAX_RATIO: Final = 3.40282e38
 
@@ -53,6 +54,7 @@ def _plain_values(data: Any) -> InventoryValues | None:
         return None
     for name, least in _INTEGERS.items():
         value = data.get(name, least)
+        # by exact type, as a boolean is an instance of int, too
         if type(value) is not int or not least <= value <= MAX_INT:
             return None
     ratio = data.get("allocation_ratio", 1.0)
@@ -83,19 +85,19 @@ class InventoryObject(ObjectField):
 
 
 class InventoryCreation(InventorySchema):
-    """``POST /resource_providers/{uuid}/inventories``."""
+    """The body of ``POST /resource_providers/{uuid}/inventories``."""
 
     resource_class = StringField(required=True, pattern=RESOURCE_CLASS, max_length=255)
 
 
 class InventoryUpdate(InventorySchema):
-    """``PUT /resource_providers/{uuid}/inventories/{resource_class}``."""
+    """The body of ``PUT /resource_providers/{uuid}/inventories/{resource_class}``."""
 
     resource_provider_generation = IntegerField(required=True)
 
 
 class ReplaceAll(StrictSchema):
-    """``PUT /resource_providers/{uuid}/inventories``; a part of ``POST /reshaper``."""
+    """The body of ``PUT /resource_providers/{uuid}/inventories``; a part of ``POST /reshaper``."""
 
     resource_provider_generation = IntegerField(required=True)
     inventories = MapField(RESOURCE_CLASS, InventoryObject(), required=True)

@@ -24,7 +24,7 @@ __all__ = [
 
 
 class ProvidersQuery(StrictSchema):
-    """``GET /resource_providers``."""
+    """The parameters of ``GET /resource_providers``."""
 
     name = StringField(metadata=since_version(microversion.INITIAL))
     uuid = UuidField(metadata=since_version(microversion.INITIAL))
@@ -35,7 +35,7 @@ class ProvidersQuery(StrictSchema):
 
 
 class UsagesQuery(StrictSchema):
-    """``GET /usages``."""
+    """The parameters of ``GET /usages``."""
 
     project_id = StringField(
         required=True, min_length=1, max_length=255, metadata=since_version(microversion.PROJECT_USAGES)
@@ -50,7 +50,7 @@ class UsagesQuery(StrictSchema):
 
 
 class TraitsQuery(StrictSchema):
-    """``GET /traits``."""
+    """The parameters of ``GET /traits``."""
 
     name = StringField(metadata=since_version(microversion.TRAITS))
     associated = StringField(metadata=since_version(microversion.TRAITS))
@@ -85,7 +85,7 @@ class TraitsFilter:
 def parse_provider_filter(params: Params, version: Microversion) -> ProviderFilter:
     """Return the filter of a query string of ``GET /resource_providers``.
 
-    :raises InvalidRequest: naming the error in it.
+    :raises InvalidRequest: the query string is wrong; the message names the error.
     """
     values = load_query(ProvidersQuery, params, version)
     member_of, forbidden_aggregates = terms.parse_member_of(all_values(params, "member_of"), version)
@@ -105,7 +105,7 @@ def parse_provider_filter(params: Params, version: Microversion) -> ProviderFilt
 def parse_usages(params: Params, version: Microversion) -> UsagesFilter:
     """Return the filter of a query string of ``GET /usages``.
 
-    :raises InvalidRequest: naming the error in it.
+    :raises InvalidRequest: the query string is wrong; the message names the error.
     """
     return UsagesFilter(**load_query(UsagesQuery, params, version))
 
@@ -116,7 +116,7 @@ _TRAIT_NAMES: Final = re.compile(r"(in|startswith):(.*)", re.DOTALL)
 def parse_traits(params: Params, version: Microversion) -> TraitsFilter:
     """Return the filter of a query string of ``GET /traits``.
 
-    :raises InvalidRequest: naming the error in it.
+    :raises InvalidRequest: the query string is wrong; the message names the error.
     """
     values = load_query(TraitsQuery, params, version)
     names: frozenset[str] | None = None

@@ -47,13 +47,14 @@ def parse_candidates(params: Params, version: Microversion) -> CandidatesRequest
     The first of several ``limit`` or ``group_policy`` counts. Equal queries give the same object, so that a
     search recognises a repeated query.
 
-    :raises InvalidRequest: naming the error in it.
+    :raises InvalidRequest: the query string is wrong; the message names the error.
     """
     pairs = tuple(params)
     return _PARSED.get((pairs, version), lambda: _parse(pairs, version))
 
 
 _PARSED: Final = KeptResults[CandidatesRequest](32 << 20)
+"""The requests of recent queries, in at most 32 MiB."""
 
 
 def _parse(params: Params, version: Microversion) -> CandidatesRequest:
@@ -94,7 +95,7 @@ Grouped = Mapping[tuple[str, str], list[str]]
 
 
 def _split_params(params: Params, version: Microversion) -> tuple[Grouped, Params]:
-    """Return the values by kind of parameter and suffix, and the parameters of no group."""
+    """Return the values of group parameters by kind and suffix, and the other parameters."""
     grouped: dict[tuple[str, str], list[str]] = {}
     others: list[tuple[str, str]] = []
     unknown: set[str] = set()
@@ -103,6 +104,7 @@ def _split_params(params: Params, version: Microversion) -> tuple[Grouped, Param
         match = next(filter(None, (pattern.fullmatch(name) for pattern in patterns)), None)
         if match is not None:
             grouped.setdefault((match[1], match[2] or ""), []).append(value)
+        # before microversion 1.25 one schema has all parameters
         if match is None or version < microversion.GRANULAR_GROUPS:
             others.append((name, value))
             if version >= microversion.GRANULAR_GROUPS and not _is_known(name, version):
@@ -134,6 +136,7 @@ def _group_patterns(version: Microversion) -> tuple[re.Pattern[str], ...]:
 
 
 def _as_documented(pattern: re.Pattern[str]) -> str:
+    """Return a pattern without parentheses around the kind, as errors show it."""
     return re.sub(r"^\^\((\w+)\)", r"^\1", pattern.pattern)
 
 
@@ -143,6 +146,7 @@ def _is_known(name: str, version: Microversion) -> bool:
 
 def _limit(text: str | None) -> int | None:
     """Return the limit as a number; None for a number so large that it is not a limit."""
+    # a number of more digits may exceed 64 bits
     if text is None or len(text) > 18:
         return None
     return int(text)
@@ -233,7 +237,7 @@ def _check_orphans(grouped: Grouped) -> None:
 
 
 def _check_subtrees(groups: Iterable[RequestGroup], same_subtrees: Iterable[frozenset[str]]) -> None:
-    """Check that ``same_subtree`` names groups, and each group without resources."""
+    """Check that ``same_subtree`` names only existing groups, and each group without resources."""
     suffixes = {group.suffix for group in groups if group.suffix}
     named = frozenset[str]().union(*same_subtrees)
     if not named <= suffixes:

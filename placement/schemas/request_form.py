@@ -25,17 +25,17 @@ class AskedCandidates:
 
 
 class RequestForm(Protocol):
-    """A way to ask without a query: a member of bodies, with the name of the form's entry point."""
+    """A way to ask for candidates without a query: a member of bodies, named as its entry point."""
 
     schema: ClassVar[type[StrictSchema]]
 
     def __init__(self, conf: cfg.ConfigOpts) -> None: ...
 
     def translate(self, given: dict[str, Any], *, strict: bool) -> AskedCandidates:
-        """Translate the member.
+        """Translate the member of a body into a request.
 
         :param strict: whether unknown parts are refused, rather than ignored with a warning.
-        :raises InvalidRequest: naming the error in it.
+        :raises InvalidRequest: the member is wrong; the message names the error.
         """
 
 

@@ -15,7 +15,9 @@ from placement.search.claims.claim import WantedClaim
 from placement.store.reservations import TYPE, ReservationEnd
 
 MAX_SECONDS: Final = 10 * 366 * 86_400.0
+"""Maximum time until a reservation expires: ten years."""
 MAX_PAGE: Final = 1000
+"""Maximum number of reservations in one answer."""
 _TIME: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z$"
 
 
@@ -32,7 +34,7 @@ class _EndingSchema(StrictSchema):
 
 
 class ReservationCreation(_EndingSchema, OwnedSchema):
-    """``POST /ext/v1/reservations``: a query or a flavor, the owner and the expiry."""
+    """The body of ``POST /ext/v1/reservations``: a query or a flavor, the owner and the expiry."""
 
     uuid = UuidField(load_default=None, allow_none=False)
     group = StringField(
@@ -46,13 +48,13 @@ class ReservationCreation(_EndingSchema, OwnedSchema):
 
 
 class ReservationUpdate(_EndingSchema):
-    """``PUT /ext/v1/reservations/{uuid}``."""
+    """The body of ``PUT /ext/v1/reservations/{uuid}``."""
 
     generation = IntegerField(0, required=True)
 
 
 class _ListQuery(StrictSchema):
-    """``GET /ext/v1/reservations``."""
+    """The parameters of ``GET /ext/v1/reservations``."""
 
     project_id = StringField(min_length=1, max_length=255, metadata=since_version(microversion.INITIAL))
     group = StringField(min_length=1, max_length=255, metadata=since_version(microversion.INITIAL))
@@ -77,7 +79,7 @@ class ReservationsPage:
 def parse_list(params: Params, version: Microversion) -> ReservationsPage:
     """Return the page of a query string of ``GET /ext/v1/reservations``.
 
-    :raises InvalidRequest: naming the error in it.
+    :raises InvalidRequest: the query string is wrong; the message names the error.
     """
     values = load_query(_ListQuery, params, version)
     limit = min(MAX_PAGE, int(values.pop("limit", MAX_PAGE)))
@@ -103,7 +105,7 @@ def end_of(body: dict[str, Any]) -> ReservationEnd:
 def wanted_of(body: dict[str, Any], forms: RequestForms, uuid: str) -> WantedClaim:
     """Return the claim of the reservation of a body.
 
-    :param forms: the forms beside queries.
+    :param forms: the registered forms of requests, such as flavors.
     :raises InvalidRequest: the query or the flavor is wrong.
     """
     return parse_owned(body, forms, uuid, TYPE)

@@ -20,6 +20,7 @@ from placement.schemas.base import (
 )
 
 NAME_LENGTH: Final = 200
+"""Maximum number of characters in the name of a provider."""
 
 
 class _ProviderUpdate(StrictSchema):
@@ -52,30 +53,35 @@ def update_schema(version: Microversion) -> StrictSchema:
 
 
 CUSTOM_NAME: Final = "^CUSTOM_[A-Z0-9_]+$"
+"""The pattern of the names of custom classes and traits."""
 MAX_NAME: Final = 255
+"""Maximum number of characters in the name of a class or trait."""
 
 
 class AggregateList(StrictSchema):
-    """``PUT /resource_providers/{uuid}/aggregates`` to 1.18: the body is the bare array."""
+    """The body of ``PUT /resource_providers/{uuid}/aggregates`` up to 1.18: a bare array."""
 
     aggregates = ArrayField(UuidField(), unique=True, required=True)
 
 
 class AggregatesBody(AggregateList):
-    """``PUT /resource_providers/{uuid}/aggregates`` from 1.19."""
+    """The body of ``PUT /resource_providers/{uuid}/aggregates`` from 1.19 on."""
 
     resource_provider_generation = IntegerField(required=True)
 
 
 class TraitsBody(StrictSchema):
-    """``PUT /resource_providers/{uuid}/traits``; a name that no trait can have is an unknown trait."""
+    """The body of ``PUT /resource_providers/{uuid}/traits``.
+
+    A name that no trait can have is an unknown trait, and not a violation.
+    """
 
     traits = ArrayField(StringField(min_length=1, max_length=MAX_NAME), required=True)
     resource_provider_generation = IntegerField(required=True)
 
 
 class ResourceClassBody(StrictSchema):
-    """``POST /resource_classes``, and ``PUT`` up to 1.6; from 1.7 the name in the path."""
+    """The body of ``POST /resource_classes``, and of ``PUT`` up to 1.6; from 1.7 on the name in the path."""
 
     name = StringField(required=True, max_length=MAX_NAME, pattern=CUSTOM_NAME)
 

@@ -16,6 +16,7 @@ from placement.microversion import Microversion
 from placement.schemas.base import StrictSchema, canonical_uuid, load
 
 Params = Sequence[tuple[str, str]]
+"""The parameters of a query string, as names and values in its order."""
 
 
 def since_version(version: Microversion) -> dict[str, Any]:
@@ -36,6 +37,7 @@ def load_query(schema: type[StrictSchema], params: Params, version: Microversion
     loader = schema_at(schema, version)
     last = dict(params)
     for key, value in params:
+        # a value that does not count has to be valid, too
         if value is not last[key]:
             load(loader, {**last, key: value}, PREFIX)
     return load(loader, last, PREFIX)
@@ -83,6 +85,7 @@ def _parse_amount(name: str, text: str) -> int:
 
 
 Required = tuple[tuple[frozenset[str], ...], frozenset[str]]
+"""Sets of traits with one required trait each, and the forbidden traits."""
 
 
 def parse_required(values: Sequence[str], version: Microversion, *, any_of: bool = True) -> Required:
@@ -135,6 +138,7 @@ def _split_traits(names: str, text: str, form: str) -> list[str]:
 
 
 MemberOf = tuple[tuple[frozenset[str], ...], frozenset[str]]
+"""Sets of aggregates of which a provider is in one each, and the forbidden aggregates."""
 
 
 def parse_member_of(values: Sequence[str], version: Microversion) -> MemberOf:

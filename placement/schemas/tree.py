@@ -62,6 +62,7 @@ class _BoundedProviders(ArrayField):
 class TreeBody(StrictSchema):
     """All described providers; :func:`parse_descriptions` reads each of them."""
 
+    # providers are read one by one later, so that an error names its provider
     resource_providers = _BoundedProviders(SchemaField(), required=True, min_items=1, max_items=MAX_PROVIDERS)
 
 
@@ -69,7 +70,7 @@ _PROVIDER: Final = _TreeProvider()
 
 
 class _ShowQuery(StrictSchema):
-    """``GET /ext/v1/trees/{uuid}``."""
+    """The parameters of ``GET /ext/v1/trees/{uuid}``."""
 
     allocations = StringField(choices=["true", "false"], metadata=since_version(microversion.INITIAL))
 
@@ -77,7 +78,7 @@ class _ShowQuery(StrictSchema):
 def parse_show(params: Params, version: Microversion) -> bool:
     """Return whether a query string of ``GET /ext/v1/trees/{uuid}`` asks for allocations, too.
 
-    :raises InvalidRequest: naming the error in it.
+    :raises InvalidRequest: the query string is wrong; the message names the error.
     """
     shown: str = load_query(_ShowQuery, params, version).get("allocations", "false")
     return shown == "true"
@@ -91,7 +92,7 @@ def _count_parts(providers: list[Any]) -> int:
 def parse_descriptions(body: Mapping[str, Any]) -> list[ProviderDescription]:
     """Return the descriptions of a body.
 
-    :raises InvalidRequest: naming the provider with a wrong description.
+    :raises InvalidRequest: a description is wrong; the message names the provider.
     """
     return [
         _make_description(load(_PROVIDER, each, f"{_provider_name(number, each)}: JSON does not validate: "))

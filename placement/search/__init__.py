@@ -2,22 +2,23 @@
 
 Nouns
     A *request* is the query string as data. Several providers may serve its *group* without a suffix; exactly
-    one provider serves each other group. A *need* is the part that one provider serves: each suffixed group
-    is a need, and so is each resource class of the unsuffixed group. A need has amounts and *conditions*.
-    Each kind of condition is one class, registered once, with everything that other modules need of it.
+    one provider serves each group with a suffix. A *need* is the part that one provider serves: each suffixed
+    group is a need, and so is each resource class of the unsuffixed group. A need has amounts and
+    *conditions*. Each kind of condition is one class, registered once for all modules that read conditions.
 
     A candidate is *anchored* at a tree. The providers of a candidate come from a *provider set*: the tree,
     and the providers that share with it through aggregates. The *options* of a need are the providers of the
     set that can serve it. An *assignment* has chosen options for some of the needs; the *rules* say which
-    choices go together. A complete assignment is a *candidate*. Written as positions in the provider set it
-    is a *pattern*. An *offer* is a provider set with a batch of its patterns.
+    choices go together. A complete assignment is a *candidate*. A *pattern* is a candidate written as
+    positions in the provider set. An *offer* is a provider set with a batch of its patterns.
 
-    A *compiled request* holds for all trees of a structure in which the conditions have the same results. The
-    search compares the free amounts that matter: which providers have enough for a need, and the free amount
-    of classes that several needs *contest*. Trees that are equal in these are searched once. Trees of several
-    compiled requests are equivalent, too, if their options have the same positions and relations. A *dead
-    end* is an assignment that cannot be completed, whichever equivalent providers are swapped. A search
-    *rests* when it has found nothing for a while. A search *spends* a *budget* of steps.
+    A *compiled request* applies to all trees of a structure for which the conditions of the request have the
+    same results. The search compares only the free amounts that matter: whether a provider has enough for a
+    need, and the free amount of classes that several needs *contest*. Trees without a difference in these
+    amounts are searched once. Trees of several compiled requests are equivalent, too, if their options have
+    the same positions and relations. A *dead end* is an assignment that cannot be completed, nor can any that
+    differs from it only in equivalent providers. A search *rests* when it has found nothing for a while. Each
+    search *spends* steps of a *budget*.
 
 Modules
     - ``request`` is made by ``placement.schemas``; ``conditions`` turns it into needs and conditions.
@@ -36,8 +37,8 @@ The order of calls
     :func:`~placement.search.candidate_search.find_candidates` with a budget. The search makes needs and
     conditions, filters roots, groups trees, compiles the request once for each group, and tries assignments.
     :func:`~placement.search.candidates.topology_first` orders the offers, and
-    :func:`~placement.search.rendering.render_pieces` writes the answer. Diagnosis and claims begin at the
-    same functions.
+    :func:`~placement.search.rendering.render_pieces` writes the answer. Diagnosis and claims call
+    the same functions.
 
 Imports
     The API, the schemas and the extras import it. The package imports the read model, and ``claims`` also the
@@ -72,10 +73,10 @@ Invariants
     - A limit bounds the work, not only the answer: the search looks for nothing beyond it.
     - If a tree can serve a request in many equivalent ways, one of them comes before all the others, also
       before those of other trees. So a limit first leaves out candidates that make no difference. A random
-      order is the exception.
-    - Trees share patterns only if conditions have the same results for them, and the free amounts that matter
-      are the same.
-    - Feasibility checks and dead ends rule out only the impossible. A need that passes may still be
+      order does not have this property.
+    - Trees share patterns only if the conditions have the same results for them, and the free amounts that
+      matter are the same.
+    - Feasibility checks and dead ends rule out only what is impossible. A need that passes may still be
       impossible.
     - Each loop that a client can make long spends steps. A search that has spent its budget returns the
       candidates found so far. If there are none, the request is refused, and the refusal names the

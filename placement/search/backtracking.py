@@ -5,15 +5,15 @@ rules, and leaves a branch as soon as it cannot be completed. The search builds 
 caller takes as many results as it wants. After a while without a result the search *rests*: it yields None,
 so that the caller can look elsewhere first.
 
-Hosts have many equal devices. If four of sixteen are full and the remaining groups have no place, it does
-not matter which four are full. The search remembers such a *dead end* for all equivalent assignments. Of
-many results that are equivalent, it yields one before the others (:mod:`placement.search.symmetry`).
+Hosts have many equal devices. If four of sixteen providers are full and the remaining groups have no place,
+it does not matter which four are full. The search remembers such a *dead end* for all equivalent assignments.
+Of many results that are equivalent, it yields one before the others (:mod:`placement.search.symmetry`).
 
-The two loops here take back choices without a journal of changes. The loops run for each tree of each
-request, and a journal, as the planner has one, would add a call to every choice. Both loops are generators,
-so that candidates are found on demand.
+The two loops in this module take back choices without a journal of changes. The loops run for each tree of
+each request. A journal of changes, as the planner has one, would add a call to every choice. Both loops are
+generators, so that candidates are searched for only when the caller asks for them.
 
-Only :mod:`placement.search.compiled_request` uses this module, and tests compare it with brute force. This
+Only :mod:`placement.search.compiled_request` uses this module, and tests compare it with brute force. The
 module knows providers and rules, but neither patterns nor caches.
 """
 
@@ -28,16 +28,17 @@ from placement.read_model.provider import Provider
 from placement.search.rules import NeedAssignment, RequestRules, fits_at_all
 from placement.search.symmetry import AssignmentKinds, RememberedAssignments
 
-# proofs of infeasibility, and dead ends, cost more than trying this many
+# below this number, trying all assignments costs less than proofs of infeasibility and dead ends
 SMALL: Final = 256
-"""At most this number of assignments is tried one by one, without a proof first."""
-# a pair is two lookups in lineages, where an assignment of providers runs through all rules
+"""Largest number of assignments that are tried without first checking that the needs fit at all."""
+# one pair of needs takes two lookups in lineages, while the general search runs each assignment through all
+# rules
 SMALL_IN_PAIRS: Final = 4096
-"""The same limit for the search that compares two needs at a time."""
+"""Largest number of assignments for which :func:`pairwise_assignments` is used."""
 _CHOICES_BEFORE_REST: Final = 256
 """Number of choices without a result before the first rest; it doubles with each rest."""
 _RESTS_OF_FIRST_PASS: Final = 4
-"""Rests in a row after which the search for ways that are not equivalent ends, once it has found one."""
+"""Number of successive rests that end the first pass, without equivalent ways, if it has found any way."""
 
 
 def complete_assignments(
@@ -48,21 +49,21 @@ def complete_assignments(
     *,
     distinct_only: bool = False,
 ) -> Iterator[Sequence[Provider] | None]:
-    """Yield every way to serve the needs, each once: one of its options for each need.
+    """Yield each way to serve the needs exactly once; a way is one provider for each need.
 
-    With ``rng`` assignments come in random order, with ``kinds`` one of all equivalent ways before the
-    others. None means that the search rests.
+    With ``rng`` the ways come in random order; with ``kinds`` one of all equivalent ways comes before the
+    others. None means that the search rests, so that the caller can look elsewhere first.
 
-    :param distinct_only: with ``kinds``, yield none of the others.
+    :param distinct_only: whether to yield only one of all equivalent ways; this needs ``kinds``.
     :raises placement.search.budget.BudgetExhausted: the search has taken too long.
     """
     if rng is not None:
-        # shuffled before the search, so that any prefix of the results is random
+        # options are shuffled before the search, so that the first results are a random choice of all results
         options = [rng.sample(providers, len(providers)) for providers in options]
     settled = rules.traits_settled(options)
     if settled is False:
         return
-    # no rule ties the needs together, so that each choice goes with each
+    # no rule ties the needs together: every combination of options is a way
     if rules.independent and settled and kinds is None:
         yield from product(*options)
     elif (small := count_ways(options, SMALL) <= SMALL) or fits_at_all(
@@ -83,9 +84,9 @@ def _distinct_first(
 ) -> Iterator[Sequence[Provider] | None]:
     """Yield one of all equivalent ways, then one for each set of amounts, then all others.
 
-    The search rests between these steps, so that other trees first yield one way each.
+    The search rests between these passes, so that the caller first gets one way of each other tree.
     """
-    # without equal providers, or equal needs, a pass would yield what the next one yields as well
+    # a pass is useful only where providers (first pass) or needs (second pass) are equal
     passes: list[tuple[Iterator[Sequence[Provider] | None], int]] = []
     if kinds.any_providers_equal:
         visited = RememberedAssignments(kinds)
@@ -100,7 +101,7 @@ def _distinct_first(
         rests = 0
         for chosen in ways:
             if chosen is None:
-                # the passes only order the ways: what one has not found, the last one finds
+                # these passes only order the ways: the complete search below finds all that they have missed
                 rests += 1
                 if yielded and rests >= max_rests:
                     break
@@ -113,7 +114,7 @@ def _distinct_first(
                 yield chosen
         if not yielded:
             return
-        # twice: the first one ends a batch, and only an empty batch is a rest
+        # two None: the first one ends a batch, and only an empty batch is a rest
         yield None
         yield None
     for chosen in _run_through(rules, options, small):
@@ -126,11 +127,12 @@ def pairwise_assignments(
 ) -> Iterator[tuple[int, ...] | None]:
     """Yield the assignments of :func:`complete_assignments`, as positions.
 
-    The rules have to compare two needs at a time only.
+    Correct only where each rule compares two needs at a time (``rules.pairwise``).
 
     :param lineages: by position, the positions of the provider and its ancestors.
     """
-    # mates follow one another: two that do not fit together are found before others are tried
+    # needs of one subtree rule follow one another, so that a pair which does not fit is found before other
+    # needs are tried
     budget, order = rules.budget, _mates_together(rules, options)
     before = [
         [other for other in _subtree_mates(rules, index) if other in order[:at]]
@@ -141,7 +143,7 @@ def pairwise_assignments(
     chosen = [0] * len(order)
     taken: set[int] = set()
     left: list[Iterator[int]] = [iter(options[order[0]])]
-    any_way = [False] * len(order)  # by depth, whether there was one since the need was reached
+    any_way = [False] * len(order)  # by depth, whether the need had a valid option since it was reached
     choices_before_rest = choices_left = _CHOICES_BEFORE_REST
     while left:
         depth = len(left) - 1
@@ -149,7 +151,7 @@ def pairwise_assignments(
         for at in left[-1]:
             if alone and at in taken:
                 continue
-            # the tests of a pair are inlined, as they run for each option of each need
+            # the tests of a pair are inlined, because they run for each option of each need
             lineage = lineages[at] if mates else ()
             for other in mates:
                 if chosen[other] not in lineage and at not in lineages[chosen[other]]:
@@ -176,19 +178,19 @@ def pairwise_assignments(
         if alone:
             taken.add(at)
         left.append(iter(options[order[depth + 1]]))
-        # doubled, so that a hopeless tree takes ever less of the time of the others
+        # doubled each time, so that a hopeless tree takes an ever smaller part of the time
         if choices_left < 0:
             choices_before_rest = choices_left = 2 * choices_before_rest
             yield None
 
 
 def _subtree_mates(rules: RequestRules, index: int) -> Iterator[int]:
-    """Yield the needs that a ``same_subtree`` rule ties to a need."""
+    """Yield the indexes of the needs that a ``same_subtree`` rule ties to a need."""
     return (other for rule in rules.subtrees_of[index] for other in rule if other != index)
 
 
 def _mates_together(rules: RequestRules, options: Sequence[Sequence[int]]) -> list[int]:
-    """Return the indexes of the needs: few options first, and needs of one rule next to each other."""
+    """Return the indexes of the needs, fewest options first, with needs of one subtree rule together."""
     order: list[int] = []
     for first in sorted(range(len(options)), key=lambda index: len(options[index])):
         for index in (first, *_subtree_mates(rules, first)):
@@ -209,9 +211,11 @@ def count_ways(options: Sequence[Sequence[object]], limit: int) -> int:
 
 
 def _order_needs(rules: RequestRules, options: Sequence[Sequence[Provider]]) -> list[int]:
-    """Return the indexes of the needs: those that decide on traits first, then those with few options.
+    """Return the indexes of the needs in the order in which the search chooses providers for them.
 
-    Of needs that contest a class the larger ones come first, while much is free.
+    Needs with an option that has a trait required by the unsuffixed group come first, then needs with few
+    options. Among equals, the need that asks for the largest share of a contested class comes first, while
+    much of it is free.
     """
     rules.budget.spend(len(rules.unsuffixed_traits) * sum(map(len, options)))
 
@@ -241,27 +245,28 @@ def _run_through(
     """Yield all complete assignments, and None when the search rests.
 
     There is no recursion, as requests may have hundreds of groups. Most requests never meet a dead end. After
-    the first one, or a rest, the search checks before each step that the other needs have a provider, unless
+    the first result or rest, the search checks before each step that the other needs have a provider, unless
     the search is small.
 
-    :param visited: remembers all assignments, so that of equivalent ones only the first is continued.
-    :param kinds: needs of one kind get their providers in the order of the options, not in each order.
+    :param visited: remembers all assignments; of equivalent assignments only the first is continued.
+    :param kinds: with it, equal needs get their providers only in the order of the options, not in each
+        permutation.
     """
     assignment, order, budget = NeedAssignment(rules, options), _order_needs(rules, options), rules.budget
-    # by depth, the last depth before with a need of the same kind
+    # for each depth, the last depth before it with a need of the same kind
     equal_before = [-1] * len(order)
     if kinds is not None:
         last: dict[int, int] = {}
         for depth, index in enumerate(order):
             equal_before[depth] = last.get(kinds.of_needs[index], -1)
             last[kinds.of_needs[index]] = depth
-    tried = [0] * len(order)  # options of the need at each depth
+    tried = [0] * len(order)  # by depth, number of options tried for the need
     found = 0
-    found_before = [0] * len(order)  # when each depth was entered
-    skipped = [False] * len(order)  # whether a choice was left out that had been visited
-    kinds_tried: list[set[int]] = [set() for _ in order]  # of providers that serve nothing else yet
-    proves = False  # whether each step is checked first
-    turned_back = False  # whether a need had no option left: a straight way to hundreds of needs is long
+    found_before = [0] * len(order)  # by depth, number of results when the search entered it
+    skipped = [False] * len(order)  # by depth, whether an assignment was left out as already visited
+    kinds_tried: list[set[int]] = [set() for _ in order]  # by depth, of providers without another need
+    proves = False  # whether each step first checks that the remaining needs can be served
+    turned_back = False  # whether a need had no option left; else a rest only means that needs are many
     dead_ends: RememberedAssignments | None = None
     choices_before_rest = choices_left = _CHOICES_BEFORE_REST
     # budget is spent in portions: a call for each choice would cost more than cheap choices
@@ -276,18 +281,18 @@ def _run_through(
             continue
         if choices_left < 0:
             choices_before_rest = choices_left = 2 * choices_before_rest
-            # an order of equal needs has many failures that are no dead ends: only a rest tells
+            # if equal needs have an order, a failure is no dead end: then only a rest starts the checks
             proves = proves or (turned_back and not small)
             yield None
         index = order[depth]
-        # the choice of the last visit: a new need has none, and release ignores that
+        # take back the last choice at this depth; without a choice release() does nothing
         assignment.release(index)
         serving = set() if visited is None else {at.id for at in assignment.chosen if at is not None}
         while tried[depth] < len(options[index]):
             provider = options[index][tried[depth]]
             tried[depth] += 1
             if visited is not None and provider.id not in serving:
-                # sooner than by the whole assignment: most of many equal devices are left out here
+                # cheaper than a comparison of whole assignments, and leaves out most of many equal devices
                 kind = visited.kinds.of_providers[provider.id]
                 if kind in kinds_tried[depth]:
                     continue
@@ -309,19 +314,19 @@ def _run_through(
             depth += 1
             if depth < len(order):
                 before = equal_before[depth]
-                # the option of the equal need itself, which may serve both
+                # begins at the provider of the equal need before, which may serve both
                 tried[depth] = 0 if before < 0 else tried[before] - 1
                 found_before[depth] = found
                 kinds_tried[depth].clear()
             continue
         if skipped[depth]:
-            # what was visited may have had results, so that nothing is known of this assignment
+            # the assignment that was left out may have had results, so this one is no proven dead end
             skipped[depth] = False
             if depth:
                 skipped[depth - 1] = True
         elif found == found_before[depth]:
-            # for a small search the memory of dead ends costs more than trying again, and with an order of
-            # equal needs another order may have a result
+            # for a small search, remembering dead ends costs more than trying again; if equal needs have an
+            # order, another order may have a result
             if not small and kinds is None:
                 if dead_ends is None:
                     alike = AssignmentKinds(rules, options) if visited is None else visited.kinds

@@ -12,16 +12,16 @@ from typing import Final, Literal, TypeVar
 
 _STEPS: Final = 64
 """Number of steps between two checks of the clock."""
-# few searches run as long as this, and a switch of threads would delay all the others
+# few searches take longer than this, and a switch of threads would delay all the others
 _FIRST_SLICE: Final = 0.02
 """Seconds of work before a search yields for the first time."""
-# a quick request takes 1 to 2 ms, and behind a long one it should not wait much longer than that
+# a quick request takes 1 to 2 ms, and should not wait much longer than that behind a long request
 _SLICE: Final = 0.002
 """Seconds of work between two yields; other threads of the process wait about as long."""
 
-# a lookup takes a fraction of a step
+# a loop of cheap lookups needs a fraction of a step for each item
 _AT_ONCE: Final = 512
-"""Number of items that are only looked up or rendered between two checks of the clock."""
+"""Number of items that a loop of lookups or of rendering handles between two checks of the clock."""
 
 Ended = Literal["deadline", "size"]
 Item = TypeVar("Item")
@@ -32,7 +32,7 @@ class BudgetExhausted(Exception):
 
 
 class SearchBudget:
-    """Limits of one search. Without arguments there are no limits.
+    """Limits of the time and the results of one search. Without arguments there are no limits.
 
     :param seconds: limit of CPU time.
     :param size: limit of the answer, in bytes.
@@ -51,24 +51,26 @@ class SearchBudget:
         self.size = size
         #: the limit that was reached
         self.ended: Ended | None = None
-        #: by suffix of a group: how often it had no place beside the other groups
+        #: number of dead ends, by the suffix of the group that had no option left
         self.dead_ends: dict[str, int] = {}
         self._steps_left = _STEPS
         self._yield_lock = yield_lock
         now = thread_time()
         self._end = now + seconds
         self._end_of_slice = now + first_slice
-        # checked before the CPU clock, which is a system call: no more work is done than time passes
+        # reading the CPU clock is a system call, and CPU time never passes faster than wall time: before
+        # this moment on the wall clock the thread cannot have reached a limit
         self._not_before = perf_counter() + min(seconds, first_slice)
 
     def spend(self, steps: int = 1) -> None:
         """Count steps. A generous count is harmless: a check of the clock costs little.
 
-        :raises BudgetExhausted: the steps were the last.
+        :raises BudgetExhausted: the limit of CPU time is reached.
         """
         self._steps_left -= steps
         if self._steps_left <= 0:
-            # a generator that was stopped may be asked again: it stays ended
+            # an ended budget stays ended, because the caller may continue with another generator of the same
+            # search
             if self.ended:
                 raise BudgetExhausted
             if self._check_clock() >= self._end:
@@ -76,13 +78,13 @@ class SearchBudget:
                 raise BudgetExhausted
 
     def spend_anyway(self, steps: int = 1) -> None:
-        """Count steps of work on results that are found already: yields to other threads, and never ends."""
+        """Count steps of work on results already found. Yields to other threads, and never raises."""
         self._steps_left -= steps
         if self._steps_left <= 0:
             self._check_clock()
 
     def allows_size(self, size: int) -> bool:
-        """Return whether the answer, of this many bytes, may become longer."""
+        """Return whether an answer that has ``size`` bytes so far may grow."""
         if size > self.size:
             self.ended = "size"
         return self.ended is None
@@ -95,7 +97,7 @@ class SearchBudget:
             if now >= self._end_of_slice:
                 self._yield_lock()
                 self._end_of_slice = now + _SLICE
-            # beside other busy threads less work is done than time passes, so the CPU clock is read again
+            # the next reading is at least half a slice away, so that the CPU clock is not read at every check
             left = min(self._end, self._end_of_slice) - now
             self._not_before = perf_counter() + max(left, _SLICE / 2)
         self._steps_left = _STEPS

@@ -1,7 +1,8 @@
 """``GET /allocation_candidates``: searches the trees of a snapshot and yields the candidates of a request.
 
-The search tries roots one after another. Each yields its candidates in small batches, so that a limit bounds
-the work and not only the answer. A root without a result for a while waits until the others had their turn.
+The search goes from root to root. Each root yields its candidates in small batches, so that a limit bounds
+the work and not only the answer. If a root finds no candidate for a while, it waits until all other roots had
+their turn.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ from placement.search.rules import RequestRules
 T = TypeVar("T")
 
 Source = tuple[ProviderSet, Iterable[PatternBatch]]
-"""A provider set, and the batches of its patterns; an empty batch means that the search there rests."""
+"""A provider set, and an iterator over batches of its patterns; after an empty batch the search rests."""
 
 
 def one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
-    """Yield all batches of a source before those of the next; resting sources wait for all others.
+    """Yield all batches of one source before those of the next; sources that rest follow after all others.
 
-    A source also rests before ways that differ from earlier ones only in equal providers and groups.
+    Before ways that differ from earlier ones only in equal providers and groups, a source rests, too.
     """
     resting: deque[Source] = deque()
     # lazily: sources that come to rest are appended to the deque while it is drained
@@ -52,9 +53,9 @@ def one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
 
 
 def round_robin(sources: Iterator[Source]) -> Iterator[Offer]:
-    """Yield one batch of each source, then a second of each, and so on; sources are opened when reached."""
+    """Yield one batch of each source, then a second of each, and so on. A source is opened at its turn."""
     active: deque[Source] = deque()
-    # the same, so that a limit is met before most sources are opened at all
+    # lazily: a limit may be reached before most sources are opened
     for provider_set, batches in chain(sources, drain_waiting(active)):
         left = iter(batches)
         for batch in left:
@@ -65,13 +66,13 @@ def round_robin(sources: Iterator[Source]) -> Iterator[Offer]:
 
 
 def drain_waiting(waiting: deque[T]) -> Iterator[T]:
-    """Yield the waiting items, and those that join meanwhile."""
+    """Yield the items of the queue, and items that are appended meanwhile."""
     while waiting:
         yield waiting.popleft()
 
 
 def limit_offers(offers: Iterable[Offer], limit: int) -> Iterator[Offer]:
-    """Yield offers until they have as many candidates together as the limit allows."""
+    """Yield offers until they have ``limit`` candidates in total; the last batch may be shortened."""
     if limit < 1:
         return
     for provider_set, patterns in offers:
@@ -84,10 +85,10 @@ def limit_offers(offers: Iterable[Offer], limit: int) -> Iterator[Offer]:
 
 # small enough that a limit of some hosts is met early, large enough that a batch costs less than its patterns
 BATCH: Final = 16
-"""Number of candidates of one tree that are searched for at once, where the limit allows."""
-# the size of the answer is a sum over all patterns, which for each offer would cost more than to find it
+"""Largest number of candidates of one tree that are searched for at once."""
+# a check sums up the sizes of all patterns, which for each single offer would cost more than finding it
 _CHUNK: Final = 256
-"""Number of needs in the offers between two checks of the size of the answer."""
+"""Number of needs in the candidates between two checks of the size of the answer."""
 # most roots are refused by a dictionary lookup, which is less than a step
 _ROOTS: Final = 32
 """Number of roots between two checks of the budget."""
@@ -97,7 +98,7 @@ _SUMMARY_SIZE: Final = 400
 
 
 class CandidateSearch:
-    """The search of one request through the trees of the snapshot."""
+    """The search for the candidates of one request, through all trees of the snapshot."""
 
     def __init__(
         self,
@@ -113,16 +114,17 @@ class CandidateSearch:
         self._trees = snapshot.whole_trees()
         self._request = request
         self._rng = rng
-        # the order of needs matters: sharing providers are filtered by them, rules refer to their indexes
+        # the order of needs matters: sharing providers are filtered by needs, and rules refer to their
+        # indexes
         self._needs = needs_of(request)
         self._sharing = SharingProviders(snapshot, budget, self._needs)
         self._rules = RequestRules(snapshot, request, self._needs, budget)
         self._classes = {name for need in self._needs for name, _ in need.resources}
-        #: for classes that are not shared: the largest amount that one need asks for
+        #: the largest amount of a need, for each class that no sharing provider has
         self._least: list[tuple[str, int]] = list(
             {
                 name: amount
-                # ascending, so that of equal names the largest amount stays in the dictionary
+                # in ascending order, so that of equal names the largest amount stays in the dictionary
                 for name, amount in sorted(chain.from_iterable([need.resources for need in self._needs]))
                 if not self._sharing.providers or name not in self._sharing.resource_classes
             }.items()
@@ -131,25 +133,25 @@ class CandidateSearch:
         self._read_root = root_reader(self._on_roots)
         #: a key of all attributes of a tree that decide on its compiled request
         self._read_tree = tree_reader(self._rules.conditions)
-        #: by the attributes of a root that conditions read: whether it meets them
+        #: whether a root meets the conditions, by those attributes of the root that the conditions read
         self._good_roots: dict[Hashable, bool] = {}
-        #: whether the same candidate may be found at two roots: one of sharing providers alone
+        #: whether one candidate may be found at several roots, as sharing providers alone can serve all needs
         self.may_repeat = self._sharing.suffice
-        #: by a quick key of a tree, and by the positions that meet the conditions
+        #: compiled requests by a quick key of a tree, and by the positions that meet the conditions
         self._plans: dict[Hashable, CompiledRequest | None] = {}
         self._distinct_plans: dict[Hashable, CompiledRequest | None] = {}
         self._met_in: list[MetPositions] = [each.met_in(snapshot) for each in self._rules.conditions]
-        # shared by all plans: trees of two structures may have the same positions of options
+        # one cache for all plans, because trees of two structures may have the same positions of options
         self._searched = SearchResults(1, distinct_only=distinct_only)
         self._when_empty: dict[CompiledRequest, PatternBatch] = {}
         self._known_unused: dict[int, Provider] = {}
-        #: sets of sharing providers that served a tree which gave nothing itself
+        #: tuples of sharing providers that alone served the request at an earlier tree
         self._alone: set[tuple[int, ...]] = set()
-        #: provider sets with summaries in the size of the answer
+        #: provider sets with summaries that the size of the answer already includes
         self._sized: set[ProviderSet] = set()
 
     def chunk_size(self) -> int:
-        """Return the number of offers between two checks of the size: fewer for requests of many groups."""
+        """Return the number of offers between two checks of the answer's size; less for many needs."""
         return max(1, _CHUNK // len(self._needs))
 
     def added_size(self, offers: Sequence[Offer]) -> int:
@@ -172,11 +174,11 @@ class CandidateSearch:
     def by_root(self, batch: int) -> Iterator[Source]:
         """Yield the candidates of each tree that may serve the request, in batches of this size."""
         roots: Iterable[int] = self.possible_roots()
-        # drawn without replacement, so that each root comes once
+        # roots are drawn without replacement, so that each root comes once
         if self._rng is not None:
             found = list(roots)
             roots = self._rng.sample(found, len(found))
-        # here and not in the constructor, as only the caller knows its limit and strategy
+        # set here and not in the constructor, because only the caller knows its limit and strategy
         self._searched.batch = batch
         uncounted = 0
         for root in roots:
@@ -190,16 +192,18 @@ class CandidateSearch:
     def source_at(self, root: int, *, each_root: bool = False) -> Source | None:
         """Return the candidates anchored at a root; None if a quick check proves that there are none."""
         tree = self._trees[root]
-        # nothing shares in most clouds: this way has no set to build, and no check for repetition
+        # in most clouds no provider is shared: then there is no provider set to make, and no candidate is
+        # found twice
         if not self._sharing.providers:
             plan = self._plan_of(tree, (), in_use=True)
             return None if plan is None else (tree, plan.pattern_batches(tree, tree.free, self._rng))
-        # before the sharing providers are looked up, which takes longer than this check
+        # checked before the sharing providers are looked up, which takes longer than this check
         if self._has_too_little(tree):
             return None
         shared, uuids = self._sharing.with_tree(root)
         plan = self._plan_of(tree, shared, in_use=True)
-        # candidates of pools alone are the same at each tree that the pools share with; one tree is enough
+        # candidates of sharing providers alone are the same at each tree that they share with, so one tree is
+        # enough
         if plan is None or (plan.only_shared and not each_root and self._is_repeated(shared)):
             return None
         provider_set = tree.beside_shared(shared, uuids) if shared else tree
@@ -208,7 +212,7 @@ class CandidateSearch:
     def _has_too_little(self, tree: HostTree) -> bool:
         """Return whether a class that is not shared has too little free for a need."""
         max_free = tree.max_free
-        for name, amount in self._least:  # noqa: SIM110  # a generator costs more than all that it does
+        for name, amount in self._least:  # noqa: SIM110  # a generator costs more than this loop
             if max_free.get(name, -1) < amount:
                 return True
         return False
@@ -224,8 +228,8 @@ class CandidateSearch:
         return any(plan.pattern_batches(provider_set, tree.free))
 
     def unused_patterns(self, tree: HostTree, shared: Sequence[Provider]) -> PatternBatch:
-        """Return all patterns of a tree as if it, and the providers that share with it, were unused."""
-        # all patterns are wanted here, so that larger batches mean fewer rests and less bookkeeping
+        """Return all patterns of a tree as if the tree and the providers that share with it were unused."""
+        # all patterns are needed, so larger batches mean fewer rests and less bookkeeping
         self._searched.batch = BATCH
         if shared:
             shared = [self._without_usage(each) for each in shared]
@@ -235,15 +239,14 @@ class CandidateSearch:
         found = self._when_empty.get(plan)
         if found is None:
             empty = tree.when_empty(shared)
-            # the capacities of the structure are those of its largest tree, so that one result serves all
-            # its trees
+            # the structure has the capacities of its largest tree, so one result serves all its trees
             patterns = chain.from_iterable(plan.pattern_batches(empty, tuple(tree.shape.capacities)))
             found = self._when_empty[plan] = PatternBatch(patterns)
         return found
 
     def _without_usage(self, provider: Provider) -> Provider:
-        """Return the sharing provider as if nothing of it were used."""
-        # the same object where possible: its id is a part of the keys of plans
+        """Return the sharing provider as if none of it were used."""
+        # the same object is kept if possible, because its id is a part of the keys of plans
         if not provider.used:
             return provider
         if provider.id not in self._known_unused:
@@ -251,9 +254,10 @@ class CandidateSearch:
         return self._known_unused[provider.id]
 
     def home_of(self, offer: Offer) -> int | None:
-        """Return the root of the one tree that has all providers of the first candidate, if it may be a root.
+        """Return the root of the tree that has all providers of the offer's first candidate.
 
-        The same candidate is found there, whichever root it is anchored at.
+        None if the providers are in several trees, or the root fails the conditions on roots. The search
+        finds the same candidate at that root, too.
         """
         members = offer[0].members
         roots = {members[at].root_id for positions in offer[1][0].mappings.values() for at in positions}
@@ -264,14 +268,14 @@ class CandidateSearch:
         return home if all(each.met_by(root, self._snapshot) for each in self._on_roots) else None
 
     def is_repeated(self, offer: Offer, seen: set[Hashable]) -> bool:
-        """Return whether an offer of one candidate was found before, at another root.
+        """Return whether an offer of one candidate is already known from another root.
 
-        Only candidates of sharing providers alone can repeat; others are not remembered.
+        Only candidates of sharing providers alone can repeat; other candidates are not remembered.
 
         :param seen: the keys of the candidates so far; a new one is added.
         """
         sharing, members = self._sharing.providers, offer[0].members
-        # candidates with a provider of a tree of their own cannot occur at another root
+        # a candidate with a provider that does not share is anchored only at the tree of that provider
         if not self.may_repeat or not all(
             members[at].id in sharing
             for pattern in offer[1]
@@ -286,7 +290,7 @@ class CandidateSearch:
         return False
 
     def _is_repeated(self, shared: Iterable[Provider]) -> bool:
-        """Return whether an earlier tree was served by exactly these sharing providers alone."""
+        """Return whether these sharing providers alone served the request at an earlier tree; remember it."""
         provider_ids = tuple([each.id for each in shared])
         repeated = provider_ids in self._alone
         self._alone.add(provider_ids)
@@ -299,7 +303,7 @@ class CandidateSearch:
 
         :param in_use: return None also if a quick check shows that too little is free for any candidate.
         """
-        # apart from the key of the plan, so that one plan serves trees with different roots
+        # conditions on the root are checked separately, so that one compiled request serves different roots
         if self._on_roots:
             root = tree.root
             seen = self._read_root(root)
@@ -309,28 +313,29 @@ class CandidateSearch:
                 self._good_roots[seen] = good
             if not good:
                 return None
-        # two levels of keys: this one is a single call per tree, the one of _find_plan is exact
+        # the key has two levels: this one costs a single call per tree, the one of _find_plan() is exact
         read = self._read_tree(tree)
         key = (read, *[each.id for each in shared]) if shared else read
         try:
             return self._plans[key]
         except KeyError:
-            # not remembered: the next tree of this key may have more free
+            # the result is not cached, because the next tree with this key may have more free
             if in_use and not shared and self._has_too_little(tree):
                 return None
             plan = self._plans[key] = self._find_plan(tree, shared)
             return plan
 
     def _find_plan(self, tree: HostTree, shared: Sequence[Provider]) -> CompiledRequest | None:
-        """Return the compiled request for trees like this one; None if they can never serve the request."""
+        """Return the compiled request for trees like this one; None if no tree can be served."""
         self.budget.spend(1 + len(self._met_in) * len(tree.members) // 4)
-        # with pools both checks would be wrong: another tree may have the class or the trait
+        # with sharing providers both checks would be wrong, because another tree may have the class or the
+        # trait
         if not shared and not self._classes <= tree.shape.classes:
             return None
         met = [met_at(tree) for met_at in self._met_in]
         if not shared and not all(map(any, met)):
             return None
-        # traits and aggregates that no condition names have no effect on met, so that many keys end up here
+        # the key is exact: trees that differ only in names that no condition uses share one compiled request
         key = (tree.shape, *met, *[each.id for each in shared])
         if key not in self._distinct_plans:
             self._distinct_plans[key] = self._new_plan(tree, shared, met)
@@ -347,7 +352,7 @@ class CandidateSearch:
         traits = []
         for any_of in rules.unsuffixed_traits:
             positions = {at for index in rules.unsuffixed for at in options[index].all_positions()}
-            # in order, since these positions are compared with those of other plans
+            # sorted, because these positions are compared with those of other plans
             having = tuple([at for at in sorted(positions) if not members[at].traits.isdisjoint(any_of)])
             if not having:
                 return None
@@ -358,7 +363,7 @@ class CandidateSearch:
 def _need_size(need: ProviderNeed) -> int:
     """Return the approximate size, in bytes, of a need in an answer, for each candidate."""
     amounts = sum([len(name) + 12 for name, _ in need.resources])
-    # a uuid, of 36 characters, stands in the allocations and in the mappings
+    # a uuid has 36 characters, and is in the allocations and in the mappings
     return len('"":{"resources":{}},"":[""],') + 2 * 36 + len(need.suffix) + amounts
 
 
@@ -387,23 +392,23 @@ def find_candidates(
     randomize: bool = False,
     budget: SearchBudget | None = None,
 ) -> list[Offer]:
-    """Return the candidates of a request, no two alike; those of one provider set come together.
+    """Return the candidates of a request, each once; candidates of one provider set follow one another.
 
-    :param strategy: all candidates of one root before those of the next, or one candidate of every root
-        before the second of any. With either one, candidates that differ only in equal providers and groups
-        may come after others of all roots.
-    :param max_candidates: an upper bound beside the limit of the request.
+    :param strategy: ``depth-first`` yields all candidates of a root before those of the next root;
+        ``breadth-first`` one of each root before a second of any. Candidates that differ only in equal
+        providers and groups may come after all other candidates of all roots.
+    :param max_candidates: an upper bound besides the limit of the request.
     :param randomize: choose the candidates within the limit at random: roots in random order, round-robin,
         and the candidates of each root in random order.
-    :param budget: the cost that the search may have. When the budget is spent (see
-        :attr:`SearchBudget.ended`), the candidates found so far are returned.
+    :param budget: limits of the search. When the budget is spent (see :attr:`SearchBudget.ended`), the
+        candidates found so far are returned.
     :raises InvalidRequest: the budget was spent before any candidate was found.
     """
     budget = budget or SearchBudget()
     limits = [limit for limit in (request.limit, max_candidates) if limit is not None and limit != NO_LIMIT]
     limit = min(limits, default=None)
     looking = CandidateSearch(snapshot, request, random.Random() if randomize else None, budget)
-    # batches of one where the order goes from root to root, and where repeated candidates are dropped
+    # batches of one candidate: roots take turns, or repeated candidates are dropped
     in_turn = randomize or strategy == "breadth-first"
     by_root = looking.by_root(1 if in_turn or looking.may_repeat else min(BATCH, limit or BATCH))
     offers = round_robin(by_root) if in_turn else one_by_one(by_root)
@@ -411,7 +416,7 @@ def find_candidates(
         offers = _drop_repeated(offers, looking)
     if limit is not None:
         offers = limit_offers(offers, limit)
-    # outermost, so that a spent budget ends the answer and keeps all that was found
+    # this is the outermost iterator, so that a spent budget ends the answer and keeps all that was found
     offers = _while_it_lasts(offers)
     chunk = looking.chunk_size()
     found = list(islice(offers, chunk))
@@ -428,13 +433,13 @@ def find_candidates(
 class CandidatesByHost:
     """The candidates of a request host by host, whatever its limit.
 
-    A candidate of sharing providers alone is yielded once: at the tree that contains all of them, if that
-    tree is searched, else at any tree.
+    Otherwise a candidate of sharing providers alone is yielded once: at the tree that contains all of them if
+    that tree is searched, or at any tree.
 
-    :param each_root: whether such a candidate comes once for every root.
+    :param each_root: whether a candidate of sharing providers alone is yielded at every root.
     :param among: the ids of the roots that are searched; None for all.
-    :param distinct_only: whether candidates may be left out that differ from another one only in equal
-        providers and equal groups.
+    :param distinct_only: whether to leave out candidates that differ from another one only in equal providers
+        and equal groups.
     """
 
     def __init__(
@@ -454,7 +459,7 @@ class CandidatesByHost:
         self._seen: set[Hashable] = set()
 
     def roots(self) -> RootFilter:
-        """Return the roots that may serve."""
+        """Return the roots that may have candidates."""
         return self._looking.possible_roots()
 
     def choices_at(self, root: int) -> Iterator[AllocationCandidate | None]:
@@ -474,7 +479,7 @@ class CandidatesByHost:
             elif self._each_root or not looking.may_repeat:
                 yield from candidates_of([(provider_set, batch)])
             else:
-                # one by one: some candidates of a batch may be repeated, and others not
+                # one candidate at a time, because some candidates of a batch may be repeated and others not
                 for pattern in batch:
                     offer = provider_set, PatternBatch((pattern,))
                     home = looking.home_of(offer)
@@ -502,7 +507,7 @@ def unused_patterns(
 
     Providers that share with the tree count as unused, too. Trees get the same batch if their providers meet
     the same conditions and have the same portions. The patterns of the batch are those of the largest of
-    these trees, so that a smaller tree may have no room for some.
+    these trees, so a smaller tree may lack the room for some of them.
 
     :raises BudgetExhausted: (the function) the budget is spent.
     """
@@ -510,11 +515,11 @@ def unused_patterns(
 
 
 def _host_by_host(offers: list[Offer]) -> list[Offer]:
-    """Return offers with those of one provider set next to each other, in the order of the first ones."""
+    """Return the offers grouped by provider set; the sets stay in the order of their first offer."""
     by_set: dict[ProviderSet, list[Offer]] = {}
     for offer in offers:
         by_set.setdefault(offer[0], []).append(offer)
-    # mostly each set has one batch
+    # mostly each provider set has one batch
     return offers if len(by_set) == len(offers) else [*chain.from_iterable(by_set.values())]
 
 
@@ -525,10 +530,10 @@ def _while_it_lasts(offers: Iterable[Offer]) -> Iterator[Offer]:
 
 
 def _too_much(request: CandidatesRequest, budget: SearchBudget) -> InvalidRequest:
-    """Return the refusal of a request that is too hard, with the group to blame."""
+    """Return the refusal of a request that is too hard; it names the group that most often did not fit."""
     advice = "."
     if budget.dead_ends:
-        # the group that most often had no place is the one to make smaller
+        # making this group smaller helps most
         suffix, count = max(budget.dead_ends.items(), key=itemgetter(1))
         asked = next(group.resources for group in request.groups if group.suffix == suffix)
         amounts = ",".join(f"{name}:{amount}" for name, amount in asked.items())
@@ -542,7 +547,7 @@ def _too_much(request: CandidatesRequest, budget: SearchBudget) -> InvalidReques
 
 
 def _drop_repeated(offers: Iterable[Offer], found: CandidateSearch) -> Iterator[Offer]:
-    """Yield offers of one candidate each, without those found before at another root."""
+    """Yield offers of one candidate each, without those already found at another root."""
     seen: set[Hashable] = set()
     for offer in offers:
         found.budget.spend()

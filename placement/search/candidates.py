@@ -1,7 +1,7 @@
 """Candidates as patterns that equivalent trees have in common, and their order within a root.
 
-Nova takes the first candidate of the host that it has chosen. So candidates that cross few branches of the
-tree come first. The order changes neither the set of candidates nor how many each root has.
+Nova takes the first candidate of the host that it has chosen. So candidates that cross few branches of a tree
+come first. The order changes neither the set of candidates nor how many each root has.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class CandidatePattern(NamedTuple):
 
 
 class PatternBatch(tuple[CandidatePattern, ...]):
-    """Successive patterns of candidates; a batch is equal only to itself.
+    """Successive patterns of candidates. Two batches are equal only if they are the same object.
 
-    Equivalent trees have the same batch, so that a template or an order of one is made once.
+    Equivalent trees share one batch object, so that its order and its template for the answer are made once.
     """
 
     __slots__ = ()
-    # by identity: batches are keys of dictionaries, and to hash the patterns would cost more than their use
+    # batches are keys of dictionaries, and hashing their patterns would cost more than the cache saves
     __eq__ = object.__eq__
     # tuple defines it, too, and would compare the patterns
     __ne__ = object.__ne__
@@ -84,7 +84,7 @@ class AllocationCandidate(NamedTuple):
 
 
 def candidates_of(offers: Iterable[Offer]) -> Iterator[AllocationCandidate]:
-    """Yield the candidates of all offers, one by one."""
+    """Yield the candidates of all offers, one at a time."""
     return (
         AllocationCandidate(provider_set, pattern)
         for provider_set, patterns in offers
@@ -96,23 +96,23 @@ _Branches = tuple[int | None, ...]
 
 
 def topology_first(offers: Sequence[Offer], budget: SearchBudget | None = None) -> list[Offer]:
-    """Reorder the candidates of each root: those that cross the fewest branches come first.
+    """Reorder the candidates of each root, so that those that cross the fewest branches come first.
 
     A branch is a child of the root with all that is below it, such as a NUMA node with its caches and
-    devices. Among candidates that cross equally many branches those of fewer providers come first. Otherwise
-    the order stays. Each batch is ordered once, so that equivalent trees still share one batch.
+    devices. Candidates that cross equally many branches are ordered by their number of providers, fewest
+    first. All other candidates keep their order. Each batch is ordered once, so that equivalent trees still
+    share one batch.
 
     :param budget: the budget of the search; a long answer yields to other threads.
     """
     budget = budget or SearchBudget()
     budget.spend_anyway(len(offers) // 16)
-    # a provider set in several offers: its patterns are ordered over all its batches
-    # without a second batch of any set the common cases below need no grouping
+    # several batches of one provider set are ordered together; the cases below have one batch for each set
     if len({provider_set for provider_set, _ in offers}) < len(offers):
         return _of_several_batches(offers, budget)
-    # a batch of one pattern is in order already
+    # only batches of several patterns need an order
     where = {batch: provider_set for provider_set, batch in offers if len(batch) > 1}
-    # mostly all sets have one structure: then one branch table serves each batch
+    # mostly all provider sets have one structure: then one branch table serves each batch
     if len({provider_set.shape for provider_set, _ in offers}) > 1:
         return _of_several_shapes(offers, budget)
     ordered = {batch: _order_batches(branches_of(each), (batch,), budget)[0] for batch, each in where.items()}
@@ -130,13 +130,14 @@ def _of_several_shapes(offers: Iterable[Offer], budget: SearchBudget) -> list[Of
             ordered = of_shapes.get((batch, shape))
             if ordered is None:
                 branches = branches_of(provider_set)
-                # structures with the same branches get one batch, and rendering makes one template
+                # structures with the same branches get the same batch, so that rendering makes one template
+                # for them
                 ordered = of_branches.get((batch, branches))
                 if ordered is None:
                     (ordered,) = _order_batches(branches, (batch,), budget)
                     of_branches[batch, branches] = ordered
                 of_shapes[batch, shape] = ordered
-            # the offer stays the same object where nothing moves, so that no tuple is made
+            # the offer stays the same object if its order does not change, so that no tuple is made
             if ordered is not batch:
                 offer = (provider_set, ordered)
         found.append(offer)
@@ -161,21 +162,21 @@ def _of_several_batches(offers: Sequence[Offer], budget: SearchBudget) -> list[O
 def _order_batches(
     branches: _Branches, batches: Sequence[PatternBatch], budget: SearchBudget
 ) -> Sequence[PatternBatch]:
-    """Return batches of the same sizes, with the patterns of all of them in order."""
+    """Return batches with the lengths of the given ones, and with all their patterns in order."""
     branch = branches.__getitem__
-    #: by the numbers of branches and of providers that a pattern uses
+    #: patterns by the numbers of branches and of providers that they use
     by_spread: dict[tuple[int, int], list[CandidatePattern]] = {}
     last, in_order = (0, 0), True
     for batch in batches:
         for pattern in batch:
             used = pattern.resources
-            # None stands for the root and for pools, which are not branches
+            # None stands for the root and for sharing providers, which are not branches
             found = {*map(branch, used)}
             spread = (len(found) - (None in found), len(used))
             in_order, last = in_order and last <= spread, spread
             by_spread.setdefault(spread, []).append(pattern)
         budget.spend_anyway(len(batch))
-    # mostly they are: equivalent trees then keep the batch that the search has cached
+    # patterns are mostly in order already: equivalent trees then keep the batch that the search has cached
     if in_order:
         return batches
     rest = chain.from_iterable([by_spread[spread] for spread in sorted(by_spread)])
@@ -183,7 +184,7 @@ def _order_batches(
 
 
 def branches_of(provider_set: ProviderSet) -> _Branches:
-    """Return the topmost provider of each position's branch; None for the root and sharing providers."""
+    """Return the topmost provider of each position's branch; None for the root and for sharing providers."""
     shared = len(provider_set.members) - provider_set.own_count
     branches = provider_set.shape.branches
     return branches + (None,) * shared if shared else branches

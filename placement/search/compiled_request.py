@@ -1,12 +1,12 @@
 """A request compiled for trees that differ only in free amounts. Equivalent trees are searched once.
 
-Only free amounts that matter to the request are compared: the providers with enough for their part of it. If
-several parts of the request ask for a class, the free amount itself counts, up to the sum of these parts.
-Trees that are equal in these have candidates of the same patterns.
+Only free amounts that matter to the request are compared: which providers have enough for their part of it.
+If several parts of the request ask for a class, the free amount itself counts, up to the sum of these parts.
+Trees without a difference in these amounts have candidates of the same patterns.
 
-Trees of several structures share results, too, where the structures are the same to the request.
+Trees of several structures share results, too, if their options have the same positions and relations.
 
-Only :mod:`placement.search.candidate_search` uses this module, which goes from tree to tree. This module sees
+Only :mod:`placement.search.candidate_search` uses this module, and goes from tree to tree. The module sees
 one tree at a time.
 """
 
@@ -31,13 +31,14 @@ from placement.search.conditions import ProviderNeed
 from placement.search.rules import RequestRules
 from placement.search.symmetry import AssignmentKinds
 
-# fewer ways are in an answer anyway, and to tell equal ones apart costs more than they do
+# an answer with fewer ways has room for all, and recognising equivalent ones would cost more than listing
+# them
 _WIDE: Final = 8
-"""From this number of ways at a tree on, one of all equivalent ways comes before the others."""
+"""Smallest number of ways at a tree for which one of all equivalent ways comes before the other ways."""
 
 
 class NeedOptions(NamedTuple):
-    """The providers that may serve a need if they have enough.
+    """The providers that may serve a need if they have enough of each class.
 
     ``own`` has positions in the tree, each with the slots of the needed amounts, in the order of the
     resources of the need. Positions of sharing providers are in ``shared``.
@@ -52,29 +53,29 @@ class NeedOptions(NamedTuple):
 
 
 class SearchResults:
-    """Results of a request at some trees, for others that are equivalent.
+    """The results of a request at some trees, kept for other trees that are equivalent.
 
     :param batch: number of patterns that are searched for at once.
-    :param distinct_only: where trees have many ways, find only one of those that differ in equal providers
-        and equal groups.
+    :param distinct_only: at trees with many ways, find only one of all ways that differ in equal providers or
+        groups.
     """
 
     def __init__(self, batch: int, *, distinct_only: bool) -> None:
         self.batch = batch
         self.distinct_only = distinct_only
-        #: by all that decides on patterns: all batches in a tuple, or an iterator that is copied for each use
+        #: batches by the key of everything that decides on patterns; a tuple has all batches, an iterator is
+        #: copied for each use
         self.batches: dict[Hashable, Iterable[PatternBatch]] = {}
-        #: by the positions chosen for the needs
+        #: patterns by the positions chosen for the needs
         self.patterns: dict[tuple[int, ...], CandidatePattern] = {}
 
 
 class CompiledRequest:
-    """A request compiled for trees of one structure, with its results so far.
+    """A request compiled for trees of one structure, with the results that were found so far.
 
-    :param tree: any of these trees; the traits, aggregates and tree that the request asks for have to be the
-        same in all.
-    :param shared: the providers that share with all these trees.
-    :param options: the options of all these trees, as :func:`options_of` finds them.
+    :param tree: any of these trees; the conditions of the request have the same results in all of them.
+    :param shared: the providers that share with each of these trees.
+    :param options: the options of each need at all these trees, from :func:`options_of`.
     :param traits: for each trait of the group without a suffix, the options that have it.
     """
 
@@ -94,20 +95,22 @@ class CompiledRequest:
         self._shared_ids = tuple([each.id for each in shared])
         #: steps that a check of all options costs
         self._steps = sum([len(own) + len(sharing) for own, sharing in options])
-        #: the indexes of the needs, those first that recent trees could not serve
+        #: the indexes of the needs; needs that recent trees could not serve come first
         # moved to the front: in a crowded cloud the same need fails at tree after tree
         self._hardest_first = list(range(len(options)))
         #: whether the trees themselves have no option
         self.only_shared = not any(own for own, _ in options)
-        #: what decides on patterns beside options and contested free amounts
+        #: the part of the key of results that options and contested free amounts do not have
         self._apart: Hashable = ()
-        # else positions alone decide, and trees of any two structures may share their results
+        # if positions alone decide, this part of the key is empty: trees of any two structures may share
+        # their results
         if not rules.by_options_alone:
             lineages = self._shape.lineages
             used = {at for own, _ in options for at, _ in own}
-            # only the lineages of options matter: other providers cannot be in a subtree rule
+            # only the lineages of options matter: no other provider can be in a subtree rule
             related = tuple([lineages[at] for at in sorted(used)]) if rules.by_lineage else ()
-            # positions of pools begin behind those of the tree, and pools have free amounts of their own
+            # positions of sharing providers begin after those of the tree; their free amounts are not in the
+            # key
             whose = (len(lineages), self._shared_ids) if shared else ()
             self._apart = (related, traits, whose)
         self._relevant: Callable[[tuple[int, ...]], Any] | None = None
@@ -116,25 +119,25 @@ class CompiledRequest:
     def pattern_batches(
         self, provider_set: ProviderSet, free: tuple[int, ...], rng: random.Random | None = None
     ) -> Iterable[PatternBatch]:
-        """Return the patterns of all candidates of a tree, found as they are asked for.
+        """Return the patterns of all candidates of a tree in batches, which are found on demand.
 
-        An empty batch means that the search rests: other trees may have more to give.
+        An empty batch means that the search rests, so that the caller can turn to other trees first.
 
         :param provider_set: the tree with the providers that share with it.
         :param free: the free amounts of the tree, by slot, as :attr:`HostTree.free`.
-        :param rng: randomises the order of these patterns.
+        :param rng: puts these patterns into random order.
         """
-        # a random order is that of one tree, and is not kept
+        # a random order holds for one tree only, and is not kept
         if rng is not None:
             options = self._having_enough(free)
             return self._in_batches(self._find_patterns(provider_set, options, rng)) if options else ()
         known: Iterable[PatternBatch] | None
-        # the first tree is searched without a key, as there may be no other like it
+        # the first tree is searched without a key, because there may be no second tree like it
         if self._by_relevant is None:
             self._by_relevant = {}
             known = self._batches_alike(provider_set, free)
         else:
-            # made at the second tree: a request that compiles to one tree has no use for it
+            # made for the second tree, because a request that compiles to one tree has no use for it
             if self._relevant is None:
                 self._relevant = _pick_slots(
                     sorted({slot for own, _ in self._options for _, slots in own for slot in slots})
@@ -147,10 +150,10 @@ class CompiledRequest:
         return known if type(known) is tuple else tee(known, 2)[1]
 
     def _batches_alike(self, provider_set: ProviderSet, free: tuple[int, ...]) -> Iterable[PatternBatch]:
-        """Return the patterns of trees like this one: a tuple, or an iterator that is copied for each use."""
-        # options before contested amounts: most trees that fail do so here
+        """Return the patterns of trees like this one: a tuple, or an iterator that each caller copies."""
+        # options are checked before contested amounts, because most trees that fail do so here
         options: Sequence[Sequence[int]] | None = self._having_enough(free)
-        # narrowed before the key is made: options out of reach would tell trees apart for nothing
+        # narrowed before the key is made: options that no candidate can use must not make keys differ
         for rule in self._rules.subtrees:
             options = options and self._within_reach(rule, options)
         contested = options and self._contested_amounts(options, free)
@@ -159,13 +162,13 @@ class CompiledRequest:
         likeness: Hashable = (*map(tuple, options), *contested, self._apart)
         is_wide = self._is_wide(options)
         if is_wide:
-            # trees with the same ways differ in which of these are equivalent
+            # relations of providers decide which ways are equivalent, even if the ways are the same
             likeness = likeness, self._kinship_key
         known = self._searched.batches.get(likeness)
         if known is None:
             kinds = self._kinds_at(provider_set, options) if is_wide else None
             patterns = self._find_patterns(provider_set, options, kinds=kinds)
-            # one batch at once: mostly it is all, and a tuple is cheaper to share than an iterator
+            # one batch at once: mostly it has all patterns, and a tuple is cheaper to share than an iterator
             first, more = self._next_batch(patterns)
             if more:
                 known = tee(chain((first,), self._in_batches(patterns)), 1)[0]
@@ -175,8 +178,8 @@ class CompiledRequest:
         return known
 
     def _is_wide(self, options: Sequence[Sequence[int]]) -> bool:
-        """Return whether there may be many equivalent ways."""
-        # needs of the same terms, or many options of one: only these multiply equivalent ways
+        """Return whether the options have at least ``_WIDE`` ways, some of which may be equivalent."""
+        # only needs of equal terms, or a need with many options, result in many equivalent ways
         return (self._rules.any_alike or max(map(len, options)) >= _WIDE) and count_ways(
             options, _WIDE - 1
         ) >= _WIDE
@@ -187,14 +190,14 @@ class CompiledRequest:
         lineages = self._shape.lineages
         parents = {each[1] for each in lineages if len(each) > 1}
         used = sorted({at for own, _ in self._options for at, _ in own})
-        # a provider with children is like no other one
+        # a provider with children is equivalent to no other
         families = tuple([None if at in parents else lineages[at][1:2] for at in used])
         return len(lineages), families, self._shared_ids
 
     def _kinds_at(
         self, provider_set: ProviderSet, options: Sequence[Sequence[int]]
     ) -> AssignmentKinds | None:
-        """Return the kinds of needs and providers; None if no two are equivalent."""
+        """Return the kinds of needs and providers; None if no two ways are equivalent."""
         members = provider_set.members
         self._rules.budget.spend(sum(map(len, options)))
         kinds = AssignmentKinds(self._rules, [[members[at] for at in found] for found in options])
@@ -203,9 +206,9 @@ class CompiledRequest:
     def _within_reach(
         self, rule: Sequence[int], options: Sequence[Sequence[int]]
     ) -> Sequence[Sequence[int]] | None:
-        """Return the options that can be in one subtree with an option of each other need of a rule.
+        """Return the options that can be in one subtree with an option of each other need of a subtree rule.
 
-        None where a need has no option left. The root of the subtree serves one of the needs itself.
+        None if a need has no option left. The root of the subtree serves one of these needs itself.
         """
         lineages = self._shape.lineages
         if any(options[index][-1] >= len(lineages) for index in rule):
@@ -216,7 +219,7 @@ class CompiledRequest:
             for above in {above for at in options[index] for above in lineages[at]}:
                 below[above] = below.get(above, 0) + 1
         serving = {at for index in rule for at in options[index]}
-        # by the API, the root of the subtree is one of the providers of the rule itself
+        # the API requires that the root of the subtree is one of the providers of the rule
         tops = {at for at, needs in below.items() if needs == len(rule) and at in serving}
         if not tops:
             return None
@@ -226,14 +229,14 @@ class CompiledRequest:
         return left
 
     def _contested_amounts(self, options: Sequence[Sequence[int]], free: tuple[int, ...]) -> list[int] | None:
-        """Return the amount that each option can give of each contested class, as far as it matters.
+        """Return the free amount of each contested class at each option, at most the sum of all needs.
 
-        None where all options together have too little of a class.
+        None if all options together have too little of some class.
         """
         rules, shape = self._rules, self._shape
         found: list[int] = []
         for name, asking in rules.adding_up.items():
-            # by identity: equal needs mostly have one list
+            # equal needs mostly share one list, so each list is read once, by identity
             positions = set().union(*{id(options[index]): options[index] for index in asking}.values())
             asked = rules.contested[name]
             before = len(found)
@@ -241,24 +244,24 @@ class CompiledRequest:
                 if at in positions:
                     # more than the sum of all needs makes no difference, and must not make another key
                     found.append(min(free[slot], shape.portions[slot].max_unit, asked))
-            # sharing providers are no part of this sum
+            # the sum is without sharing providers, so it proves nothing if one of these is an option
             if sum(found[before:]) < asked and max(positions) < len(shape.lineages):
                 return None
         return found
 
     def _having_enough(self, free: tuple[int, ...]) -> list[list[int]] | None:
-        """Return for each need the positions that can serve it now; None if a need has none."""
+        """Return for each need the positions that can serve it now; None if a need has no such position."""
         having: list[list[int]] = [[] for _ in self._options]
         self._rules.budget.spend(self._steps)
         first_alike = self._rules.first_alike
         for rank, index in enumerate(self._hardest_first):
-            # groups of many devices are mostly equal: one list serves them all
+            # groups of many devices are mostly equal, so one list serves all of them
             if having[first_alike[index]]:
                 having[index] = having[first_alike[index]]
                 continue
             own, sharing = self._options[index]
             asked = self._rules.asked[index]
-            # unrolled: this loop runs for every tree and need, and one or two classes are the rule
+            # unrolled for one class and for two, which are usual: this loop runs for every tree and need
             if len(asked) == 1:
                 (amount,) = asked
                 here = [at for at, (slot,) in own if free[slot] >= amount]
@@ -267,7 +270,7 @@ class CompiledRequest:
                 here = [at for at, (slot, beside) in own if free[slot] >= amount and free[beside] >= other]
             else:
                 here = [at for at, slots in own if all(map(ge, [free[slot] for slot in slots], asked))]
-            # sharing providers were checked with their usage when the request was compiled
+            # the usage of sharing providers was checked when the request was compiled
             here += sharing
             if not here:
                 self._hardest_first.insert(0, self._hardest_first.pop(rank))
@@ -322,7 +325,7 @@ class CompiledRequest:
                 yield batch
 
     def _next_batch(self, patterns: Iterator[CandidatePattern | None]) -> tuple[PatternBatch, bool]:
-        """Return the next patterns until the search rests, and whether there may be more."""
+        """Return the next patterns, until the search rests, and whether there may be more of them."""
         batch: list[CandidatePattern] = []
         try:
             for pattern in patterns:
@@ -332,7 +335,7 @@ class CompiledRequest:
                 if len(batch) == self._searched.batch:
                     self._rules.budget.spend(len(batch))
                     return PatternBatch(batch), True
-        # the patterns found so far are good, and the next call raises again
+        # the patterns that were found are valid; the next call raises the error again
         except BudgetExhausted:
             if not batch:
                 raise
@@ -342,13 +345,13 @@ class CompiledRequest:
 def options_of(
     rules: RequestRules, tree: HostTree, shared: Sequence[Provider], met: Sequence[Sequence[bool]]
 ) -> Sequence[NeedOptions] | None:
-    """Return for each need its options in an unused tree; None if a need has none.
+    """Return for each need its options in an unused tree; None if a need has no option.
 
     :param met: for each condition of the rules, whether each position of the tree meets it.
     """
     found: list[NeedOptions] = []
     for index, like in enumerate(rules.first_alike):
-        # an earlier need of the same terms has the same options
+        # an earlier need with the same terms has the same options
         if like < len(found):
             found.append(found[like])
             continue
@@ -363,7 +366,7 @@ def options_of(
 def _own_options(
     rules: RequestRules, index: int, shape: TreeStructure, met: Sequence[Sequence[bool]]
 ) -> Sequence[Places]:
-    """Return the options of a need in the tree; mostly the list of the structure itself."""
+    """Return the options of a need in the tree; mostly this is the list of the structure itself."""
     found = shape.places_giving(rules.names[index])
     rules.budget.spend(len(found))
     for rank, (name, amount) in enumerate(rules.needs[index].resources):
@@ -381,11 +384,12 @@ def _own_options(
 def _shared_options(
     rules: RequestRules, need: ProviderNeed, shared: Sequence[Provider], first: int
 ) -> list[int]:
-    # with their usage: a pool serves several hosts, so that its free amount is no part of a tree's key
+    # usage counts here: a sharing provider serves several hosts, so its free amount is no part of a tree's
+    # key
     rules.budget.spend(len(shared))
     return [at for at, each in enumerate(shared, first) if need.served_by(each, rules.snapshot)]
 
 
 def _pick_slots(slots: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:
-    # itemgetter needs a name at least
+    # itemgetter needs at least one index
     return itemgetter(*slots) if slots else lambda _: ()

@@ -1,7 +1,7 @@
 """Conditions on one provider, and the needs of a request: the parts that exactly one provider serves.
 
-A condition is one class, registered once. The class names the field of the request that states it, and has
-everything that other modules ask about it:
+A condition is a class that is registered once. The class names the field of the request that states it, and
+has everything that other modules ask about it:
 
 - ``met_by`` and ``met_in``: which providers meet it;
 - ``reads``: the attributes of a provider that decide this. :mod:`placement.search.equivalence` derives from
@@ -14,8 +14,8 @@ Every module that enumerates conditions asks :func:`group_conditions`, :func:`ro
 :func:`condition_class`. A new condition is a field of :class:`~placement.search.request.RequestGroup` and a
 class here.
 
-A group with a suffix is one need. The group without a suffix falls into one need per resource class, as each
-class may come from another provider.
+Each group with a suffix is one need. The group without a suffix is divided into one need per resource class,
+because each class may come from another provider.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ Names = frozenset[str]
 
 
 class _RememberedValues(dict[_K, bool], Generic[_K]):
-    """Answers of a condition by value, each computed once."""
+    """Results of a condition by value, such as a set of traits. Each result is computed once."""
 
     def __init__(self, answer: Callable[[_K], bool]) -> None:
         self._answer = answer
 
-    # a dict subclass, so that known values are looked up in C, without a call
+    # a subclass of dict, so that known values are looked up in C, without a call
     def __missing__(self, value: _K) -> bool:
         met = self[value] = self._answer(value)
         return met
@@ -56,20 +56,20 @@ class _RememberedValues(dict[_K, bool], Generic[_K]):
 
 @dataclass(frozen=True, slots=True)
 class ConditionWords:
-    """The words of a condition.
+    """The words that describe a condition in sentences and queries.
 
     Templates may use ``{names}`` ("A or B"), ``{any_of}`` ("any of A, B"), ``{all_of}`` ("A and B") and
     ``{amount}``. ``lacking`` may also use ``{found}``, the closest amount of any provider.
     """
 
     meeting: str
-    """Predicate of hosts that meet it."""
+    """Predicate of hosts that meet the condition, with a plural verb."""
     lacking: str = ""
     """Predicate of hosts that do not meet the condition, with a plural verb."""
     parameter: str = ""
     """Parameter of a query that states the condition, without a suffix; empty if no query can."""
     mark: str = ""
-    """Prefix of the value of that parameter."""
+    """Prefix of the value of ``parameter``, such as ``!`` for forbidden names."""
     unknown: str = ""
     """Remark about names that no provider has; empty if the remark would say nothing new."""
 
@@ -78,7 +78,7 @@ class ConditionWords:
         template: str, names: Sequence[str], amount: int | None = None, found: int | None = None
     ) -> str:
         """Return a template with its fields filled in."""
-        # one name reads better without "any of"
+        # for one name, "any of" would read badly
         any_of = names[0] if len(names) == 1 else f"any of {', '.join(names)}"
         return template.format(
             names=" or ".join(names), any_of=any_of, all_of=" and ".join(names), amount=amount, found=found
@@ -101,13 +101,13 @@ class IndexedNames:
 
 @dataclass(frozen=True, slots=True)
 class ProviderCondition(ABC):
-    """A condition on one provider; equal conditions are met by the same providers.
+    """A condition on one provider. Equal conditions are met by the same providers.
 
-    ``sets`` are the names of the condition. Each set is a piece that a request can state by itself; a
+    ``sets`` are the names of the condition. Each set is a piece that a request could state by itself. A
     provider meets the condition if it meets every piece.
     """
 
-    # class variables rather than methods: the registry reads them before there is any condition
+    # class variables instead of methods, because the registry reads them before there is any condition
     name: ClassVar[str]
     """The name of the condition in explanations."""
     field: ClassVar[str]
@@ -120,24 +120,30 @@ class ProviderCondition(ABC):
     """Attributes of a provider that decide whether the condition is met.
 
     Attributes of the root of a provider begin with ``root.``, those of all its ancestors with ``above.``. The
-    default differs between any two providers, so that it is right for every condition, and slow."""
+    default differs between any two providers: it is correct for every condition, but slow."""
     index: ClassVar[str | None] = None
-    """Attribute of the snapshot that has the providers by these names; None if there is no such index.
+    """Attribute of the snapshot that maps the names of ``sets`` to providers; None without such an index.
 
-    Providers without any of the names, below a root without any, then all meet it or all fail it."""
+    With an index, the condition has one result for all providers that have none of the names, below a root
+    that has none."""
     excludes: ClassVar[bool] = False
-    """Whether providers with these names fail the condition."""
+    """Whether providers with a name of ``sets`` fail the condition."""
 
     sets: tuple[Names, ...] = ()
 
     @classmethod
     def from_field(cls, said: Any, group: RequestGroup | None) -> Self:
-        """Return the condition that a field states, for a group or (None) for roots."""
+        """Return the condition that the value of a field states.
+
+        :param said: the value of the field.
+        :param group: the group that has the field; None for conditions on roots, which no field of a group
+            states.
+        """
         return cls(_split_field(said))
 
     @property
     def met_together(self) -> bool:
-        """Whether the providers of a group meet the pieces between them, rather than each provider all."""
+        """Whether the providers of a group together meet all pieces, rather than each provider alone."""
         return False
 
     @abstractmethod
@@ -145,12 +151,12 @@ class ProviderCondition(ABC):
         """Return whether the provider meets the condition."""
 
     def met_in(self, snapshot: ModelSnapshot) -> MetPositions:
-        """Return a function that checks all positions of a tree, for use in one request."""
+        """Return a function that checks all positions of a tree, for one request."""
         # right for any condition, and slow; the conditions of most requests override it
         return lambda tree: tuple([self.met_by(each, snapshot) for each in tree.members])
 
     def single_pieces(self) -> Iterator[Self]:
-        """Yield the pieces of this condition, each a condition with one set."""
+        """Yield the pieces of this condition as conditions with one set each."""
         # the common case: replace is slow, and this runs in each request
         if len(self.sets) == 1:
             yield self
@@ -158,37 +164,38 @@ class ProviderCondition(ABC):
             yield from (replace(self, sets=(names,)) for names in self.sets)
 
     def deciding_pieces(self) -> Iterator[ProviderCondition]:
-        """Yield conditions that together decide every part of this condition, by their results in a tree."""
+        """Yield conditions that, by their results in a tree, decide every part of this condition."""
         return self.single_pieces()
 
     def alternative_checks(self, snapshot: ModelSnapshot) -> tuple[ProviderCheck, ...]:
-        """Return alternative checks of a piece. A provider has to pass the same alternative of all pieces."""
+        """Return the alternative checks of a piece, mostly one.
+
+        A provider meets the condition if it passes the alternative of the same index for every piece.
+        """
         return (partial(self.met_by, snapshot=snapshot),)
 
     def indexed_names(self, snapshot: ModelSnapshot) -> Iterator[IndexedNames]:
-        """Yield the names by which the index finds the providers that meet it."""
-        # an index of providers with the names does not find those without them
+        """Yield the names by which the index finds the providers that meet the condition."""
+        # an index of providers with the names does not find the providers without them
         if self.index is not None and not self.excludes:
             for names in self.sets:
                 yield IndexedNames(getattr(snapshot, self.index), tuple(names), self.of_roots)
 
     def named_providers(self, snapshot: ModelSnapshot) -> set[int] | None:
-        """Return the ids of the only providers that can meet the condition, if it names providers.
-
-        Otherwise None.
-        """
+        """Return the ids of the only providers that can meet the condition; None if it names no provider."""
         return None
 
     def is_unknown(self, snapshot: ModelSnapshot) -> bool:
-        """Return whether no provider has any of its names."""
+        """Return whether no provider has any of the names of ``sets``."""
         if self.index is None:
-            # without an index there is nothing to look the names up in, and a wrong remark is worse than none
+            # without an index the names cannot be looked up, and no remark is better than a wrong one
             return False
         index = getattr(snapshot, self.index)
         return all(name not in index for names in self.sets for name in names)
 
 
-# in the order in which explanations count them; two lists, as each request goes through that of groups
+# in the order in which explanations count them; two lists, because each request goes through the list of
+# groups
 _OF_GROUPS: Final[list[type[ProviderCondition]]] = []
 _OF_ROOTS: Final[list[type[ProviderCondition]]] = []
 
@@ -197,13 +204,13 @@ _C = TypeVar("_C", bound=type[ProviderCondition])
 
 def register_condition(condition: _C) -> _C:
     """Register a class with everything that enumerates conditions; a decorator."""
-    # in the order of the module, which is that of explanations
+    # in the order of this module, which is the order in explanations
     (_OF_ROOTS if condition.of_roots else _OF_GROUPS).append(condition)
     return condition
 
 
 def condition_class(name: str) -> type[ProviderCondition] | None:
-    """Return the class of that name; None if there is none."""
+    """Return the class of the condition with this name; None if there is no such condition."""
     return next((each for each in (*_OF_GROUPS, *_OF_ROOTS) if each.name == name), None)
 
 
@@ -221,11 +228,12 @@ def root_conditions(request: CandidatesRequest) -> list[ProviderCondition]:
 def all_conditions(
     request: CandidatesRequest, needs: Iterable[ProviderNeed]
 ) -> dict[ProviderCondition, None]:
-    """Return all conditions, each once: those about roots, then those of needs, group by group."""
+    """Return all conditions, each once: those on roots, then those of needs, group by group."""
     found = dict.fromkeys(root_conditions(request))
     before = None
     for need in needs:
-        # needs of one group state the same conditions, and suffixes compare faster than conditions hash
+        # needs of one group have the same conditions, and suffixes are compared faster than conditions are
+        # hashed
         if need.suffix != before and (need.conditions or need.together):
             before = need.suffix
             found |= dict.fromkeys((*need.conditions, *need.together))
@@ -237,7 +245,7 @@ def keep_pieces(stating: _S, keeps: Callable[[ProviderCondition], bool]) -> _S:
 
     :param keeps: returns whether a piece is kept.
     """
-    # the fields of groups and those of requests are apart, as are their classes
+    # the fields of groups differ from those of requests, and so do the classes of their conditions
     found = group_conditions(stating) if isinstance(stating, RequestGroup) else root_conditions(stating)
     changes = {}
     for condition in found:
@@ -245,7 +253,7 @@ def keep_pieces(stating: _S, keeps: Callable[[ProviderCondition], bool]) -> _S:
         # a condition with all of its pieces stays as the client stated it
         if len(kept) < len(condition.sets):
             changes[condition.field] = _join_sets(kept, getattr(stating, condition.field))
-    # by replace, so that a field that no class here knows stays as it is
+    # replace() keeps each field that no class of this module knows
     return replace(stating, **changes) if changes else stating
 
 
@@ -259,26 +267,26 @@ def _split_field(said: Any) -> tuple[Names, ...]:
 
 
 def _join_sets(sets: tuple[Names, ...], said: Any) -> Any:
-    """Return the sets as a value of the same type as that of the field."""
+    """Return the sets as a value of the type that the field has now (``said``)."""
     if isinstance(said, tuple):
         return sets
-    # the same type as before, as the request may be written as a query again
+    # the same type as before, because the request may be written as a query again
     names = frozenset[str]().union(*sets)
     return next(iter(names), None) if isinstance(said, str) else names
 
 
 class _TraitCondition(ProviderCondition):
-    """A condition on the traits of a provider alone."""
+    """A condition on the traits of a provider, without those of its ancestors."""
 
     __slots__ = ()
 
-    # the traits of the provider alone, so that all trees of a class read the same
+    # only the traits of the provider are read, which are the same in all trees of a class
     reads = ("traits",)
     index = "by_trait"
 
     @abstractmethod
     def _admits_names(self, traits: Names) -> bool:
-        """Whether a provider with these traits meets it."""
+        """Return whether a provider with these traits meets the condition."""
 
     def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
         """Return whether the provider has, or lacks, the traits."""
@@ -293,9 +301,10 @@ class _TraitCondition(ProviderCondition):
 @register_condition
 @dataclass(frozen=True, slots=True)
 class RequiredTraits(_TraitCondition):
-    """A condition: one trait of each set.
+    """Requires one trait of each set of traits.
 
-    The providers of the group without a suffix have the traits ``together``, as the API reference says.
+    With ``by_group``, the providers of the group without a suffix may have the traits together, as the API
+    reference says.
     """
 
     name = "required"
@@ -313,7 +322,7 @@ class RequiredTraits(_TraitCondition):
 
     @property
     def met_together(self) -> bool:
-        """Whether the providers of the group have the traits between them."""
+        """Return whether the providers of the group may have the traits together."""
         return self.by_group
 
     def _admits_names(self, traits: Names) -> bool:
@@ -344,7 +353,7 @@ class _LineageTraits(ProviderCondition):
 
     @abstractmethod
     def _admits_names(self, traits: Names) -> bool:
-        """Whether a provider with these traits, its own and those above it, meets it."""
+        """Return whether a provider meets the condition that, with its ancestors, has these traits."""
 
     def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
         """Return whether the provider and all above it have, or lack, the traits."""
@@ -421,7 +430,7 @@ class InTree(ProviderCondition):
     reads = ("root_id",)
 
     def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
-        """Return whether the provider is in the tree; False if there is no such tree."""
+        """Return whether the provider is in the tree; False if no provider has this uuid."""
         member = self._named_member(snapshot)
         return member is not None and member.root_id == provider.root_id
 
@@ -435,7 +444,7 @@ class InTree(ProviderCondition):
         return self._named_member(snapshot) is None
 
     def _named_member(self, snapshot: ModelSnapshot) -> Provider | None:
-        # a request names one tree; a second set would be another condition
+        # a request names one tree; a second name would be another condition
         ((uuid,),) = self.sets
         return snapshot.get(uuid)
 
@@ -447,7 +456,7 @@ class _AggregateCondition(ProviderCondition):
     The root counts in the group without a suffix, where an aggregate of a root spans its whole tree.
     """
 
-    # without or_root that of the root is read in vain, which costs time only: a class cannot know or_root
+    # a class variable cannot depend on or_root: without or_root the aggregates of the root are read in vain
     reads = ("aggregates", "root.aggregates")
     index = "by_aggregate"
 
@@ -460,22 +469,26 @@ class _AggregateCondition(ProviderCondition):
 
     @abstractmethod
     def _admits_names(self, own: Names, root: Names | None) -> bool:
-        """Return whether these aggregates meet it, with those of the root (None if it does not count)."""
+        """Return whether a provider meets the condition.
+
+        :param own: the aggregates of the provider.
+        :param root: the aggregates of its root; None if the aggregates of the root do not count.
+        """
 
     def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
         """Return whether the aggregates of the provider, or of its root, meet it."""
         root = None
         if self.or_root and provider.parent_id is not None:
-            # not for the root itself, with its own aggregates checked already
+            # if the provider is the root, ``own`` already has the aggregates
             root = snapshot.providers[provider.root_id].aggregates
         return self._admits_names(provider.aggregates, root)
 
     def met_in(self, snapshot: ModelSnapshot) -> MetPositions:
-        """Return a function that checks each set of aggregates, beside each set of a root, once."""
+        """Return a function that checks each combination of own and root aggregates once."""
         known: dict[Names | None, _RememberedValues[Names]] = {}
 
         def met_positions(tree: HostTree) -> tuple[bool, ...]:
-            # for the root itself this is its own set again, which makes no difference
+            # if the provider is the root, this is the same set again, which makes no difference
             root = tree.root.aggregates if self.or_root else None
             beside = known.get(root)
             if beside is None:
@@ -485,14 +498,14 @@ class _AggregateCondition(ProviderCondition):
         return met_positions
 
     def deciding_pieces(self) -> Iterator[ProviderCondition]:
-        """Yield the pieces of single providers: where these are met includes the root."""
+        """Yield the pieces for single providers, because their results include the root."""
         return replace(self, or_root=False).single_pieces()
 
 
 @register_condition
 @dataclass(frozen=True, slots=True)
 class MemberOf(_AggregateCondition):
-    """Membership in one aggregate of each set; with ``or_root``, one provider or its root is in all sets."""
+    """Membership in one aggregate of each set; with ``or_root``, the provider or its root is in all sets."""
 
     name = "member_of"
     field = "member_of"
@@ -501,7 +514,7 @@ class MemberOf(_AggregateCondition):
     )
 
     def _admits_names(self, own: Names, root: Names | None) -> bool:
-        # never some sets by the provider and others by its root: one of the two is in all of them
+        # one of the two has to be in all sets; the provider in some sets and the root in others is not enough
         return self._reaches_all(own) or (root is not None and self._reaches_all(root))
 
     def _reaches_all(self, aggregates: Names) -> bool:
@@ -512,7 +525,7 @@ class MemberOf(_AggregateCondition):
         own = partial(replace(self, or_root=False).met_by, snapshot=snapshot)
         if not self.or_root:
             return (own,)
-        # two alternatives, so that a relaxation can leave sets out for either of the two
+        # two alternatives, so that a relaxation can leave out sets for either the provider or the root
         return own, lambda provider: own(snapshot.providers[provider.root_id])
 
     def indexed_names(self, snapshot: ModelSnapshot) -> Iterator[IndexedNames]:
@@ -533,7 +546,7 @@ class ForbiddenAggregates(_AggregateCondition):
     excludes = True
 
     def _admits_names(self, own: Names, root: Names | None) -> bool:
-        # here both have to be outside: a forbidden aggregate of the root forbids the whole tree
+        # neither of the two may be in an aggregate: a forbidden aggregate of the root forbids the whole tree
         return all(map(own.isdisjoint, self.sets)) and (root is None or all(map(root.isdisjoint, self.sets)))
 
 
@@ -569,7 +582,7 @@ class ProviderNeed:
     """A part of a request that exactly one provider of a candidate serves.
 
     ``unsuffixed`` marks the needs of the group without a suffix. The provider has to meet all ``conditions``.
-    The providers of the group meet the conditions in ``together`` between them.
+    The providers of the group together meet the conditions in ``together``.
     """
 
     suffix: str
@@ -590,7 +603,7 @@ class ProviderNeed:
             inventory = provider.inventories.get(name)
             if inventory is None or not inventory.accepts_amount(amount, provider.used.get(name, 0)):
                 return False
-        # inventories before conditions: more providers fail there, and it is faster
+        # inventories are checked before conditions: more providers fail there, and it is faster
         for condition in self.conditions:  # noqa: SIM110  # a generator costs more than most conditions
             if not condition.met_by(provider, snapshot):
                 return False
@@ -605,7 +618,7 @@ def needs_of(request: CandidatesRequest) -> tuple[ProviderNeed, ...]:
 def _group_needs(group: RequestGroup) -> tuple[ProviderNeed, ...]:
     resources = tuple(group.resources.items())
     unsuffixed = group.suffix == ""
-    # without a suffix each class may come from another provider
+    # without a suffix each class may come from another provider, so each is a need of its own
     parts = [(resource,) for resource in resources] if unsuffixed else [resources]
     stated = group_conditions(group)
     conditions: tuple[ProviderCondition, ...] = ()

@@ -1,18 +1,17 @@
-"""Equivalence: trees, and providers, that are the same to a request. Each class is searched once.
+"""Equivalence of trees, and of providers, for a request. Each class is searched once.
 
-Three kinds of classes exist, from those that hold for every request to those that hold for one:
+Three kinds of classes exist, from those that apply to every request to those that apply to one:
 
 - :class:`~placement.read_model.trees.TreeStructure` and :class:`~placement.read_model.trees.TreeClass` do not
   depend on a request. The read model interns them, as thousands of hosts differ in names and usage alone.
 - A :class:`~placement.search.compiled_request.CompiledRequest` stands for the trees of one structure in which
-  the conditions of a request read the same. Such trees have the same candidates, by position.
-- A :class:`TreeKin`, and the :class:`LikeTrees` in it, ignore providers without any requested class. These
-  two are coarser, since positions do not matter to an explanation. The same groups hold for each weaker
-  request, too, such as one without some clauses.
+  the conditions of a request have the same results. Such trees have the same candidates, by position.
+- A :class:`TreeKin`, and the :class:`LikeTrees` in it, ignore providers without any requested class. Kins and
+  like trees are coarser, because an explanation counts hosts and needs no positions.
 
-All keys come from the attributes that conditions read: :func:`tree_reader` makes keys of trees,
-:func:`provider_reader` keys of providers. A condition with an attribute of its own needs a line in
-``_OF_TREES`` only to be fast.
+All keys consist of the attributes that conditions read (``reads``): :func:`tree_reader` makes keys of trees,
+:func:`provider_reader` keys of providers. An attribute without a line in ``_OF_TREES`` makes each tree
+different, which is correct and slow.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -38,36 +37,37 @@ _OF_TREES: Final = {
     "aggregates": "aggregates",
     "root.aggregates": "aggregates",
 }
-"""Attributes of a tree that stand for an attribute of all its providers.
+"""Attribute of a tree that has, for all its providers, the attribute that a condition reads.
 
-An attribute without a line here counts as different in each tree."""
+An attribute that is missing here counts as different in any two trees."""
 
 
 def tree_reader(conditions: Iterable[ProviderCondition]) -> Callable[[HostTree], Any]:
     """Return a function that computes a key of a tree.
 
-    Trees with equal keys have one structure, and meet the conditions at the same positions.
+    Trees with equal keys have one structure and meet the conditions at the same positions.
     """
     # "root.id" differs in each tree: an unknown attribute makes the search slow, never wrong
     reads = {_OF_TREES.get(name, "root.id") for each in conditions for name in each.reads}
-    # a kind has one structure, and one key less is faster for each of thousands of trees
+    # a class of trees has one structure, and a shorter key is faster for thousands of trees
     return attrgetter(*sorted(reads if "kind" in reads else {"shape", *reads}))
 
 
 def root_reader(conditions: Iterable[ProviderCondition]) -> Callable[[Provider], Any]:
-    """Return a function that computes a key of a root: roots with equal keys meet the same conditions.
-
-    The search calls it for each tree, so the function is one call of C code.
-    """
+    """Return a function that computes a key of a root; roots with equal keys meet the same conditions."""
+    # attrgetter rather than a function: the search calls it for each tree
     reads = {name.removeprefix("root.") for each in conditions for name in each.reads}
     return attrgetter(*sorted(reads)) if reads else _read_nothing
 
 
 def provider_reader(conditions: Iterable[ProviderCondition]) -> Callable[[Provider, Provider], Hashable]:
-    """Return a function that computes a key of a provider and its root; conditions treat equal keys alike."""
+    """Return a function that computes a key of a provider and its root.
+
+    Providers with equal keys meet the same conditions.
+    """
     reads = {name for each in conditions for name in each.reads}
     of_root = sorted([name.removeprefix("root.") for name in reads if name.startswith("root.")])
-    # two providers rarely have the same ancestors, so that each counts as different
+    # two providers rarely have the same ancestors, so each provider counts as different
     own = sorted(
         {"id" if name.startswith("above.") else name for name in reads if not name.startswith("root.")}
     )
@@ -84,9 +84,9 @@ def _read_nothing(_: object) -> Hashable:
 
 
 class AskedAmounts:
-    """The rules of a request for its parts together, and all its amounts.
+    """The rules of a request, all its amounts, and the classes by which its trees are compared.
 
-    :param where: the classes by which trees are compared, if not those of this request.
+    :param where: the layout to compare trees by; None for the classes of this request.
     """
 
     def __init__(
@@ -104,17 +104,18 @@ class AskedAmounts:
         self._portions: dict[TreeStructure, Hashable] = {}
 
     def portions_key(self, shape: TreeStructure, layout: TreeLayout) -> Hashable:
-        """Return a key: which single amounts the providers can give, and in which steps they give sums."""
-        # by structure: thousands of trees have the same, and this looks at each inventory
+        """Return a key of what providers of a structure can give: each single amount, and sums of amounts."""
+        # kept by structure: thousands of trees share one, and this reads each inventory
         found = self._portions.get(shape)
         if found is None:
             given = [
-                # True stands for all inventories, so that structures of different sizes may be equal
+                # True means that all inventories can give the amount, so structures of different sizes may be
+                # equal
                 shape.any_gives(name, amount) or self._portions_given(shape, layout, name, amount)
                 for name, amount in self.amounts
             ]
             summed = [
-                # where every single amount is given, and all of them at once, so is every sum
+                # where all inventories can give each amount and the sum, the bounds in between do not matter
                 (given.count(True) == len(given) and shape.any_gives(name, asked))
                 or self._portions_summed(shape, layout, name, asked)
                 for name, asked in self.rules.contested.items()
@@ -123,7 +124,8 @@ class AskedAmounts:
         return found
 
     def _portions_given(self, shape: TreeStructure, layout: TreeLayout, name: str, amount: int) -> Hashable:
-        # whether each bound holds, not the bound: hosts of all sizes give a small amount alike
+        # only whether each bound is met is in the key, so that hosts of all sizes have the same key for a
+        # small amount
         return tuple(
             [
                 (each.min_unit <= amount, amount <= each.max_unit, amount % each.step_size == 0)
@@ -132,7 +134,7 @@ class AskedAmounts:
         )
 
     def _portions_summed(self, shape: TreeStructure, layout: TreeLayout, name: str, asked: int) -> Hashable:
-        # sums of amounts vary, so that the bounds themselves are compared, up to the largest possible sum
+        # it is unknown which sums will occur, so the bounds themselves are compared, up to the largest sum
         return tuple(
             [
                 (each.min_unit, min(each.max_unit, asked), each.step_size)
@@ -145,13 +147,13 @@ class AskedAmounts:
 
 
 def _is_about_all(request: CandidatesRequest) -> bool:
-    """Return whether providers that have none of the requested classes matter.
+    """Return whether providers without any of the requested classes can change the result.
 
-    Such providers matter where a ``same_subtree`` rule names a group that such a provider may serve. Without
-    ``same_subtree`` a group that asks for no resources has no effect.
+    Such providers matter if a ``same_subtree`` rule names a group that they may serve. Without
+    ``same_subtree`` a group without resources has no effect.
     """
     named = frozenset[str]().union(*request.same_subtrees)
-    # without a subtree rule every provider of a candidate gives something
+    # without a subtree rule every provider of a candidate gives some amount
     return bool(named) and (
         request.group_policy == "isolate"
         or any(
@@ -163,13 +165,13 @@ def _is_about_all(request: CandidatesRequest) -> bool:
 
 
 class TreeKin:
-    """Trees that differ at most in free amounts: all else that a request may read is the same.
+    """Trees that differ, as far as a request can tell, at most in free amounts.
 
-    The key has the positions of the requested classes, and whether providers can give the amounts. Of free
-    amounts it has whether they suffice for each single amount. For classes that several parts contest it also
-    has the free amount, up to the sum of all parts.
+    :meth:`like_trees` divides them by free amounts: by whether each slot has enough for each requested
+    amount. For classes that several needs ask for, it compares the free amounts themselves, up to the sum of
+    these needs.
 
-    Positions and slots are those of the :class:`~placement.read_model.trees.TreeLayout`.
+    Positions and slots are those of a :class:`~placement.read_model.trees.TreeLayout`.
 
     :param layout: the layout of any of the trees.
     :param shared: the providers that share with each of the trees.
@@ -180,16 +182,16 @@ class TreeKin:
     def __init__(self, layout: TreeLayout, shared: tuple[Provider, ...], request: "AskedAmounts") -> None:
         self.where = request.where
         names = self.where[0]
-        #: the number of providers of the tree itself
+        #: the number of providers that belong to the tree itself
         self.own = len(layout.positions)
         self.slots: dict[tuple[int, str], int] = {}
-        #: by class: positions and slots of the providers that have it
+        #: for each class, the positions and slots of the providers that have it
         self.having: dict[str, list[tuple[int, int]]] = {}
         for at, (_, ranks) in enumerate(layout.places):
             for rank in ranks:
                 slot = self.slots[at, names[rank]] = len(self.slots)
                 self.having.setdefault(names[rank], []).append((at, slot))
-        # contested classes are compared by amount, all others only by whether it is enough
+        # contested classes are compared by their amount, all other classes only by whether it suffices
         contested = request.rules.contested
         asked = sorted(
             (slot, amount)
@@ -198,11 +200,11 @@ class TreeKin:
             for _, slot in self.having.get(name, ())
         )
         self.shared = shared
-        #: by the part of the free amounts that matters
+        #: the groups by the part of the free amounts that matters
         self.alike: dict[Hashable, LikeTrees] = {}
-        # one amount for each slot, in order, is the common case, where nothing has to be picked
+        # one amount for each slot, in order, is the usual case, in which nothing has to be picked
         slots = [slot for slot, _ in asked]
-        #: None where each slot has one amount
+        #: None if each slot has exactly one amount
         self._pick = None if slots == [*range(len(self.slots))] else slot_picker(slots)
         self._amounts = tuple([amount for _, amount in asked])
         self._contested = [
@@ -210,22 +212,22 @@ class TreeKin:
         ]
 
     def free(self, tree: HostTree) -> tuple[int, ...]:
-        """The free amounts of one of the trees, by slot."""
+        """The free amounts of a tree, by slot of the layout."""
         return tree.shape.layout_of(self.where).pick(tree.free)
 
     def providers(self, tree: HostTree) -> tuple[Provider, ...]:
-        """The providers of one of the trees, and those that share with it, by position."""
+        """The providers of a tree, then those that share with it, by position of the layout."""
         members = tree.members
         return *[members[at] for at in tree.shape.layout_of(self.where).positions], *self.shared
 
     def like_trees(self, tree: HostTree, layout: TreeLayout) -> "LikeTrees":
-        """Return the group of trees that are like this one, made if it is the first."""
+        """Return the group of trees with the same relevant free amounts; the first such tree creates it."""
         free = layout.pick(tree.free)
         pick = self._pick
         # le and map in C: this is the inner loop of explanations
         key: Hashable = tuple(map(le, self._amounts, free if pick is None else pick(free)))
         if self._contested:
-            # the same as the lesser of what is free, but no less than 0, and of what is asked for
+            # an amount below 0 counts as 0, and an amount above the sum of all needs counts as this sum
             found = [(free[slot], asked) for slot, asked in self._contested]
             key = (key, *[asked if here >= asked else here if here > 0 else 0 for here, asked in found])
         alike = self.alike.get(key)
@@ -236,23 +238,23 @@ class TreeKin:
 
 @dataclass(eq=False, slots=True)
 class LikeTrees:
-    """Trees of one kin that serve a request in the same ways, or fail it in the same way."""
+    """Trees of one kin that serve a request in the same ways, or do not serve it for the same reasons."""
 
     kin: TreeKin
     tree: HostTree
-    """Any of them."""
+    """Any of the trees, which represents all of them."""
     trees: list[HostTree] = field(default_factory=list)
 
     @property
     def shared_providers(self) -> tuple[Provider, ...]:
-        """The providers that share with each of them."""
+        """The providers that share with each of the trees."""
         return self.kin.shared
 
 
 def regroup_trees(
     snapshot: ModelSnapshot, request: CandidatesRequest, groups: Iterable[LikeTrees], budget: SearchBudget
 ) -> list[LikeTrees]:
-    """Group trees again for a weaker request: trees of one group may differ now, and trees of two be alike.
+    """Divide groups of trees for a weaker request, which may split groups and join others.
 
     :param groups: the groups of trees for the whole request.
     :raises placement.search.budget.BudgetExhausted: the grouping takes too long.
@@ -261,13 +263,13 @@ def regroup_trees(
     if not groups:
         return []
     where = groups[0].kin.where
-    # the classes of the whole request: the layouts, and the survey's positions, are by these
+    # layouts have the classes of the whole request, because the survey has positions in such layouts
     asked = AskedAmounts(snapshot, request, budget, where)
     kins: dict[Hashable, TreeKin] = {}
     for group in groups:
         budget.spend(1 + len(group.trees) // 8)
         for tree in group.trees:
-            # the layout of the whole request, as parts of it are compared by the same positions
+            # one layout for all weaker requests, so that their results can be compared by position
             layout = tree.shape.layout_of(where)
             key = (group.kin, asked.portions_key(tree.shape, layout))
             kin = kins.get(key)
@@ -280,7 +282,7 @@ def regroup_trees(
 def group_trees(
     snapshot: ModelSnapshot, request: CandidatesRequest, trees: Iterable[HostTree], budget: SearchBudget
 ) -> list[LikeTrees]:
-    """Group trees of the snapshot that are alike to the request.
+    """Group the trees that serve a request in the same ways, or do not serve it for the same reasons.
 
     :raises placement.search.budget.BudgetExhausted: the grouping takes too long.
     """
@@ -294,15 +296,15 @@ def group_trees(
         members = atom.named_providers(snapshot)
         if members is None:
             conditions.append(atom)
-        else:  # each of these trees is a group of its own; other trees all fail the condition alike
+        else:  # a named tree is a group of its own; all other trees fail the condition
             named.update([snapshot.providers[each].root_id for each in members])
     met_in = [each.met_in(snapshot) for each in conditions]
     telling = _roots_telling(snapshot, conditions)
     budget.spend(len(telling) // 16)
     read = tree_reader(conditions)
-    #: a number for each combination of features, free amounts aside
-    #: by the key of a tree: that number, and the layout
+    #: a number for each combination of features other than free amounts
     numbers: dict[Hashable, int] = {}
+    #: by the key of a tree: a number for what its conditions see, and the layout
     met: dict[Hashable, tuple[int, TreeLayout]] = {}
     kins: dict[Hashable, TreeKin] = {}
     shared: tuple[Provider, ...] = ()
@@ -310,7 +312,7 @@ def group_trees(
         if number % _TREES == 0:
             budget.spend(_TREES)
         tells = tree.root.id in telling
-        # trees with none of the names are told apart by their structure alone
+        # all conditions have the same result for every provider of such trees, so the structure decides
         looked_at = read(tree) if tells else tree.shape
         known = met.get(looked_at)
         if known is None:
@@ -322,11 +324,11 @@ def group_trees(
                 for met_at in met_in:
                     found = met_at(tree)
                     features.append(tuple([found[at] for at in layout.positions]))
-            # a number in place of a long tuple, which would be hashed for each tree
+            # a number instead of a long tuple, which would be hashed for each tree
             known = met[looked_at] = numbers.setdefault(tuple(features), len(numbers)), layout
         key: Hashable
         key, layout = known
-        # what shares with a tree, and being named, differ from tree to tree and are not in the number
+        # not in the number: the sharing providers, and whether a condition names the tree
         if sharing.providers or named:
             if sharing.providers:
                 shared = tuple(sharing.with_tree(tree.root.id)[0])
@@ -340,13 +342,13 @@ def group_trees(
 
 
 def _roots_telling(snapshot: ModelSnapshot, conditions: Iterable[ProviderCondition]) -> set[int]:
-    """Return the roots of trees with a provider that has, or is in, anything that the conditions name.
+    """Return the roots of trees in which a provider has a name that a condition uses, such as a trait.
 
-    In all other trees a condition is met by all providers or by none of them.
+    In all other trees, either every provider meets a condition or none does.
     """
     found: set[int] = set()
     for each in conditions:
-        # without an index each tree may have it
+        # without an index any tree may have a provider with one of the names
         if each.index is None:
             return set(snapshot.trees)
         index = getattr(snapshot, each.index)

@@ -14,9 +14,9 @@ from placement.search.request import ProviderFilter
 def filter_providers(snapshot: ModelSnapshot, wanted: ProviderFilter, budget: SearchBudget) -> list[Provider]:
     """Return the providers that pass every filter, in ascending order of their ids.
 
-    A provider passes ``resources`` if it alone can give all amounts now.
+    A provider passes ``resources`` if it can give all amounts alone at the moment.
     """
-    # the smallest set first: an intersection takes as long as its first set is large
+    # the smallest set first: the time of an intersection grows with its first set
     sets = sorted(_index_sets(snapshot, wanted), key=len)
     provider_ids = sets[0].intersection(*sets[1:]) if sets else snapshot.providers.keys()
     found: list[Provider] = []
@@ -64,10 +64,10 @@ def _single_id(provider_id: int | None) -> set[int]:
 def named_roots(snapshot: ModelSnapshot, uuids: Iterable[str], meant: str) -> frozenset[int]:
     """Return the ids of the roots with these uuids.
 
-    :param meant: the purpose of the roots, which completes a sentence after "which".
+    :param meant: purpose of the roots, which completes "There is no root provider X, which" in the error.
     :raises InvalidRequest: a uuid is of no provider, or of a provider that is not a root.
     """
-    # sorted, so that the same request names the same wrong uuid each time
+    # sorted, so that the same request always names the same wrong uuid
     found = set()
     for uuid in sorted(uuids):
         root = snapshot.get(uuid)

@@ -1,8 +1,8 @@
 """The body of ``GET /allocation_candidates``, joined from pieces that are made once.
 
-The resources of a candidate are a template; the uuids of a provider set fill it in. From microversion 1.29 on
-the summaries of a tree do not depend on the request, and change only when something in the tree does. So
-:class:`ProviderSummaries` keeps them.
+The resources of a candidate are a template, into which the uuids of a provider set are filled. From
+microversion 1.29 on the summaries of a tree do not depend on the request, and change only with the tree:
+:class:`ProviderSummaries` keeps these texts for later answers.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,11 +20,11 @@ from placement.read_model.trees import HostTree
 from placement.search.budget import SearchBudget
 from placement.search.candidates import CandidatePattern, Offer, PatternBatch, candidates_of
 
-# to look for outdated summaries takes a pass over all trees, which a tenth of them pays for
+# dropping takes a pass over all trees, which is worth its time only if it frees a tenth of the summaries
 _MAX_OUTDATED: Final = 0.1
-"""Outdated summaries are dropped when they are more than this share of all trees."""
+"""Outdated summaries are dropped when their number exceeds this share of all trees."""
 _STEP: Final = 4096
-"""Bytes of a template that are filled in at one step of the budget."""
+"""Bytes of a template that cost one step of the budget when uuids are filled in."""
 # to join 40 MB takes 30 ms, in which no other thread runs
 _PIECE: Final = 1 << 20
 """Approximate size of a piece of the answer, in bytes."""
@@ -36,9 +36,9 @@ class SummaryShape(NamedTuple):
     """The parts of a provider summary that a microversion shows."""
 
     traits: bool
-    """Whether the summary has traits."""
+    """Whether a summary has traits."""
     nested: bool
-    """Whether it has parent and root, and the answer the whole tree of each provider in a candidate."""
+    """Whether a summary has parent and root, and the answer has the whole tree of each used provider."""
 
     @classmethod
     def for_version(cls, version: Microversion) -> "SummaryShape":
@@ -49,11 +49,11 @@ class SummaryShape(NamedTuple):
 class ProviderSummaries:
     """The JSON of the summaries of whole trees, kept while these trees exist unchanged.
 
-    After an answer, each shape has at most a tenth more summaries than trees.
+    After an answer, at most a tenth of the kept summaries of a shape are of trees that do not exist any more.
     """
 
     def __init__(self) -> None:
-        # by the tree itself: it is the same object until anything in it changes, so no entry becomes wrong
+        # the read model makes a new tree object for each change, so an entry never becomes outdated
         self._kept: dict[SummaryShape, dict[HostTree, bytes]] = {}
 
     def __len__(self) -> int:
@@ -69,7 +69,7 @@ class ProviderSummaries:
         """Return the summaries of each tree in this shape."""
         budget = budget or SearchBudget()
         kept = self._kept.setdefault(shape, {})
-        # two requests may render one tree at the same time: both results are equal, and the later one stays
+        # two requests may render one tree at the same time; the results are equal, and the later one is kept
         found = [kept.get(tree) or _render_tree(snapshot, tree, shape, kept, budget) for tree in trees]
         present = snapshot.whole_trees()
         if len(kept) > len(present) * (1 + _MAX_OUTDATED):
@@ -88,7 +88,7 @@ def _render_tree(
     summaries = b",".join(
         [_provider_summary(snapshot, each, shape, each.inventories) for each in tree.members]
     )
-    # by identity of the tree, so that a later answer finds it without reading a provider
+    # keyed by identity of the tree, so that a later answer finds the summaries without reading a provider
     kept[tree] = summaries
     return summaries
 
@@ -101,7 +101,7 @@ def render(
 ) -> bytes:
     """Return the JSON of the answer, in the shape of a microversion.
 
-    :param kept: the summaries kept from earlier answers, if any.
+    :param kept: the summaries of earlier answers; None renders all trees.
     """
     return b"".join(
         render_pieces(
@@ -117,12 +117,12 @@ def render_pieces(
     kept: ProviderSummaries,
     budget: SearchBudget,
 ) -> list[bytes]:
-    """Return the same as :func:`render`, in pieces of about a MiB: there may be a hundred of them.
+    """Return the same as :func:`render`, in pieces of about one MiB: there may be a hundred of them.
 
     :param budget: the budget of the search; a long answer yields to other threads.
     """
     if not offers:
-        # the code below takes the first and the last part for granted
+        # the code below needs at least one candidate and one provider
         return [b'{"allocation_requests":[],"provider_summaries":{}}']
     parts = _allocation_requests(offers, version, budget)
     parts[0] = b'{"allocation_requests":[' + parts[0]
@@ -130,7 +130,7 @@ def render_pieces(
     parts[-1] += b'],"provider_summaries":{' + first
     parts += others
     parts[-1] += b"}}"
-    # parts are joined once, with the commas between them: to append to one string would copy it each time
+    # parts are joined once, with their commas: appending to one string would copy it each time
     pieces = []
     begin = size = 0
     for end, part in enumerate(parts[:-1], 1):
@@ -154,25 +154,25 @@ def _allocation_requests(offers: Sequence[Offer], version: Microversion, budget:
         text, pick = template
         # counted by bytes: filling in copies the text, and a batch may have thousands of candidates
         budget.spend_anyway(1 + len(text) // _STEP)
-        # uuids are bytes already, so that neither side is encoded for each candidate
+        # uuids are bytes already, so that nothing is encoded for each candidate
         requests.append(text % pick(provider_set.uuids))
     return requests
 
 
 _Template = tuple[bytes, Callable[[tuple[bytes, ...]], Any]]
-"""JSON with a gap for each uuid, and a function that picks these uuids from those of a provider set."""
+"""JSON text with a gap for each uuid, and a function that picks these uuids from a provider set's."""
 
 
 class _CandidateTemplates:
-    """Makes templates. The parts that patterns have in common are made once.
+    """Makes the templates of batches. Each pattern and each set of amounts is rendered once.
 
-    Neither names nor uuids need escaping.
+    Names and uuids have no characters that JSON escapes.
     """
 
     def __init__(self, version: Microversion, budget: SearchBudget) -> None:
         self._version = version
         self._budget = budget
-        #: by the identity of patterns, and of amounts of one provider, all of which outlive this object
+        #: the parts by the identity of a pattern, or of its amounts, which all outlive this object
         self._patterns: dict[int, tuple[str, list[int]]] = {}
         self._allocations: dict[int, str] = {}
 
@@ -203,7 +203,7 @@ class _CandidateTemplates:
         return f'{{"allocations":{{{allocations}}},"mappings":{{{mappings}}}}}', gaps
 
     def _known_allocation(self, amounts: Mapping[str, int]) -> str:
-        # by identity: amounts are shared objects (RequestRules.sum_of), few for all candidates
+        # keyed by identity: amounts are shared objects (see RequestRules.sum_of), and there are few of them
         known = self._allocations.get(id(amounts))
         if known is None:
             known = self._allocations[id(amounts)] = _allocation_template(amounts, self._version)
@@ -230,9 +230,9 @@ def _summary_parts(
     kept: ProviderSummaries,
     budget: SearchBudget,
 ) -> Iterable[bytes]:
-    """Return ``"uuid":{...}`` of the providers in the candidates, with their whole trees from 1.29 on."""
+    """Return ``"uuid":{...}`` for the providers of the candidates, from 1.29 on for their whole trees."""
     shape = SummaryShape.for_version(version)
-    # whole trees do not depend on the request, and are kept from one answer to the next
+    # whole trees do not depend on the request, so they are kept for later answers
     if shape.nested:
         return kept.of_trees(snapshot, _used_trees(snapshot, offers), shape, budget)
     ids: dict[int, None] = {}
@@ -257,13 +257,14 @@ def _used_trees(snapshot: ModelSnapshot, offers: Iterable[Offer]) -> Iterable[Ho
     used_by: dict[PatternBatch, list[int]] = {}
     for provider_set, patterns in offers:
         if isinstance(provider_set, HostTree):
-            # a tree without sharing providers: the candidates are in it alone
+            # a tree without sharing providers: its candidates use no other tree
             found[provider_set] = None
             continue
         used = used_by.get(patterns)
         if used is None:
             used = used_by[patterns] = sorted({at for pattern in patterns for at in pattern.resources})
-        # by batch, as equivalent trees share it; sorted, so that sharing providers are at the end
+        # positions are collected once per batch, because equivalent trees share it; sharing providers come
+        # last
         members, own = provider_set.members, provider_set.own_count
         if used[0] < own:
             found[trees[members[0].root_id]] = None
@@ -278,7 +279,7 @@ def _provider_summary(
     snapshot: ModelSnapshot, provider: Provider, shape: SummaryShape, classes: Mapping[str, Any] | set[str]
 ) -> bytes:
     summary: dict[str, Any] = {
-        # no template as for candidates: a summary is made once for each change of its tree
+        # orjson rather than a template: a summary is rendered once for each change of its tree
         "resources": {
             name: {"capacity": inventory.capacity, "used": provider.used.get(name, 0)}
             for name, inventory in provider.inventories.items()

@@ -15,12 +15,12 @@ class RequestGroup:
     """One group of ``resources[$S]``, ``required[$S]``, ``member_of[$S]`` and ``in_tree[$S]``.
 
     Several providers may serve the group without a suffix; exactly one serves any other group. A provider
-    needs one element of each set in ``required`` (traits) and ``member_of`` (aggregates). Neither it nor any
-    of its ancestors has a trait of ``outside``, and one of them has each trait of ``inside``; no query can
-    state these.
+    needs one element of each set in ``required`` (traits) and ``member_of`` (aggregates). Neither the
+    provider nor any of its ancestors has a trait of ``outside``. The provider or one of its ancestors has
+    each trait of ``inside``. Query strings have no parameter for ``outside`` and ``inside``.
     """
 
-    # a field is stated if it is true: a new field needs an empty default, which states nothing
+    # only fields with a true value state a condition, so that a new field needs an empty default
     suffix: str = ""
     resources: Mapping[str, int] = field(default_factory=dict)
     required: tuple[frozenset[str], ...] = ()

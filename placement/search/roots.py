@@ -1,4 +1,4 @@
-"""The trees that can serve a request, found from the rarest thing it asks for.
+"""The trees that can serve a request, found from its rarest condition or its scarcest resource.
 
 A candidate is anchored at one tree: its providers are members of that tree, or share with it. A provider
 shares with a tree if it has the trait MISC_SHARES_VIA_AGGREGATE, and is in an aggregate with any member.
@@ -19,19 +19,19 @@ from placement.search.budget import SearchBudget
 from placement.search.conditions import IndexedNames, ProviderCondition, ProviderNeed, all_conditions
 from placement.search.request import CandidatesRequest
 
-# an index by free amounts is not in the order of ids, so that its roots have to be sorted
+# the index by free amounts is not in the order of ids, so that its roots have to be sorted
 _MUCH_RARER: Final = 0.5
-"""Roots are found by free amounts if these are below this share of the roots found otherwise."""
+"""The index by free amounts is used if it has fewer roots than this share of the rarest other index."""
 # each check evaluates all conditions; with more providers this would cost more than the search saves
 _MANY: Final = 64
 """Sharing providers beyond this number are not checked in advance."""
-# a name that most trees have refuses few of them, and each lookup takes time
+# a name that most trees have excludes few of them, and each lookup takes time
 _MAX_SELECTIVE: Final = 0.7
 """Above this share of trees a condition is not selective enough to use its index."""
 
 
 class SharingProviders:
-    """The sharing providers by aggregate, as far as they matter.
+    """The providers that share with trees, by aggregate.
 
     :param needs: keep only providers that may serve one of these; None keeps all.
     """
@@ -43,10 +43,10 @@ class SharingProviders:
         #: the budget of the request
         self.budget = budget
         self._snapshot = snapshot
-        #: whether some of them could serve each of the needs by themselves
+        #: whether sharing providers alone could serve all needs
         self.suffice = bool(self.providers)
         if self.providers and needs is not None:
-            # by terms: groups that ask for the same are looked at once
+            # by terms: needs that ask for the same are looked up once
             serving = [
                 self._find_serving(need) for need in {need.serving_terms: need for need in needs}.values()
             ]
@@ -55,13 +55,13 @@ class SharingProviders:
         self._known: dict[frozenset[str], tuple[list[Provider], tuple[bytes, ...]]] = {}
 
     def _find_serving(self, need: ProviderNeed) -> set[int]:
-        """Return the sharing providers that may serve the need; if they are many, all with its classes."""
+        """Return the sharing providers that may serve the need; if there are many, all with its classes."""
         found = set(self.providers)
         for name, _ in need.resources:
             found &= self._snapshot.by_class.get(name, set())
         if len(found) > _MANY:
             return found
-        # never raises: a search under construction has found nothing yet that could be returned
+        # never raises: at this point the search has no candidates that it could return
         self.budget.spend_anyway(len(found))
         return {each for each in found if need.served_by(self._snapshot.providers[each], self._snapshot)}
 
@@ -106,12 +106,12 @@ class SharingProviders:
     def with_tree(self, root: int) -> tuple[list[Provider], tuple[bytes, ...]]:
         """Return the providers outside the tree that share with it, and their uuids, by ascending ids."""
         self.budget.spend()
-        # the intersection is the key: trees of one rack have the same, and get one list
+        # keyed by the intersection: all trees of one rack share one list
         via = self._aggregate_names & self._snapshot.whole_trees()[root].all_aggregates
         known = self._known.get(via)
         if known is None:
             known = self._known[via] = self._find_shared(via, set())
-        # a tree does not share with itself: its own providers are no part of the list that others use
+        # a tree's own providers do not count as sharing with it, so that its list differs from the common one
         if known[0] and root in self.roots:
             return self._find_shared(via, set(self._snapshot.trees[root]))
         return known
@@ -132,14 +132,14 @@ class SharingProviders:
                 yield self._snapshot.providers[member].root_id
 
 
-# with at least a fraction p of good roots, all draws miss with a probability of (1 - p) to this power
+# if a share p of the roots passes, the probability that all draws fail is (1 - p) to this power
 _DRAWS: Final = 8
-"""Number of random draws before all roots are filtered."""
+"""Number of random draws before all roots are filtered instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class RootFilter:
-    """The ids of roots, each once. ``telling`` leaves out roots that are in none of the sets of a condition.
+    """The ids of roots, each once. A root counts if it is in one set of each condition in ``selective``.
 
     Iteration is in ascending order; ``ids`` need not be in order.
     """
@@ -152,15 +152,15 @@ class RootFilter:
         return self._filter_selective(self.ids if self.in_order else sorted(self.ids))
 
     def only_among(self, ids: Container[int]) -> "RootFilter":
-        """Return the roots that are among these, too."""
+        """Return a filter of the roots that are also in ``ids``."""
         return replace(self, ids=[each for each in self.ids if each in ids])
 
     def from_anywhere(self, rng: random.Random) -> Iterator[int]:
-        """Iterate from a random root on, each equally likely, without filtering roots that are not used."""
-        # a draw that is repeated until it passes is uniform over the passing roots, without filtering all
+        """Iterate from a random root on; all roots that pass are equally likely."""
+        # drawing until a root passes is uniform over the roots that pass, and need not filter all
         for _ in range(_DRAWS if self.ids else 0):
             first = rng.randrange(len(self.ids))
-            # in order from here on, so that two claims at once mostly begin at different hosts
+            # the others follow in order: concurrent claims mostly begin at different hosts
             if any(self._filter_selective((self.ids[first],))):
                 return self._filter_selective(_rotate_ids(self.ids, first))
         found = [*self._filter_selective(self.ids)]
@@ -183,8 +183,8 @@ def possible_roots(
 ) -> RootFilter:
     """Return the roots at which candidates may be anchored.
 
-    The rarest thing that the request asks for is looked up, and other selective conditions filter. The result
-    may hold roots that serve nothing; it misses none that does.
+    The rarest condition or resource is looked up in its index, and other selective conditions filter. The
+    result may contain roots that have no candidate; it misses none that has one.
     """
     needs = tuple(needs)
     # pools give their classes to any tree, so that the free amounts of trees exclude nothing
@@ -198,7 +198,7 @@ def possible_roots(
         key=lambda asked: asked[0].count_roots(asked[1]),
         default=None,
     )
-    # a bisection: the index by free amounts is sorted
+    # counting is a bisection, as the index by free amounts is sorted
     having = scarcest[0].count_roots(scarcest[1]) if scarcest else len(snapshot.trees)
     if having == 0:
         return RootFilter()
@@ -209,7 +209,7 @@ def possible_roots(
         if (members := each.named_providers(snapshot)) is not None
     ]
     if named:
-        # so few trees are named that nothing else needs to be looked up
+        # a request names few trees, so that no other index needs to be read
         return RootFilter(sorted(set.intersection(*named)))
     wanted = [
         _SelectiveNames(snapshot, each, sharing) for each in _indexed_names(snapshot, conditions, needs)
@@ -226,7 +226,7 @@ def possible_roots(
         found, others = scarcest[0].roots_with(scarcest[1]), wanted
     else:
         found, others = wanted[0].roots() if wanted else snapshot.roots(), wanted[1:]
-    # names of sharing providers cannot filter: a tree may be served by providers that share with it
+    # a name that sharing providers have cannot filter: these serve trees without the name
     telling = [
         each.sets for each in others if each.of_roots and each.share(len(snapshot.trees)) < _MAX_SELECTIVE
     ]
@@ -268,15 +268,15 @@ def _anchor_roots(snapshot: ModelSnapshot, members: set[int], sharing: SharingPr
 
 
 class _SelectiveNames:
-    """Names of which each candidate needs one, and the approximate number of trees with them."""
+    """The names of a condition, of which each candidate needs one, and the number of trees with them."""
 
     def __init__(self, snapshot: ModelSnapshot, what: IndexedNames, sharing: SharingProviders) -> None:
         self._snapshot = snapshot
         self._what = what
         self._sharing = sharing
-        #: by name, all providers that have it
+        #: for each name, the ids of all providers that have it
         self.sets = [what.index[name] for name in what.names if name in what.index]
-        # names that span trees are intersected with whole sets below, others are only looked up
+        # the budget is charged for whole sets only where they are intersected below
         sharing.budget.spend(sum(map(len, self.sets)) if what.spans_trees else 1)
         each = [snapshot.roots_having(what.index, name) for name in what.names]
         self._roots = [roots for roots in each if roots.ids]
@@ -285,7 +285,7 @@ class _SelectiveNames:
         for provider_id in self._sharing_it:
             aggregates = snapshot.providers[provider_id].aggregates
             self.size += sum([len(snapshot.by_aggregate[aggregate]) for aggregate in aggregates])
-        #: whether membership of the root alone decides
+        #: whether the root alone decides if a tree has a name
         # false where another member of the tree may have the name
         self.of_roots = not self._sharing_it and all(roots.alone for roots in self._roots)
 
@@ -301,12 +301,12 @@ class _SelectiveNames:
         return found
 
     def share(self, trees: int) -> float:
-        """Estimate the share of trees with at least one of the names, as if each were spread at random."""
+        """Estimate the share of trees with at least one of the names, assuming independent names."""
         # only an estimate: names of one set may well occur together
         return 1 - prod([1 - len(roots.ids) / trees for roots in self._roots])
 
     def roots(self) -> Sequence[int]:
-        """Return the roots of all trees that may serve, in ascending order."""
+        """Return the roots of all trees with one of the names, in ascending order."""
         if len(self._roots) == 1 and not self._sharing_it:
             return self._roots[0].ids
         if not self._sharing_it:

@@ -1,14 +1,14 @@
 """Rules that tie the parts of a candidate together, and quick proofs that no candidate exists.
 
-:mod:`placement.search.conditions` has the conditions on one provider. The rules decide whether it may serve a
-need beside the providers chosen for the others.
+:mod:`placement.search.conditions` has the conditions on a single provider. The rules decide whether that
+provider may serve a need, given the providers chosen for the other needs.
 
 Without quick proofs, a search over many equivalent devices tries everything to prove the impossible. 17
-groups of one unit below a host with 16 single-unit devices are 16! branches. A proof is one-sided: it rules
-out only the impossible, and may let the impossible pass.
+groups of one unit below a host with 16 single-unit devices are 16! branches. A proof is one-sided: it may
+miss an impossible request, but never refuses a possible one.
 
-- *Volume*: the amounts of a resource class have to fit into the free amounts of the providers in question. A
-  provider counts only as far as the amounts could fill it: 5 free units are worth 4 to groups of 2.
+- *Volume*: the amounts of a resource class have to fit into the free amounts of its providers. Only units
+  that the amounts can fill count: 5 free units are worth 4 to groups of 2.
 - *Counts*: bipartite matchings of needs with providers, each of which can serve a limited number of needs.
   One matching has the suffixed groups that need a provider each. For each class and each of its amounts,
   another matching has the needs of at least that amount.
@@ -31,12 +31,12 @@ from placement.search.request import CandidatesRequest
 Taken = dict[tuple[int, str], int]
 """Amounts by provider id and resource class."""
 
-# a sum is a bit of an integer as long as the largest provider has units, and each need shifts it once
+# the sums up to the largest free amount are bits of one integer, and each need shifts it once
 _MAX_UNITS: Final = 10_000
-"""With more units than this, sums of amounts are not enumerated."""
+"""Largest number of units for which sums of amounts are enumerated; above it, free units are added up."""
 # each set compares itself with all others
 _MAX_SETS: Final = 8
-"""With more different sets of providers, only the union of all is checked."""
+"""Largest number of different sets of providers that are checked each; above it, only the union is."""
 
 _Asked = tuple[int, Sequence[Provider]]
 """An amount, and the providers that may give it."""
@@ -49,7 +49,7 @@ def fits_at_all(
     taken: Mapping[tuple[int, str], int] = MappingProxyType({}),
     budget: SearchBudget | None = None,
 ) -> bool:
-    """Return False if there surely is no way to give each need one of its options.
+    """Return False if there is surely no way to give each need one of its options.
 
     :param isolate: whether no two suffixed groups may have the same provider.
     :param taken: amounts that a search has already taken, by provider id and class.
@@ -70,13 +70,13 @@ def fits_at_all(
     return all(
         _amounts_fit(each, _free_amounts(name, each, taken), budget)
         for name, each in asked.items()
-        # one need alone was checked when its options were found
+        # the amount of a single need was checked when its options were found
         if len(each) > 1
     )
 
 
 def _free_amounts(name: str, asked: Sequence[_Asked], taken: Mapping[tuple[int, str], int]) -> dict[int, int]:
-    """Return how much of the class each of the providers has left, by id."""
+    """Return the free amount of the class at each provider, by provider id."""
     free: dict[int, int] = {}
     for _, providers in asked:
         for at in providers:
@@ -86,7 +86,7 @@ def _free_amounts(name: str, asked: Sequence[_Asked], taken: Mapping[tuple[int, 
 
 
 def available_amount(provider: Provider, name: str) -> int:
-    """Return how much of a resource class one candidate may take of a provider."""
+    """Return the largest amount of a resource class that one candidate may take from a provider."""
     return min(provider.inventories[name].max_unit, provider.free(name))
 
 
@@ -114,20 +114,20 @@ def _amounts_fit(asked: Sequence[_Asked], free: Mapping[int, int], budget: Searc
 def _list_volumes(
     asked: Sequence[_Asked], free: Mapping[int, int]
 ) -> Iterator[tuple[Sequence[int], Collection[int]]]:
-    """Yield sets of amounts, each with the free amounts of all providers that may give them."""
+    """Yield groups of amounts, each with the free amounts of all providers that may give them."""
     yield [amount for amount, _ in asked], free.values()
     by_providers: dict[frozenset[int], list[int]] = {}
     for amount, providers in asked:
         by_providers.setdefault(frozenset([at.id for at in providers]), []).append(amount)
     if 1 < len(by_providers) <= _MAX_SETS:
         for together in by_providers:
-            # amounts with fewer providers have to come from these, too
+            # amounts that only a part of these providers may give compete for these providers, too
             amounts = [amount for other, each in by_providers.items() if other <= together for amount in each]
             yield amounts, [free[provider_id] for provider_id in together]
 
 
 def _max_sum(amounts: Sequence[int], volumes: Collection[int], budget: SearchBudget) -> int:
-    """Return an upper bound of the sum of amounts, each whole, that fit into providers of these free volumes.
+    """Return an upper bound of the total of amounts that fit, undivided, into these free volumes.
 
     The possible sums of the amounts are the bits of an integer: bit n stands for n units.
     """
@@ -187,7 +187,7 @@ def _match_all(limits: Sequence[Mapping[int, int]], budget: SearchBudget) -> boo
 
 
 class RequestRules:
-    """The rules of a request for all its parts together."""
+    """The rules that tie the needs of a request together, with other values that are computed once."""
 
     def __init__(
         self,
@@ -202,9 +202,9 @@ class RequestRules:
         self.budget = budget
         #: whether no two suffixed groups may be at one provider
         self.isolate = request.group_policy == "isolate"
-        #: whether it matters how the providers of a tree are related
+        #: whether the relations of providers in a tree matter
         self.by_lineage = bool(request.same_subtrees) or not request.nested
-        #: whether several providers of a tree may be combined
+        #: whether a candidate may combine several providers of a tree
         self.nested = request.nested
         #: the traits that the providers of the group without a suffix have together
         self.unsuffixed_traits = next((group.required for group in request.groups if group.suffix == ""), ())
@@ -215,7 +215,7 @@ class RequestRules:
             dict.fromkeys(
                 [
                     *chain.from_iterable(need.conditions for need in needs),
-                    # each piece by itself: one provider of the group is enough for one of them
+                    # piece by piece, as another provider of the group may meet each piece
                     *(piece for each in together for piece in each.single_pieces()),
                 ]
             )
@@ -234,25 +234,25 @@ class RequestRules:
         ]
         #: for each need, its amounts by class, as candidates have them
         self.amounts: list[Mapping[str, int]] = [dict(need.resources) for need in needs]
-        #: by the identities of two amounts or sums: their sum, which is kept, so that identities stay unique
+        #: sums by the identities of both amounts; kept, so that an identity is never used again
         self._sums: dict[tuple[int, int], Mapping[str, int]] = {}
         #: for each need, the index of the first need that the same providers can serve
         first: dict[Hashable, int] = {}
         self.first_alike = [first.setdefault(need.serving_terms, index) for index, need in enumerate(needs)]
-        #: whether two groups with a suffix can be served by the same providers
+        #: whether several groups with a suffix have the same options
         self.any_alike = any(
             like < index and not needs[index].unsuffixed for index, like in enumerate(self.first_alike)
         )
-        #: by class that several needs ask for: the sum of their amounts
+        #: by class that several needs ask for: the sum of all their amounts
         self.contested = _contested_amounts(needs)
-        #: of these classes, by those that one provider may give to several needs: the indexes of the needs
+        #: contested classes that one provider may give to several needs: the indexes of these needs
         self.adding_up = {
             name: asking
             for name in self.contested
             if (asking := [index for index, amounts in enumerate(self.amounts) if name in amounts])
             and not (self.isolate and not any(needs[index].unsuffixed for index in asking))
         }
-        #: whether any choice for one need goes with any choice for the others, apart from traits of the group
+        #: whether all combinations of options are valid, apart from traits of the group without a suffix
         self.independent = (
             self.nested
             and not request.same_subtrees
@@ -263,7 +263,7 @@ class RequestRules:
         self.by_options_alone = self.independent and not self.unsuffixed_traits
         #: the needs of each same_subtree rule
         self.subtrees = subtrees
-        #: whether a choice for all needs is right if it is right for each two of them
+        #: whether an assignment is valid if each two choices in it are
         self.pairwise = (
             self.nested
             and not self.adding_up
@@ -274,7 +274,7 @@ class RequestRules:
         self.subtrees_of = [[rule for rule in subtrees if index in rule] for index in range(len(needs))]
 
     def sum_of(self, one: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:
-        """Return the sum of two amounts of :attr:`amounts`, or of sums of these: always the same object."""
+        """Return the sum of two mappings of :attr:`amounts` or earlier sums; equal calls get one object."""
         # by identity: templates of candidates are kept by the identity of amounts
         key = (id(one), id(other))
         known = self._sums.get(key)
@@ -286,9 +286,9 @@ class RequestRules:
         return known
 
     def traits_settled(self, options: Sequence[Sequence[Provider]]) -> bool | None:
-        """Return whether the group without a suffix has its traits with each choice (True) or none (False).
+        """Return whether the providers of the group without a suffix have its traits.
 
-        None means that it depends on the choice.
+        True or False if this is so for each choice of options, None if it depends on the choice.
         """
         settled: bool | None = True
         for traits in self.unsuffixed_traits:
@@ -315,7 +315,7 @@ class NeedAssignment:
         self._lineages: dict[int, frozenset[int]] = {}
         #: for each need, the ids of its options
         self._ids = [frozenset([at.id for at in found]) for found in options] if rules.by_lineage else []
-        #: steps that a check of one choice may cost: rules on several needs read the options of all
+        #: number of steps that a check of one choice costs at most: rules on several needs read all options
         max_rules = len(rules.unsuffixed_traits) + max(map(len, rules.subtrees_of), default=0)
         self.steps = 1 + max_rules * sum(map(len, options))
 
@@ -341,7 +341,7 @@ class NeedAssignment:
                 self.taken[provider.id, name] -= amount
 
     def allows_provider(self, index: int, provider: Provider) -> bool:
-        """Return whether the provider may serve the need beside the chosen ones, the rest being possible."""
+        """Return whether a provider may serve a need, given the chosen providers and the options left."""
         rules = self.rules
         need = rules.needs[index]
         for name, amount in need.resources:
@@ -357,7 +357,7 @@ class NeedAssignment:
         return all(self._subtree_in_reach(rule, index, provider) for rule in rules.subtrees_of[index])
 
     def can_complete(self, rest: Sequence[int]) -> bool:
-        """Return whether the remaining needs have a place, each alone and all together."""
+        """Return whether each remaining need has an option, and no quick proof excludes all together."""
         left: list[list[Provider]] = []
         for index in rest:
             self.rules.budget.spend(self.steps * len(self.options[index]))
@@ -373,7 +373,7 @@ class NeedAssignment:
         )
 
     def _traits_in_reach(self, index: int, provider: Provider) -> bool:
-        """Return whether the group has each set of required traits, or still can have it."""
+        """Return whether providers chosen or possible for the group have one trait of each required set."""
         others = [other for other, need in enumerate(self.rules.needs) if need.unsuffixed and other != index]
         return all(
             not provider.traits.isdisjoint(traits)
@@ -384,7 +384,7 @@ class NeedAssignment:
         )
 
     def _subtree_in_reach(self, rule: Sequence[int], index: int, provider: Provider) -> bool:
-        """Return whether one provider of the rule is, or can become, an ancestor of all the others."""
+        """Return whether a provider of the rule is, or can still be, an ancestor of all others or equal."""
         above = self._lineage_of(provider)
         open_ones, chosen = [], [provider.id]
         for other in rule:

@@ -1,4 +1,4 @@
-"""Equal groups and equal providers: assignments that differ only in a swap of these are equivalent.
+"""Equal groups and equal providers. Assignments are equivalent if they differ only in a swap of equal ones.
 
 Hosts have many equal devices, and guests ask for several of them. Eight of sixteen devices can be given to
 eight equal groups in 518,918,400 ways, which are all the same to the client. The search yields one of these
@@ -15,7 +15,7 @@ from placement.search.rules import RequestRules, available_amount
 
 # an assignment of 8 needs has 0.5 KB, one of 64 has 4 KB, and requests of several threads search at once
 MAX_REMEMBERED: Final = 100_000
-"""The number of assignments remembered below one root."""
+"""Largest number of assignments that are remembered for one root."""
 
 
 class AssignmentKinds:
@@ -35,17 +35,17 @@ class AssignmentKinds:
         members = rules.snapshot.trees
         everyone = rules.snapshot.providers
         roots = {provider.root_id for provider in providers.values()}
-        # the parents of all members of the trees, not only of the options: any of them may be above an option
-        # a provider with children is a kind of its own: its lineage matters to rules
+        # the parents of all members of the trees, as a member that is no option may be above an option
+        # a provider with children has a kind of its own: subtree rules depend on its lineage
         self._parents = {everyone[each].parent_id for root in roots for each in members[root]}
         kinds: dict[Hashable, int] = {}
-        #: by index of a need
+        #: the kind of each need, by index
         self.of_needs = [
             kinds.setdefault(self._need_signature(index, options[index]), len(kinds))
             for index in range(len(options))
         ]
         kinds = {}
-        #: by id of a provider
+        #: the kind of each provider, by id
         self.of_providers = {
             provider_id: kinds.setdefault(self._provider_signature(provider, serves[provider_id]), len(kinds))
             for provider_id, provider in providers.items()
@@ -62,9 +62,9 @@ class AssignmentKinds:
         return len({*self.of_providers.values()}) < len(self.of_providers)
 
     def signature_of(self, chosen: Sequence[Provider | None]) -> Hashable:
-        """Return a key of an assignment: the chosen providers, and the needs that each serves, as kinds.
+        """Return a key of an assignment: for each chosen provider its kind and the kinds of needs it serves.
 
-        Needs are served in a fixed order, so that this also determines the needs that are left.
+        The search serves needs in a fixed order, so that the key also determines the remaining needs.
         """
         served: dict[int, list[int]] = {}
         for kind, at in zip(self.of_needs, chosen, strict=True):
@@ -83,15 +83,15 @@ class AssignmentKinds:
         )
 
     def _provider_signature(self, provider: Provider, serves: Sequence[int]) -> Hashable:
-        """Return a key: two providers with equal keys can be swapped in any assignment.
+        """Return a key: providers with equal keys can be swapped in any assignment.
 
         Equivalent providers are leaves below the same parent, or have no relatives at all.
         """
         rules = self._rules
-        # its own id as the signature: it is like no other one
+        # its own id as the key, so that it equals no other provider
         if provider.id in self._parents:
             return provider.id
-        # all options have enough for one need, and none needs more than all needs together
+        # free amounts above the sum of all needs make no difference
         contested = [
             min(available_amount(provider, name), rules.contested[name])
             for name, asking in rules.adding_up.items()
@@ -113,11 +113,11 @@ class RememberedAssignments:
         self._known: set[Hashable] = set()
 
     def add(self, chosen: Sequence[Provider | None]) -> bool:
-        """Remember an assignment, and return whether it is new."""
+        """Remember an assignment; return whether it, and all that are equivalent, were unknown."""
         signature = self.kinds.signature_of(chosen)
         if signature in self._known:
             return False
-        # beyond the limit the search stays right, and is only slower
+        # beyond the limit the search stays correct, and only becomes slower
         if len(self._known) < MAX_REMEMBERED:
             self._known.add(signature)
         return True

@@ -20,12 +20,18 @@ ANSWER_TIMEOUT: Final = 60.0
 """Seconds for the client to take the answer, or each MiB of a longer one."""
 
 MAX_HEADERS: Final = 64 * 1024
+"""Maximum size of all headers, and of trailers, in bytes."""
 MAX_BODY: Final = 64 * 1024 * 1024
+"""Maximum size of a body, in bytes."""
 _MAX_CHUNKS: Final = 100_000
+"""Maximum number of chunks of a body."""
 # gunicorn copies the rest of a piece at every chunk in it
 _PIECE: Final = 8 * 1024
+"""Size of the pieces in which gunicorn reads a body, in bytes."""
 _RENEWED_AFTER: Final = 1024 * 1024
+"""Bytes of an answer that a client has to take to get a new deadline."""
 _MAX_AT_ONCE: Final = 256 * 1024
+"""Maximum number of bytes that one system call reads or sends."""
 _HTTP_1_1: Final = (1, 1)
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -46,13 +52,19 @@ class ClientConnection:
         self.fd = sock.fileno()
         sock.setblocking(False)
         self._cfg = cfg
+        #: bytes that are not yet handed to gunicorn
         self._received = bytearray()
+        #: the current request in pieces, for gunicorn
         self._source: deque[bytes] = deque()
+        #: the number of bytes of the current body in these pieces
         self._handed_on = 0
+        #: where the search for the end of the headers goes on
         self._searched = 0
         self._body: _SizedBody | _ChunkedBody | None = None
         self.request: Any = None
+        #: bytes of answers that are not sent yet
         self._unsent = bytearray()
+        #: bytes of the answer that the client has taken since its deadline was set
         self._taken = 0
         self.closing = False
         self.deadline = time.monotonic() + HEADERS_TIMEOUT
@@ -143,6 +155,7 @@ class ClientConnection:
                 raise _body_too_large()
             self._body = _SizedBody(reader.length)
         self.deadline = time.monotonic() + BODY_TIMEOUT
+        # the client waits for this interim response before it sends the body
         if self._body.end_position(self._received) is None and self._expects_continue():
             self.sendall(_CONTINUE)
             self.flush()
@@ -217,6 +230,7 @@ class ClientConnection:
 
         Otherwise the client may lose the answer.
         """
+        # unread input would make the kernel reset the connection, and the client might lose the answer
         # The client may have closed its end already.
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
@@ -225,7 +239,7 @@ class ClientConnection:
 
 
 def _headers_too_large() -> TooLarge:
-    most = f"Headers, and trailers, may have {MAX_HEADERS // 1024} KiB."
+    most = f"Headers, and trailers, may have at most {MAX_HEADERS // 1024} KiB."
     return TooLarge(431, "Request Header Fields Too Large", most)
 
 
@@ -256,6 +270,7 @@ class _ChunkedBody:
     def end_position(self, received: bytearray) -> int | None:
         """Return the end of the body, or of an invalid chunk, which gunicorn refuses."""
         while True:
+            # no line end behind the chunk: the body is invalid
             if (
                 self._next
                 and len(received) >= self._next

@@ -1,4 +1,4 @@
-"""Consumers: the holders of allocations, and the generation that guards them."""
+"""Consumers, which hold allocations, and their generations."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -16,13 +16,14 @@ from placement.store.expired import COUNTS
 
 
 class AnyGeneration(Enum):
-    """The one value that stands for "whatever the generation is"."""
+    """The only value that stands for any generation."""
 
     ANY_GENERATION = "any"
 
 
 ANY_GENERATION: Final = AnyGeneration.ANY_GENERATION
 Generation = int | AnyGeneration | None
+"""The generation of a consumer in a request: a number, None for a new consumer, or any."""
 
 _columns: Final = (
     consumers.c.id,
@@ -63,8 +64,8 @@ class ConsumerRow:
 
 
 def owner_after(present: ConsumerRow, owner: ConsumerOwnership) -> ConsumerOwnership:
-    """Return the ownership of an existing consumer after a request."""
-    # without a copy in the common case, as this runs for each claim
+    """Return the ownership that a request gives to an existing consumer; ``unsaid`` fields stay."""
+    # without a copy in the common case, because this runs for each claim
     return (
         replace(owner, **{name: getattr(present, name) for name in owner.unsaid}) if owner.unsaid else owner
     )
@@ -90,15 +91,15 @@ def rows(locked: StatementAnswer) -> list[ConsumerRow]:
 
 @lru_cache(KEPT_SIZES)
 def _locking_lookup(count: int) -> PreparedStatement:
-    # expired ones, too: a writer has to see their rows
+    # expired consumers are included, because a writer has to see their rows
     chosen = sa.select(*_columns).where(consumers.c.uuid.in_(bind_parameters("uuid", count)))
     return PreparedStatement(chosen.order_by(consumers.c.uuid).with_for_update())
 
 
 def check_generation(present: ConsumerRow | None, given: Generation) -> None:
-    """Refuse a generation other than the consumer's; None states that the consumer does not exist.
+    """Refuse a generation other than the consumer's; None means that the consumer does not exist.
 
-    :raises ConcurrentUpdate: naming both; ConsumerExists if None was given.
+    :raises ConcurrentUpdate: the generations differ; the message has both. ConsumerExists if None was given.
     """
     expected = None if present is None else present.generation
     if given is not ANY_GENERATION and given != expected:
@@ -121,7 +122,7 @@ def create_consumers(tx: WriteTransaction, owners: Mapping[str, ConsumerOwnershi
             "generation": 1,
             "updated_at": tx.now,
         }
-        # in the order of locks, as an insertion locks its rows
+        # sorted in the order of locks, because an insertion locks its rows
         for uuid, owner in sorted(owners.items())
     ]
     tx.insert(consumers, rows)
@@ -130,7 +131,7 @@ def create_consumers(tx: WriteTransaction, owners: Mapping[str, ConsumerOwnershi
 def advance_consumer(tx: WriteTransaction, row: ConsumerRow, owner: ConsumerOwnership) -> None:
     """Move a (locked) consumer to its next generation, and to this owner.
 
-    A reservation ends with its consumer type.
+    A reservation that gets another consumer type ends.
     """
     # PUT /allocations may give the consumer of a reservation another type
     if row.consumer_type == RESERVATION != owner.consumer_type:

@@ -65,6 +65,7 @@ class ChunkedInput:
         """Call the application, with the body replaced if it is chunked (WSGI)."""
         if environ.get("HTTP_TRANSFER_ENCODING", "").strip().lower() == "chunked":
             environ["wsgi.input"] = io.BufferedReader(_ChunkReader(self._read_chunk))
+            # tells Flask that the input has an end although there is no Content-Length
             environ["wsgi.input_terminated"] = True
             # a Content-Length beside chunks is ignored (RFC 9112, 6.3)
             environ.pop("CONTENT_LENGTH", None)

@@ -91,4 +91,4 @@ DISABLED_REASON: Final = "console.disabled_reason"
 DISABLED_BY: Final = "console.disabled_by"
 """The attribute that names the visitor that set the trait."""
 ATTRIBUTES_OF_TRAITS: Final = {DISABLED: (DISABLED_REASON, DISABLED_BY)}
-"""The reason holds for one time that a provider is disabled, so these attributes go with the trait."""
+"""The attributes that a provider loses with a trait: the reason holds for one time that it is disabled."""

@@ -31,9 +31,11 @@ SIGN_IN: Final = "/console/sign-in"
 WINDOW: Final = 300.0
 """Seconds for which an attempt to sign in counts."""
 
-# once in this time a worker looks for expired rows: for the size of the tables alone, as none counts any more
+# expired rows do not count any more: removing them only keeps the tables small
 _TIDY_SECONDS: Final = 600.0
+"""Seconds between two searches of a worker for expired rows."""
 _PUBLIC: Final = (SIGN_IN, "/console/sign-out", "/console/static/")
+"""The beginnings of paths that need no session."""
 _ADMITTED: Final = "placement_extras.console.admitted"
 _UNAVAILABLE: Final = 503
 _CANNOT_ASK: Final = "The Identity service is temporarily unavailable, so your session cannot be checked."
@@ -43,7 +45,9 @@ def begin_session(service: PlacementService, access: TokenAccess) -> VisitorSess
     """Start the session of a visitor that has signed in."""
     session = VisitorSession(sessions.new_secret(), access.token, access.user, access.project)
     content = orjson.dumps({"token": session.token, "user": session.user, "project": session.project})
+    # encrypted with a key from the cookie alone: a copy of the database has no usable token
     kept, key = _session_cipher(session.secret).encrypt(content).decode(), sessions.key(session.secret)
+    # not longer than the token is valid, as each request checks it
     seconds = min(access.seconds, service.conf.console.session_lifetime)
     service.database.write(lambda tx: sessions.insert_session(tx, key, kept, seconds))
     return session
@@ -86,6 +90,7 @@ class SessionAdmission:
             return _to_sign_in(environ, start_response)
         environ[SESSION] = session
         environ["HTTP_X_AUTH_TOKEN"] = session.token
+        # a header of the browser must not add the rights of a service
         environ.pop("HTTP_X_SERVICE_TOKEN", None)
         answer = _PageAnswer(environ, start_response)
         body = self._authenticated(environ, answer.start)
@@ -98,7 +103,7 @@ class SessionAdmission:
     def _find_session(self, environ: "WSGIEnvironment") -> VisitorSession | None:
         """Return the session of the request, if any.
 
-        :raises PlacementError: the database does not answer.
+        :raises ServiceError: the database does not answer.
         """
         secret = forms.secret_of(environ, forms.COOKIE)
         if secret is None:
@@ -138,7 +143,7 @@ class SessionAdmission:
 
 
 def note_admitted(pages: "WSGIApplication") -> "WSGIApplication":
-    """Let the pages mark a request that has reached them, so that their answers are recognised."""
+    """Return pages that mark each request that reaches them, so that their answers are recognised."""
 
     def serve_request(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         environ[_ADMITTED] = True

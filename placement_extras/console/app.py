@@ -45,6 +45,7 @@ _THIN_SPACE: Final = "\N{NARROW NO-BREAK SPACE}"
 _STEP: Final = 1024
 _UNITS: Final = ("MiB", "GiB", "TiB", "PiB", "EiB")
 _FIRST_UNIT: Final = {"MEMORY_MB": 0, "DISK_GB": 1}
+"""The unit of amounts of a class, as an index of ``_UNITS``; other classes count pieces."""
 
 
 def format_number(value: int) -> str:
@@ -109,6 +110,7 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
 LOG = logging.getLogger(__name__)
 
 _MAX_BODY: Final = 64 * 1024
+"""Maximum size of a form, in bytes."""
 _STATIC: Final = Path(__file__).parent / "static"
 _HEADERS: Final = {
     # No scripts but the two files, no styles but those of the one sheet; shown in no frame; forms lead here.
@@ -132,6 +134,7 @@ _SECTIONS: Final = (
 )
 """The pages that are reached from everywhere, and the rules under which REST shows the same."""
 _KEPT: Final = "public, max-age=31536000, immutable"
+"""Cache-Control of a file with a digest of its content in the address."""
 _FILES: Final = ("console.css", "console.js", "htmx.min.js", "icon.svg")
 _HTMX: Final = {
     "allowEval": False,
@@ -206,7 +209,7 @@ def _add_headers(response: Response) -> Response:
 
 
 def _is_dated() -> bool:
-    """Tell whether the request has the digest of a file's content, which differs between releases."""
+    """Return whether the request has the digest of a file's content, which differs between releases."""
     name = (request.view_args or {}).get("filename") if request.endpoint == "static" else None
     return name in _FILES and request.args.get("v") == _file_digest(name)
 
@@ -220,6 +223,7 @@ def _refused_by_api(error: ApiRefusal) -> tuple[str, int]:
 
 
 def _http_exception(error: HTTPException) -> tuple[str, int] | Response:
+    # a redirection, or an answer that was made completely before
     if error.response is not None or error.code is None or error.code < 400:
         return Response(error.get_response().response, error.code, error.get_headers())
     status = HTTPStatus(error.code)
@@ -231,7 +235,7 @@ def _http_exception(error: HTTPException) -> tuple[str, int] | Response:
 def _unexpected_error(error: Exception) -> tuple[str, int]:
     LOG.exception("unexpected error in the page %s", request.path)
     return _error_page(
-        HTTPStatus.INTERNAL_SERVER_ERROR, "The service met an unexpected error; its log says more."
+        HTTPStatus.INTERNAL_SERVER_ERROR, "The service met an unexpected error; its log has the cause."
     )
 
 
@@ -260,6 +264,7 @@ def mount_console(service: PlacementService, handlers: WSGIApplication) -> WSGIA
 
     app.register_blueprint(signing_in.blueprint)
     app.config[signing_in.IDENTITY] = keystone = KeystoneAuth(note_admitted(pages), service.conf)
+    # a quarter of the threads may wait for the Identity service, which may hang
     threads = service.conf.threads if "threads" in service.conf else 1
     app.config[signing_in.ROOM] = BoundedSemaphore(max(1, threads // 4))
     return SessionAdmission(service, pages, keystone)

@@ -27,7 +27,7 @@ from placement_extras.console.questions import GuestQuestion
 
 @dataclass(frozen=True, slots=True)
 class ProviderTaking:
-    """The requested amount of a class at a provider, with the free and the used amount there."""
+    """The requested amount of a class at a provider, with the capacity and the usage there."""
 
     resource_class: str
     amount: int
@@ -88,9 +88,9 @@ def _candidate_lines(snapshot: ModelSnapshot, candidate: AllocationCandidate, ro
         above.id for each in {*asked, *groups} for above in snapshot.lineage_of(snapshot.providers[each])
     }
     if root not in asked:
-        shown.discard(root)  # it is named anyway
+        shown.discard(root)  # the heading of the host names it
     lines = _offer_lines(snapshot, [snapshot.providers[each] for each in shown], asked, groups)
-    # the tree that it is of before those that share with it
+    # the tree of the host first, then the trees that share with it
     return tuple(sorted(lines, key=lambda line: line.provider.root_id != root))
 
 
@@ -116,8 +116,9 @@ def _offer_lines(
 
 blueprint = Blueprint("candidates", __name__)
 
-# pictures that fit on a page that a person reads
+# more pictures than this are not compared by a person
 _MAX_SHOWN: Final = 24
+"""Maximum number of candidates on a page."""
 _MIB: Final = 1 << 20
 _BODY: Final = explanation.ExplanationBody()
 
@@ -160,6 +161,7 @@ def _find_offers(visit: PageRequest, asked: AskedCandidates) -> HostOffers:
     with visit.service.model.fresh_view() as view:
         found = HostOffers((), False, False)
         for wanted in (asked.request, asked.fallback):
+            # the fallback only if the request itself has no candidates
             if wanted is None or found.shown:
                 continue
             check_names(wanted, view.names.classes, view.names.traits)
@@ -167,6 +169,7 @@ def _find_offers(visit: PageRequest, asked: AskedCandidates) -> HostOffers:
                 options.api.candidates_deadline, options.api.candidates_size * _MIB, view.yield_lock
             )
             # one of each host in turn: many hosts tell more than many places on one
+            # one more than is shown tells whether there are more
             patterns = find_candidates(
                 view.snapshot, wanted, strategy="breadth-first", max_candidates=_MAX_SHOWN + 1, budget=budget
             )

@@ -18,10 +18,12 @@ from placement_extras.planner.rules import CAPACITY
 blueprint = Blueprint("capacity", __name__)
 
 _MAX_TEXT: Final = 16_384
+"""Maximum characters of a field."""
 _AMOUNTS: Final = ("vcpus", "ram", "disk")
 # a name without "=" and ":", and a blank behind the colon: a query has VCPU:4, without a blank
 _OF_NOVA: Final = re.compile(r"([^=:]+):\s+(.+)")
 EXAMPLE: Final = "small=resources=VCPU:1,MEMORY_MB:2048\nlarge: vcpus=8 ram=16384 disk=40"
+"""Flavors that the empty form shows as an example."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +94,11 @@ def count_guests(visit: PageRequest) -> str | tuple[str, int]:
     )
     found: dict[str, Any] | None = None
     error = ""
+    # without flavors the visitor has not asked yet
     if asked.flavors:
         try:
             with visit.service.model.fresh_view() as view:
+                # the names of hosts are looked up here, as the API takes uuids only
                 body = asked.request_body(view.snapshot)
             found = ask_api("POST", "/ext/v1/capacity", body=body)
         except (InvalidRequest, ApiRefusal) as refusal:

@@ -19,8 +19,11 @@ from placement.read_model.trees import ZONE, HostTree
 from placement_extras.console import page_request
 
 REPORTED_AT: Final = "agent.reported_at"
+"""The attribute with the time of an agent's last report, in seconds since 1970."""
 REPORT_DUE: Final = "agent.report_due"
+"""The attribute with the time at which an agent's next report is due, in seconds since 1970."""
 BROKEN_PROMISES: Final = "agent.broken_promises"
+"""The attribute with the promises to guests that a host breaks, in its agent's words."""
 _MAX_TEXT: Final = 255
 
 
@@ -65,8 +68,11 @@ FIRST_CLASSES: Final = ("PCPU", "VCPU", "MEMORY_MB", "DISK_GB", "LLC", "MBA")
 _CPUS: Final = ("PCPU", "VCPU")
 _MEMORY: Final = "MEMORY_MB"
 _MAX_TOTALS: Final = 12
+"""Maximum number of classes with totals."""
 _MAX_COLUMNS: Final = 6
+"""Maximum number of classes in the list of hosts."""
 PER_PAGE: Final = 40
+"""Number of hosts on a page."""
 
 
 class HostCondition(StrEnum):
@@ -129,7 +135,7 @@ class FleetHost:
 
 @dataclass(frozen=True, slots=True)
 class ClassTotal:
-    """One resource class over many hosts; free amounts are split into free, stranded and disabled."""
+    """One resource class over many hosts; its unused amounts are free, stranded or disabled."""
 
     resource_class: str
     hosts: int
@@ -142,7 +148,7 @@ class ClassTotal:
 
 @dataclass(frozen=True, slots=True)
 class FleetPage:
-    """The numbers of all hosts and of passing ones, the totals of these, and the rows of one page."""
+    """The numbers of all hosts and of those that pass, totals of the latter, and the rows of one page."""
 
     hosts: int
     passing: int
@@ -256,6 +262,7 @@ def _ordered_roots(
     sums = snapshot.sums_of(wanted.resource_class)
 
     def free(root: int) -> float:
+        # negative, so that the largest free amount comes first
         used, capacity = sums.get(root, (0, 0))
         return used - capacity
 

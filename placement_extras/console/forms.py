@@ -21,7 +21,7 @@ COOKIE: Final = "__Host-placement-console"
 PLAIN_COOKIE: Final = "placement-console"
 """The same for visitors that need not sign in, and have no HTTPS either."""
 SIGNS_IN: Final = "SIGNS_IN"
-"""Where the configuration of the application says whether visitors have to sign in."""
+"""The key in the configuration of the application: whether visitors have to sign in."""
 
 _STALE: Final = (
     "The form was out of date, or your browser did not keep the cookie, which needs HTTPS. Please try again."
@@ -36,7 +36,7 @@ def field_texts(fields: Mapping[str, str], names: Iterable[str], longest: int) -
 def secret_of(environ: "WSGIEnvironment", name: str) -> str | None:
     """Return the value of the cookie of that name, if it has the form of a secret."""
     sent = environ.get("HTTP_COOKIE", "").encode("latin-1")
-    # cookies of others on this host may be any bytes, which are neither to fail nor to be left out of names
+    # cookies of other applications may have any bytes, which must not fail, nor vanish from a name
     found = parse_cookie(sent.decode("ascii", "backslashreplace")).get(name)
     return found if sessions.is_one(found) else None
 
@@ -55,6 +55,7 @@ def check_form() -> None:
     :raises Forbidden: the mark is wrong; the message has the remedy.
     """
     secret = secret_of(request.environ, _name())
+    # browsers without this header are protected by the mark alone
     from_here = request.headers.get("Sec-Fetch-Site", "same-origin") == "same-origin"
     if not from_here or secret is None or not sessions.is_marked(secret, request.form.get("mark", "")):
         raise Forbidden(_STALE)
@@ -69,6 +70,7 @@ def give_secret(response: Response) -> Response:
 
 def keep_secret(response: Response, secret: str) -> None:
     """Set a cookie with the secret, which the browser keeps until it is closed."""
+    # Lax: a link on another site leads into the session, a form there does not
     secure = current_app.config[SIGNS_IN]
     response.set_cookie(_name(), secret, secure=secure, httponly=True, samesite="Lax", path="/")
 

@@ -28,9 +28,9 @@ from placement_extras.console.fleet import (
 from placement_extras.console.page_request import ListPage
 
 _MAX_DEPTH: Final = 6
-"""Generations that are nested on a page; what is below stands side by side."""
+"""Number of levels of providers that are nested on a page; providers further below stand side by side."""
 PER_PAGE: Final = 200
-"""Providers below the one that a page is about, without those that lead to them."""
+"""Maximum number of providers below the subject of a page, not counting those that lead to them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +109,7 @@ def make_page(snapshot: ModelSnapshot, provider: Provider, number: int = 1, now:
             # reserved may exceed the total
             found[0] += max(0, inventory.capacity)
             found[1] += each.used.get(name, 0)
+    # from the root down, without the provider itself
     upwards = tuple(snapshot.lineage_of(provider))[:0:-1]
     return HostPage(
         node=_node_view(provider, children, shown.__contains__, _MAX_DEPTH),
@@ -192,7 +193,7 @@ def holdings_of(rows: Iterable[AllocationHolder], providers: Mapping[str, Provid
 
 
 MAX_LANES: Final = 48
-"""Bars of a picture."""
+"""Maximum number of bars of a picture."""
 MAX_PARTS: Final = 250
 """Maximum number of parts of all bars, except those of the last bar, so that the picture does not make the
 page large."""
@@ -201,6 +202,7 @@ COLOURS: Final = 6
 
 _MAX_PARTS: Final = 40  # of one bar, on which more could not be told apart
 _MAX_UNITS: Final = 128
+"""Maximum capacity of a bar with a mark for each unit."""
 _LABELLED: Final = 6.0  # percent of the width in which a number has room on a narrow screen
 
 
@@ -290,7 +292,9 @@ def _bar_segments(holding: Sequence[tuple[int, int]], used: int, whole: int) -> 
 
 
 POSITION: Final = "position."
+"""Prefix of attributes with the positions of a consumer; its uuid follows."""
 WATERMARK: Final = "watermark."
+"""Prefix of attributes about watermarks of a host; the name of the watermark follows."""
 
 _CPUS: Final = re.compile(r"cpus ([0-9,-]+)")
 _WAYS: Final = re.compile(r"L3 ([0-9]{1,4}): ([0-9,-]+) of ([0-9]{1,2})")
@@ -379,7 +383,7 @@ PCI_PATH: Final = "pci_path"
 """Attributes of the provider of a PCI device, as the agent of the host writes them."""
 
 MAX_DEVICES: Final = 100
-"""Devices that a page lists."""
+"""Maximum number of devices that a page lists."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ blueprint = Blueprint("host_scheduling", __name__)
 CHANGE: Final = (rest.UPDATE_PROVIDER_TRAITS, ext.WRITE_TREE, ext.ATTRIBUTES, ext.CHANGE_ATTRIBUTES)
 """The rules under which REST allows the same."""
 _MAX_REASON: Final = 255
-_TRIES: Final = 5  # others claim of the host meanwhile
+_TRIES: Final = 5  # other clients claim resources of the host meanwhile
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,11 @@ from placement_extras.console.page_request import MAX_NAME, SEE_HOSTS, PageReque
 blueprint = Blueprint("hosts", __name__)
 
 _MAX_CHOICES: Final = 250
+"""Maximum number of classes, traits and aggregates to choose from."""
 _MAX_HOLDERS: Final = 100
+"""Number of consumers on a page."""
 _MAX_HOLDERS_PAGES: Final = 1000
-"""The database goes through all holders before those of a page."""
+"""Maximum number of pages of consumers; the database reads all consumers before those of a page."""
 _ORDERS: Final = ("name", "free", "used")
 
 
@@ -39,6 +41,7 @@ def show_home(visit: PageRequest) -> Response:
 def show_fleet(visit: PageRequest) -> str:
     """Show all hosts that pass the filters."""
     wanted, may_see_broken = wanted_of(request.args), visit.may_use(ext.ATTRIBUTES)
+    # as over REST: the filter reads attributes, which the visitor may not see
     if not may_see_broken:
         wanted = replace(wanted, broken=False)
     with visit.pinned_model() as (snapshot, _):
@@ -101,7 +104,7 @@ def show_provider(visit: PageRequest, uuid: str) -> str:
         shown = host.make_page(snapshot, provider, page_request.asked_page("providers"), now)
         members = snapshot.whole_trees()[shown.root.id].members
         following = settings.find_follower(shown.root, members)
-        # kept: allocations are read after the model is let go
+        # kept, as allocations are read after the model is released
         by_uuid = {each: snapshot.providers[snapshot.by_uuid[each]] for each in shown.members}
     may_see_attributes = visit.may_use(ext.ATTRIBUTES)
     is_whole = may_see_attributes and shown.node.provider is shown.root

@@ -29,7 +29,7 @@ from placement.read_model.snapshot import ModelSnapshot
 
 _SERVICE: Final = "placement.service"
 HANDLERS: Final = "placement_extras.console.handlers"
-"""Where the environment has the handlers of the REST API."""
+"""The key of the environment with the handlers of the REST API."""
 
 SESSION: Final = "placement_extras.console.session"
 """The key of the environment with the session of a visitor that has signed in."""
@@ -46,6 +46,7 @@ SEE_HOSTS: Final = (
 """The rules under which REST shows all that a page of hosts shows."""
 
 Page = Callable[..., Response | str | tuple[str, int]]
+"""The route of a page; a tuple also has the status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,9 @@ class PageRequest:
 
     @contextmanager
     def pinned_model(self) -> Iterator[tuple[ModelSnapshot, NameTable]]:
-        """Yield all providers and names written before. Writes do not wait for the end of the context.
+        """Yield all providers and names that were written before, pinned until the context ends.
+
+        Writes do not wait for the end of the context.
 
         :raises placement.exceptions.Unavailable: the database does not answer.
         """
@@ -112,6 +115,7 @@ def console_page(
     def decorate_route(route: Page) -> Page:
         @wraps(route)
         def handle_request(**arguments: Any) -> Response | str | tuple[str, int]:
+            # an error of the admission, which only a page of the console can show
             if REFUSAL in request.environ:
                 raise request.environ[REFUSAL]
             visit = g.visit = PageRequest()
@@ -130,11 +134,12 @@ T = TypeVar("T")
 MAX_NAME: Final = 255
 """Length of a typed name: that of the columns of names in the database."""
 _MAX_PAGE: Final = 1_000_000
+"""Maximum number of a page in a query string."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListPage(Generic[T]):
-    """The rows of one page of a list, the number of the page, from 1 on, and the number of pages."""
+    """The rows of one page of a list, its number from 1 on, and the numbers of all pages and rows."""
 
     rows: tuple[T, ...]
     page: int
@@ -166,6 +171,7 @@ def number_of(arguments: Mapping[str, str], name: str = "page") -> int:
 
 _VERSION: Final = f"placement {microversion.text(microversion.MAX)}"
 _TAKEN: Final = ("openstack.request_id", "openstack.global_request_id", "REMOTE_ADDR", ABANDONED)
+"""Variables of the environment that a request to the API takes from the visitor's request."""
 
 
 class ApiRefusal(Exception):

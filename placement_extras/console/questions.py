@@ -85,6 +85,7 @@ def _parameter_lines(text: str) -> Iterable[str]:
 
 
 def _of_curl(command: str) -> str:
+    # a backslash at the end of a line continues the command
     words = iter(words_of(command.replace("\\\n", " ")))
     found: list[str] = []
     for word in words:
@@ -127,7 +128,7 @@ def selective_steps(steps: Iterable[Mapping[str, Any]], hosts: int) -> list[tupl
     """
     told = []
     for step in steps:
-        # what no host fails tells nothing, but for how much is wanted, with which people begin
+        # a condition that no host fails is left out, but for amounts, which readers expect first
         if step["hosts"] < hosts or step["condition"] in ("resource_class", "capacity"):
             told.append((condition_words(step), step["hosts"]))
         hosts = step["hosts"]

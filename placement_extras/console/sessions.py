@@ -32,7 +32,7 @@ TABLES: Final = ExtensionTables.from_branch("console", Path(__file__).parent / "
 
 console_sessions = TABLES.define_table(
     "console_sessions",
-    # a digest of the browser's secret, with which alone the content can be read (secrets.py)
+    # a digest of the browser's secret; only the secret itself decrypts the content
     sa.Column("id", sa.String(64), primary_key=True),
     sa.Column("content", sa.Text, nullable=False),
     # by the clock of the database
@@ -45,7 +45,7 @@ console_attempts = TABLES.define_table(
     sa.Column("id", ConsumerId, primary_key=True),
     sa.Column("subject", sa.String(64), nullable=False, index=True),
     sa.Column("at", sa.Double, nullable=False, index=True),
-    # of as many as may be made at a time; NULL of those that a worker of an older release made
+    # the slot of the attempt; NULL for attempts that workers of an older release have counted
     sa.Column("slot", sa.SmallInteger, nullable=True),
     sa.Index("ix_console_attempts_subject_slot", "subject", "slot", unique=True),
 )

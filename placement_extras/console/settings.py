@@ -21,8 +21,11 @@ from placement_extras.console.page_request import SEE_HOSTS, ListPage, PageReque
 blueprint = Blueprint("settings", __name__)
 
 GROUP: Final = "fleet.group"
+"""The attribute with the group of a host."""
 GENERATION: Final = "fleet.generation"
+"""The attribute with the generation of the settings that a host has applied."""
 TROUBLE: Final = "fleet.trouble"
+"""The attribute with the reason why a host does not apply newer settings."""
 SEE_SETTINGS: Final = (*SEE_HOSTS, ext.ATTRIBUTES)
 """The rules under which REST shows the same."""
 
@@ -44,7 +47,7 @@ class SettingsFollower:
     generation: int
     trouble: str
     common: int = 0
-    """The generation that its group works by."""
+    """The generation of the settings of its group (:func:`common_generation`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,12 +32,14 @@ strangers ask."""
 _MAX_SECRET: Final = 4096
 # one address may be that of a proxy or of a whole office, so it may try more often than a name
 _OF_ONE_NAME: Final = 5
+"""Number of attempts for one name from one address in the window."""
 _OF_ONE_ADDRESS: Final = 50
+"""Number of attempts from one address in the window."""
 _WITH_PORT: Final = re.compile(r"(?:\[([^]]*)\]|([^:]*))(?::\d*)?")
 _HOST_BITS: Final = 64  # of an IPv6 address, which a client chooses as it likes
 
 _WRONG: Final = (
-    "The Identity service does not know you by this. Check the name, the domain, the secret and the project."
+    "The Identity service refused these credentials. Check the name, the domain, the secret and the project."
 )
 _TOO_OFTEN: Final = "There were too many attempts to sign in. Please wait five minutes."
 _NO_ROOM: Final = "Other visitors are signing in at this moment. Please try again."
@@ -173,7 +175,7 @@ def counted_as(sent: str) -> str:
     """Return the address for which an attempt is counted.
 
     :param sent: the peer of the connection, or a header that proxies add to. Only the last address of a list
-    is one that a proxy has seen; the client may have made up the others. Some proxies add the port.
+        is one that a proxy has seen; the client may have made up the others. Some proxies add the port.
     :returns: the address; for IPv6 its network of 64 bits, all of which a client may have.
     """
     text = sent.rpartition(",")[2].strip()
@@ -191,6 +193,7 @@ def counted_as(sent: str) -> str:
 
 def _next_page(wanted: str) -> str:
     """Return the page of the first request, if it is a page of the console and valid in a header."""
+    # any other address would let a link to the console lead to another site
     return wanted if wanted.startswith("/console/") and wanted.isprintable() else "/console"
 
 

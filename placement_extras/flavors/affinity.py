@@ -19,19 +19,20 @@ from placement.search.request import CandidatesRequest, RequestGroup
 from placement_extras.flavors.guest import FlavorGuest
 from placement_extras.flavors.memory import PAGE_CLASSES
 
+# the values of hw:pci_numa_affinity_policy in Nova
 LEGACY: Final = "legacy"
 PREFERRED: Final = "preferred"
 REQUIRED: Final = "required"
 SOCKET: Final = "socket"
 
 _OF_NODES: Final = frozenset(("PCPU", "VCPU", "MEMORY_MB", *PAGE_CLASSES.values()))
-"""Classes of NUMA nodes, and of caches below them."""
+"""Resource classes of providers of NUMA nodes, and of caches below them."""
 
 _NODE: Final = frozenset((os_traits.HW_NUMA_ROOT,))
 """Traits of NUMA nodes."""
 
 Devices = Mapping[str, str | None]
-"""By suffix of a device's group, the policy of its alias."""
+"""The NUMA policy of each device's alias, by the suffix of the device's group."""
 
 
 def device_policies(guest: FlavorGuest, devices: Devices) -> Mapping[str, str]:
@@ -48,7 +49,7 @@ def within_node(request: CandidatesRequest, policies: Mapping[str, str]) -> Cand
 
     Traits of the group without a suffix become traits of the root, which has those of hosts.
 
-    :param policies: by suffix of a device's group, its policy. A device of the node meets each.
+    :param policies: by suffix of a device's group, its policy. A device at the node satisfies every policy.
     """
     whole = next((group for group in request.groups if not group.suffix), RequestGroup())
     rest = {name: amount for name, amount in whole.resources.items() if name not in _OF_NODES}
@@ -65,9 +66,11 @@ def within_node(request: CandidatesRequest, policies: Mapping[str, str]) -> Cand
     ]
     near = {*own, *policies}
     groups = [replace(each, inside=_NODE) if each.suffix in near else each for each in groups]
+    # the group without a suffix keeps the classes that nodes do not have, such as the disk
     return replace(
         request,
         groups=(*([RequestGroup("", rest)] if rest else []), *together, *groups),
+        # isolation would require different providers for CPUs and devices of one node
         group_policy="none",
         root_required=request.root_required.union(*whole.required),
         root_forbidden=request.root_forbidden | whole.forbidden,
@@ -76,9 +79,9 @@ def within_node(request: CandidatesRequest, policies: Mapping[str, str]) -> Cand
 
 
 def with_devices_apart(near: CandidatesRequest, policies: Mapping[str, str]) -> CandidatesRequest | None:
-    """Return the request in which devices may be elsewhere, as far as their policies allow; None if none may.
+    """Return the request in which devices may be elsewhere, if their policies allow it; else None.
 
-    A preferred device may be anywhere, one of the legacy policy outside of all known NUMA nodes.
+    A preferred device may be anywhere, a device of the legacy policy outside of all known NUMA nodes.
 
     :param near: the request of :func:`within_node`.
     """

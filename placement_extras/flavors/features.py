@@ -78,7 +78,7 @@ def _tpm_traits(guest: FlavorGuest) -> tuple[str, str] | None:
     version = guest.agreed_choice("tpm_version")
     if not version:
         return None
-    model = guest.agreed_choice("tpm_model") or "tpm-tis"
+    model = guest.agreed_choice("tpm_model") or "tpm-tis"  # Nova's default
     if model == "tpm-crb" and version != "2.0":  # TPM 1.2 has no CRB interface
         raise refusal_error("hw:tpm_model=tpm-crb needs hw:tpm_version=2.0")
     return _TPM_VERSIONS[version], _TPM_MODELS[model]

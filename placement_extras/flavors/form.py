@@ -34,8 +34,11 @@ MAX_TEXT: Final = 65_535
 """Maximum characters of all names and values of extra specs and properties together."""
 # limits of Nova's and Glance's own columns
 MAX_SPEC: Final = 255
+"""Maximum characters of the value of an extra spec."""
 MAX_BYTES: Final = (1 << 63) - 1
+"""Maximum size of an image in bytes."""
 NAMES: Final = "^.{1,255}$"
+"""The pattern of the names of extra specs and properties."""
 
 
 class _ImageSchema(StrictSchema):

@@ -17,10 +17,13 @@ from placement_extras.flavors.guest import FlavorGuest
 from placement_extras.flavors.spelling import SPEC_OF_GROUP, FlavorWarnings
 
 _STANDARD: Final = frozenset(os_resource_classes.STANDARDS)
+"""The names of the standard resource classes."""
 
 
 @dataclass(slots=True)
 class _ResourceGroup:
+    """The amounts and traits of one group, while it is built."""
+
     resources: dict[str, int] = field(default_factory=dict)
     required: set[str] = field(default_factory=set)
     forbidden: set[str] = field(default_factory=set)
@@ -110,8 +113,8 @@ class GroupBuilder:
     def group_policy(self) -> str | None:
         """Return the policy for groups with a suffix.
 
-        The policy is "none" for groups of devices. A flavor with several suffixes of its own must name a
-        policy.
+        Several groups with a suffix need a policy. It is "none" if they are several only because of devices;
+        otherwise the flavor has to name one.
         """
         several = sum(group.suffix != "" for group in self.build_groups()) > 1
         return "none" if self._policy is None and several and self._suffixes_of_specs < 2 else self._policy
@@ -131,6 +134,7 @@ class GroupBuilder:
 
 
 SPEC: Final = "pci_passthrough:alias"
+"""The extra spec that names the devices of a guest."""
 MAX_DEVICES: Final = 256
 """Maximum devices of a guest. Each is a group, and a short text could ask for billions."""
 
@@ -152,9 +156,11 @@ def pci_aliases(said: Sequence[Mapping[str, str]]) -> tuple[PciAlias, ...]:
 
 
 def _pci_alias(said: Mapping[str, str]) -> PciAlias:
+    # Nova's name for the class of devices without a resource_class
     name = said.get("resource_class") or f"CUSTOM_PCI_{said['vendor_id']}_{said['product_id']}"
     name = name.upper()
     if name not in os_resource_classes.STANDARDS and not os_resource_classes.is_custom(name):
+        # Nova makes a custom class of any other text
         name = os_resource_classes.normalize_name(name)
     traits = said.get("traits", "").split(",") if said.get("traits") else []
     return PciAlias(said["name"].strip(), name, frozenset(map(_trait_name, traits)), said.get("numa_policy"))
@@ -193,6 +199,7 @@ def add_devices(groups: GroupBuilder, guest: FlavorGuest, rules: TranslationRule
         if count + len(asked) > MAX_DEVICES:  # before the list grows
             raise refusal_error(f"{SPEC} asks for more than {MAX_DEVICES} devices")
         asked += [found] * count
+    # Nova requires the trait of the providers of devices, too
     owner = frozenset(("OWNER_NOVA",) if rules.require_owner_nova else ())
     for each in asked:
         groups.add_device(each, owner)

@@ -103,6 +103,7 @@ CHOICES: Final[Mapping[str, ChoiceProperty]] = {
     "os_secure_boot": _one_of("required disabled optional"),
     "os_type": _any_case("linux windows"),
 }
+"""Image properties with a fixed set of values."""
 
 FLAGS: Final = frozenset(
     (
@@ -120,6 +121,7 @@ NUMBERS: Final = frozenset(
         *("img_compression_level", "img_version"),
     )
 )
+"""Image properties with a number."""
 
 COMPARED: Final = frozenset(("img_hv_requested_version",))
 """Comparisons with versions. Nova makes them itself, with the hosts that Placement returns."""
@@ -165,6 +167,7 @@ MAX_NODES: Final = 128
 """Maximum NUMA nodes of a guest. Nova ignores properties of nodes with higher numbers."""
 
 _TRUE_TEXTS: Final = frozenset(("1", "t", "true", "on", "y", "yes"))
+"""Texts that mean yes, as in oslo.utils."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +187,7 @@ class TypedProperties:
 
 
 def parse_flag(text: str) -> bool:
-    """Whether a text means yes; unknown texts mean no, as in Nova."""
+    """Return whether a text means yes; unknown texts mean no, as in Nova."""
     return text.strip().lower() in _TRUE_TEXTS
 
 
@@ -217,6 +220,7 @@ def read(pairs: Pairs) -> TypedProperties:
         flags,
         by_node(given, "hw_numa_cpus", parse_cpus),
         by_node(given, "hw_numa_mem", int),
+        # [6:] cuts off "trait:"
         frozenset(name[6:] for name, text in pairs if name.startswith("trait:") and text == "required"),
     )
 
@@ -291,12 +295,12 @@ class FlavorGuest:
         return value
 
     def both_flags(self, name: str) -> tuple[bool | None, bool | None]:
-        """Whether the flavor and whether the image asks for a feature; None where one does not mention it."""
+        """Return whether flavor and image ask for a feature; None for one that does not mention it."""
         spec = self.specs.get(f"hw:{name}")
         return None if spec is None else parse_flag(spec), self.image.flags.get(f"hw_{name}")
 
     def agreed_flag(self, name: str) -> bool | None:
-        """Whether flavor and image ask for a feature; None if neither mentions it.
+        """Return whether flavor and image ask for a feature; None if neither mentions it.
 
         :raises InvalidRequest: flavor and image contradict each other.
         """
@@ -317,9 +321,9 @@ class FlavorGuest:
             raise refusal_error(f"the extra spec hw:{name} cannot be {spec!r}") from None
 
     def numbered_specs(self, kind: str) -> Iterator[tuple[str, str]]:
-        """Yield extra specs of a kind without a suffix or with a number as suffix.
+        """Yield the name, after the colon, and the value of each extra spec of a kind.
 
-        Name after the colon, value.
+        The kind may have a number as its suffix. Extra specs with other suffixes are left out.
         """
         for name, value in self.specs.items():
             before, colon, after = name.partition(":")

@@ -26,8 +26,10 @@ PAGE_CLASSES: Final[Mapping[int, str]] = {
 }
 """Resource classes of huge pages by their size in KiB, as the agent reports them."""
 _UNITS: Final = " KMGTPEZYRQ"
+"""Prefixes of units, each 1024 times the one before; the blank stands for no prefix."""
 _SIZE_TEXT: Final = re.compile(r"([-+]?\d*\.?\d+)(?:([KMGTPEZYRQ])i?)?(b|bit|B)")
 _BY_WORDS: Final = ("any", "large", "small")
+"""Words for page sizes, which leave the choice to the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +58,12 @@ def find_encryption(guest: FlavorGuest) -> MemoryEncryption | None:
     flavor, image = guest.both_flags("mem_encryption")
     if not flavor and not image:
         return None
+    # called for its refusal of a contradiction
     guest.agreed_flag("mem_encryption")
     by_flavor, by_image = guest.both_texts("mem_encryption_model")
     if by_flavor is not None and by_image is not None and by_flavor != by_image:
         raise contradiction_error("hw", "mem_encryption_model", by_flavor, by_image)
-    model = by_image or by_flavor or "amd-sev"
+    model = by_image or by_flavor or "amd-sev"  # Nova's default
     found = _ENCRYPTIONS.get(model)
     if found is None:
         raise refusal_error(
@@ -81,7 +84,7 @@ def find_encryption(guest: FlavorGuest) -> MemoryEncryption | None:
 
 
 def has_stateless_firmware(guest: FlavorGuest) -> bool:
-    """Whether the guest's firmware stores no state, which only UEFI supports."""
+    """Return whether the guest's firmware stores no state, which only UEFI supports."""
     return (
         guest.image.flags.get("hw_firmware_stateless", False)
         and guest.image.texts.get("hw_firmware_type") == "uefi"
@@ -111,6 +114,7 @@ def page_size(guest: FlavorGuest) -> str | int:
         return 0
     size = _page_size(flavor)
     if image:
+        # only these words of the flavor leave the choice to the image
         if size not in ("any", "large"):
             raise refusal_error(
                 f"hw_mem_page_size of the image is {image!r}, but hw:mem_page_size {flavor!r}"
@@ -134,7 +138,7 @@ def huge_pages(guest: FlavorGuest) -> tuple[str, int] | None:
 
 
 def _page_size(text: str) -> str | int:
-    """Return a word, or a size in KiB, which is 0 only for a text that says so.
+    """Return the word for a size of pages, or the size in KiB, rounded up.
 
     :raises InvalidRequest: the text is neither.
     """
@@ -190,6 +194,7 @@ def node_count(guest: FlavorGuest, pinning: CpuPinning) -> int:
     :raises InvalidRequest: the number or the page size is invalid.
     """
     nodes = _node_count(guest)
+    # Nova gives a guest with any of these a topology of at least one node
     has_topology = page_size(guest) or persistent_labels(guest) or pinning.effective in (DEDICATED, MIXED)
     return nodes or (1 if has_topology else 0)
 

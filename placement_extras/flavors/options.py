@@ -19,6 +19,7 @@ _FIELDS: Final = (
     *("name", "resource_class", "traits", "vendor_id", "product_id"),
     *("device_type", "numa_policy", "live_migratable", "capability_type"),
 )
+"""The fields of an alias in Nova; some have no effect on a request, and are accepted."""
 
 
 class PciAliasType(types.ConfigType):
@@ -53,6 +54,7 @@ class PciAliasType(types.ConfigType):
     def __repr__(self) -> str:
         return "PciAlias"
 
+    # equal types, as oslo.config compares an option that is registered twice
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PciAliasType)
 
@@ -105,31 +107,30 @@ unless all hosts without PCPU pin guests as before Nova 20 (vcpu_pin_set).
         "numa_affinity",
         default=False,
         help="""
-Request CPUs, memory and PCI devices of a guest from one NUMA node, by
-same_subtree, with the rules of hw:pci_numa_affinity_policy and of numa_policy of
-an alias. Nova requests them from the whole host, and checks nodes afterwards. Set
-it where all hosts have providers of NUMA nodes; others are no candidates then.
-Guests without a NUMA topology, and those with several nodes, are requested as by
-Nova. It needs disable_fallback_pcpu_query = true.
+Request CPUs, memory and PCI devices of a guest from one NUMA node, with same_subtree. The rules of
+hw:pci_numa_affinity_policy and of numa_policy of a PCI alias apply. Nova requests these resources from the
+whole host, and checks NUMA nodes afterwards. Set the option only if all hosts have providers of NUMA nodes:
+other hosts are no candidates then. The option changes nothing for guests without a NUMA topology, or with
+several NUMA nodes. The option needs disable_fallback_pcpu_query = true.
 """,
     ),
     cfg.BoolOpt(
         "huge_pages",
         default=False,
         help="""
-Request huge pages (CUSTOM_HUGE_PAGES_1GB) instead of MEMORY_MB if a flavor has
-hw:mem_page_size with a size of them. Set it where all agents offer their pages
-([compute] huge_pages); Nova requests MEMORY_MB.
+Request huge pages, such as CUSTOM_HUGE_PAGES_1GB, instead of MEMORY_MB if hw:mem_page_size of the flavor is a
+size of huge pages. Set the option only if the agents of all hosts offer huge pages ([compute] huge_pages).
+Nova always requests MEMORY_MB.
 """,
     ),
     cfg.MultiOpt(
         "pci_alias",
         item_type=PciAliasType(),
         help="""
-Alias of PCI devices that flavors name in pci_passthrough:alias: a JSON object as in Nova's [pci] alias, for a
-Nova with [filter_scheduler] pci_in_placement = true. Each device is a separate group of the request, with the
-traits and the resource class of the alias. Without resource_class the class comes from vendor_id and
-product_id. Repeat the option for each alias.
+Alias of PCI devices that flavors name in pci_passthrough:alias. The value is a JSON object as in Nova's [pci]
+alias. The option is for a Nova with [filter_scheduler] pci_in_placement = true. Each device is a separate
+group of the request, with the traits and the resource class of the alias. Without resource_class the class
+comes from vendor_id and product_id. Repeat the option for each alias.
 """,
     ),
 ]

@@ -6,6 +6,7 @@ from typing import Final
 from placement_extras.flavors.flavor import first_cpus, parse_mask, refusal_error
 from placement_extras.flavors.guest import FlavorGuest, check_known, parse_flag
 
+# the values of hw:cpu_policy, hw:cpu_thread_policy and hw:emulator_threads_policy in Nova
 DEDICATED: Final = "dedicated"
 SHARED: Final = "shared"
 MIXED: Final = "mixed"
@@ -20,7 +21,7 @@ class CpuPinning:
     """CPU policy of a guest.
 
     :param policy: the policy that flavor or image names; only this one is translated.
-    :param threads: the thread policy that flavor or image names, likewise.
+    :param threads: the thread policy that flavor or image names; only this one is translated.
     :param effective: the policy, or the one that amounts of ``PCPU`` or ``VCPU`` in extra specs stand for.
     :param dedicated: the dedicated CPUs, as bits.
     """
@@ -66,6 +67,7 @@ def read(guest: FlavorGuest) -> CpuPinning:
 def _cpu_policy(guest: FlavorGuest) -> str | None:
     flavor, image = guest.both_texts("cpu_policy")
     check_known("hw", "cpu_policy", flavor)
+    # an image may not have more dedicated CPUs than its flavor
     if flavor in (SHARED, MIXED) and (image == DEDICATED or (flavor, image) == (SHARED, MIXED)):
         raise refusal_error(f"hw_cpu_policy of the image is {image}, but the flavor has {flavor} CPUs")
     return flavor or image
@@ -74,6 +76,7 @@ def _cpu_policy(guest: FlavorGuest) -> str | None:
 def _thread_policy(guest: FlavorGuest) -> str | None:
     flavor, image = guest.both_texts("cpu_thread_policy")
     check_known("hw", "cpu_thread_policy", flavor)
+    # as in Nova, prefer in the flavor overrides the policy of the image
     if flavor in (None, "prefer"):
         return flavor or image
     if image and image != flavor:
@@ -100,6 +103,7 @@ def _realtime_cpus(guest: FlavorGuest, emulator: str | None) -> int:
         raise refusal_error("hw:cpu_realtime_mask leaves no realtime CPU")
     if found & ~everything:
         raise refusal_error(f"hw:cpu_realtime_mask names CPUs beyond the {guest.flavor.vcpus} of the flavor")
+    # the emulator needs a CPU that is not realtime, unless it has a policy of its own
     if found == everything and not emulator:
         raise refusal_error(
             "hw:cpu_realtime_mask must leave a CPU that is not realtime, or hw:emulator_threads_policy be set"
@@ -159,6 +163,7 @@ def _cpu_amount(guest: FlavorGuest, resource_class: str) -> int:
 
 
 def _check_threads(guest: FlavorGuest, threads: str | None, effective: str | None) -> None:
+    """Check that a policy for threads, or the trait for them, goes with the CPU policy."""
     wanted = next((value for name, value in guest.numbered_specs("trait") if name.startswith(THREADS)), None)
     if wanted is None and THREADS in guest.image.traits:
         wanted = "required"

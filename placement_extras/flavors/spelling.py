@@ -61,11 +61,13 @@ _POLICY: Final = "group_policy"
 _SPECS: Final = frozenset(
     (_POLICY, *(f"{namespace}:{name}" for namespace, names in _NAMES.items() for name in names.split()))
 )
+"""The full names of known extra specs."""
 _WITH_PARTS: Final = re.compile(
     r"hw:numa_(cpus|mem)\.\d+|aggregate_instance_extra_specs:.+|capabilities:(cpu_info|instances|limits|metrics"
     r"|nodename|numa_topology|pci_device_pools|pci_stats|stats|supported_hv_specs|supported_instances)(:\w+)+",
     re.DOTALL,
 )
+"""Known extra specs with varying parts, such as the number of a NUMA node."""
 _PROPERTIES: Final = frozenset(
     name for name in (*CHOICES, *FLAGS, *NUMBERS, *COMPARED, *FREE) if name.startswith("hw_")
 ) | frozenset(
@@ -74,6 +76,7 @@ _PROPERTIES: Final = frozenset(
         *("hw_ipxe_boot", "hw_qemu_guest_agent", "hw_time_hpet"),
     )
 )
+"""Known properties of images that begin with ``hw_``."""
 _PROPERTY_WITH_NODE: Final = re.compile(r"hw_numa_(cpus|mem)\.\d+")
 
 
@@ -106,6 +109,7 @@ def warn_unknown_names(flavor: NovaFlavor, warnings: FlavorWarnings) -> None:
     for name, value in flavor.image.properties:
         if name.startswith("trait:"):
             if value != "required":
+                # shortened, as a value may have tens of thousands of characters
                 warnings.add(f"the image property {name} cannot be {value[:80]!r}, only required")
         elif name.startswith("hw:") or (
             name.startswith("hw_") and name not in _PROPERTIES and not _PROPERTY_WITH_NODE.fullmatch(name)
@@ -126,6 +130,7 @@ def _meant_spec(name: str) -> str | None:
     """Return the probable meaning of an unknown extra spec; None for a known or foreign one."""
     namespace, colon, rest = name.partition(":")
     if not colon:
+        # a property of an image among the extra specs, which have a colon instead
         if name in _PROPERTIES:
             return name.replace("_", ":", 1)
         is_near = name != _POLICY and get_close_matches(name.lower(), [_POLICY], 1, _MISSPELT_RATIO)
@@ -134,5 +139,6 @@ def _meant_spec(name: str) -> str | None:
         return None
     if namespace in _NAMES:
         return None if name in _SPECS or _WITH_PARTS.fullmatch(name) else name
+    # without a number: resources1 is a group, not another namespace
     near = get_close_matches(_NUMBER.sub("", namespace.lower()), _NAMESPACES, 1, _MISSPELT_RATIO)
     return f"{near[0]}:{rest}" if near else None

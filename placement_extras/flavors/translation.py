@@ -65,7 +65,7 @@ def _check_serial_ports(guest: FlavorGuest) -> None:
 
 
 def _check_cpu_topology(guest: FlavorGuest) -> None:
-    """Check the image's sockets, cores and threads against its maximum, and that against the flavor's."""
+    """Check sockets, cores and threads of the image against its maxima, and these against the flavor's."""
     for part in _TOPOLOGY_PARTS:
         # the flavor's numbers are preferences; Nova only checks that they are numbers
         guest.both_numbers(f"cpu_{part}")
@@ -114,8 +114,9 @@ def translate_flavor(flavor: NovaFlavor, rules: TranslationRules) -> FlavorTrans
     return _KEPT_TRANSLATIONS.get((flavor, rules), lambda: _translate_guest(flavor, rules))
 
 
-# bytes; clouds have few flavors and images, and claims of one flavor come in series
+# clouds have few flavors and images, and claims of one flavor come in series
 _KEPT_TRANSLATIONS: Final = KeptResults[FlavorTranslation](16 << 20)
+"""The translations of recent flavors, in at most 16 MiB."""
 
 
 def _translate_guest(flavor: NovaFlavor, rules: TranslationRules) -> FlavorTranslation:
@@ -147,14 +148,17 @@ def _is_within_node(
     rules: TranslationRules,
     warnings: FlavorWarnings,
 ) -> bool:
-    """Whether CPUs, memory and devices are requested from one NUMA node; warns if that is impossible."""
+    """Return whether CPUs, memory and devices come from one NUMA node; warn if that is impossible."""
     nodes = memory.node_count(guest, pinned) if rules.numa_affinity else 0
     if nodes > 1:
         warnings.add(
-            f"CPUs, memory and devices are requested from the host, as the guest has {nodes} NUMA nodes"
+            f"CPUs, memory and devices are requested from the whole host, because the guest has {nodes}"
+            " NUMA nodes"
         )
     elif nodes and request.group_policy == "isolate":
-        warnings.add("CPUs, memory and devices are requested from the host, as group_policy is isolate")
+        warnings.add(
+            "CPUs, memory and devices are requested from the whole host, because group_policy is isolate"
+        )
         return False
     return nodes == 1
 
@@ -195,6 +199,7 @@ def _add_cpus(groups: GroupBuilder, vcpus: int, pinned: CpuPinning) -> None:
         dedicated = pinned.dedicated.bit_count()
         if pinned.policy == MIXED:
             groups.set_amount("VCPU", vcpus - dedicated)
+        # isolated emulator threads have a dedicated CPU of their own
         groups.set_amount("PCPU", dedicated + pinned.emulator_is_isolated)
     if pinned.threads == pinning.ISOLATE:
         groups.forbid_trait(pinning.THREADS)

@@ -1,7 +1,7 @@
 """Gives an adopted database back to OpenStack Placement.
 
 The kept tables get their old names and ours are removed. PostgreSQL and SQLite do this in one transaction.
-On MySQL our tables are renamed first, so that no worker writes to them, and a row records the progress: a
+On MySQL our tables are renamed first, so that no worker writes to them. A row records the progress, and a
 second run continues from there. The outcome lists content that the tables of OpenStack Placement cannot hold.
 """
 
@@ -40,32 +40,33 @@ from placement_extras.migration.importer import shorten_list
 from placement_extras.migration.stock_database import StockContent, read_stock
 from placement_extras.migration.stock_writer import carry_back
 
-# MySQL stores a FLOAT in 4 bytes and prints 6 significant digits; a comparison needs the same rounding
+# MySQL stores a FLOAT in 4 bytes and prints 6 significant digits, so our ratios are rounded before comparison
 _FLOAT_DIGITS: Final = 6
-# a note is one line: a cloud may have thousands of reservations
+# maximum uuids in a note: a note is one line, and a cloud may have thousands of reservations
 _MAX_NAMED: Final = 10
 
 
 def expressible_content(after: PortableContent, source: StockContent) -> tuple[PortableContent, list[str]]:
-    """Return the part of our content that the tables of the source can hold, and a note for each loss."""
+    """Return the part of our content that OpenStack Placement's tables can hold, and a note for each loss."""
     notes: list[str] = []
     things = dict(after.by_table)
     reserved = [key for key, (*_, kind, _generation) in things["consumers"].items() if kind == RESERVATION]
     if reserved:
         notes.append(
-            f"reservations: OpenStack Placement has none, {len(reserved)} consumers hold what is reserved"
-            f" until their allocations are deleted: {', '.join(uuid for (uuid,) in reserved[:_MAX_NAMED])}"
+            f"reservations: OpenStack Placement has none, so {len(reserved)} consumers keep the reserved"
+            " amounts until their allocations are deleted:"
+            f" {', '.join(uuid for (uuid,) in reserved[:_MAX_NAMED])}"
             + (" ..." if len(reserved) > _MAX_NAMED else "")
         )
     if not source.has_types:  # the schema is older than Xena
         typed = [key for key, (*_, kind, _generation) in things["consumers"].items() if kind is not None]
         if typed:
-            notes.append(f"consumer type: the old schema has none, {len(typed)} consumers lose theirs")
+            notes.append(f"consumer types: the old schema has none, so {len(typed)} consumers lose theirs")
         things["consumers"] = {
             key: (project, user, None, generation)
             for key, (project, user, _, generation) in things["consumers"].items()
         }
-    # elsewhere a FLOAT has 8 bytes, which hold our values exactly
+    # in other databases a FLOAT has 8 bytes, which hold our values exactly
     if source.conn.dialect.name not in ("sqlite", "postgresql"):
         rounded = {
             key: (*units, float(f"{ratio:.{_FLOAT_DIGITS}g}"))
@@ -79,17 +80,21 @@ def expressible_content(after: PortableContent, source: StockContent) -> tuple[P
     for name in sorted({name for _, name in things["inventories"]} - known):
         if not name.startswith(CUSTOM_PREFIX):
             notes.append(
-                f"resource class {name}: OpenStack Placement has none, it stays as if it were custom"
+                f"resource class {name}: OpenStack Placement has none of this name, so it stays as a"
+                " custom class"
             )
     return replace(after, by_table=things), notes
 
 
 class AbandonWay(StrEnum):
-    """Treatment of the writes since the adoption."""
+    """Treatment of the changes since the adoption."""
 
     REFUSE = "refuse"
+    """Abandon the adoption only if there are no changes."""
     CARRY_BACK = "carry back"
+    """Write the changes into the tables of OpenStack Placement."""
     DISCARD = "discard"
+    """Drop the changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +102,7 @@ class AbandonOutcome:
     """Result of an abandonment.
 
     :param changes: a line for each change since the adoption.
-    :param notes: a line for each loss, because the old tables cannot hold it.
+    :param notes: a line for each kind of content that the old tables cannot hold, and that is therefore lost.
     """
 
     changes: Sequence[str] = ()
@@ -110,8 +115,9 @@ def abandon_adoption(
     """Give an adopted database back to OpenStack Placement.
 
     :param owner: project and user of consumers without a record, the same as in the adoption.
-    :raises Conflict: nothing was adopted, or the old tables refuse a row. ``AbandonWay.REFUSE`` also raises
-        this error if a change would be lost. The database is then unchanged.
+    :param way: treatment of the changes since the adoption.
+    :raises Conflict: nothing was adopted, the old tables refuse a row, or ``AbandonWay.REFUSE`` would lose a
+        change. The database is then unchanged.
     :raises Unavailable: the database does not answer, or another program uses its tables.
     """
     with migration.exclusive_connection(url) as conn:
@@ -132,7 +138,7 @@ def abandon_adoption(
             restore_stock(conn)
             return AbandonOutcome()
         if relations.is_transactional(conn):
-            # before the comparison: a write between comparison and rename would be lost
+            # locked before the comparison: a write between comparison and rename would be lost
             relations.lock_tables(conn, own_table_names(_table_names(conn)))
             outcome = _resolve_changes(conn, owner, way)
             restore_stock(conn)
@@ -145,7 +151,7 @@ def _by_steps(
 ) -> AbandonOutcome:
     if record.stage is AdoptionStage.ADOPTED:
         if way is AbandonWay.REFUSE:
-            # a refusal comes before the renames, which interrupt running workers
+            # compared before the renames, which interrupt running workers: a refusal must not interrupt them
             _resolve_changes(conn, owner, way)
         record = AdoptionRecord(AdoptionStage.ABANDONING, record.revision, way)
         adoption.write(conn, record)
@@ -153,17 +159,17 @@ def _by_steps(
     outcome = AbandonOutcome()
     if record.way != adoption.CARRIED:
         relations.rename_tables(conn, {name: ASIDE + name for name in own_table_names(_table_names(conn))})
-        # A second run without an order of its own goes on with the order of the first one.
+        # A second run without an option continues in the way of the first one.
         chosen = AbandonWay(record.way) if way is AbandonWay.REFUSE else way
         try:
             outcome = _resolve_changes(conn, owner, chosen, ASIDE)
         except ServiceError:
-            # the rows that were carried back so far are undone; the renamed tables are not, so they are
-            # renamed back
+            # the rollback undoes the rows that were written so far; MySQL has committed the renames, so they
+            # are undone by other renames
             conn.exec_driver_sql("ROLLBACK")
             cancel_abandonment(conn, record)
             raise
-        # in the transaction of the rows: a second run must not carry them back twice
+        # written in the transaction of the rows, so that a second run does not write the rows twice
         adoption.write(conn, AdoptionRecord(AdoptionStage.ABANDONING, record.revision, adoption.CARRIED))
         relations.commit_step(conn)
     restore_stock(conn, ASIDE)
@@ -177,10 +183,10 @@ def _table_names(conn: sa.Connection) -> set[str]:
 def _resolve_changes(
     conn: sa.Connection, owner: ConsumerOwnership, way: AbandonWay, prefix: str = ""
 ) -> AbandonOutcome:
-    """Refuse, carry back or discard the writes since the adoption.
+    """Refuse, carry back or discard the changes since the adoption.
 
     :param prefix: prefix of the names of our tables.
-    :raises Conflict: a write would be lost, or the old tables do not hold the same as ours afterwards.
+    :raises Conflict: a change would be lost, or the old tables have other content than ours after the change.
     """
     source = read_stock(conn, owner, KEPT)
     before, after = read_portable(source), read_portable(own_content(conn, prefix))
@@ -197,7 +203,7 @@ def _resolve_changes(
             " '--discard' drops them."
         )
     carry_back(source, before, carried)
-    # read again: a type or collation of the old tables may have changed a value on the way
+    # read again: a type or a collation of the old tables may have changed a value when it was written
     arrived = read_portable(read_stock(conn, owner, KEPT))
     if left := compare_content(arrived, carried):
         lines = shorten_list(describe_changes(left, arrived, carried))
@@ -206,15 +212,19 @@ def _resolve_changes(
 
 
 _LOST_NOTES: Final = {
-    consumer_groups.name: "groups of claims: OpenStack Placement has none, {} consumers leave theirs",
-    claim_expiries.name: "claims that expire: OpenStack Placement has none, up to {} stay",
-    provider_attributes.name: "attributes of resource providers: OpenStack Placement has none, {} are lost",
+    consumer_groups.name: "groups of claims: OpenStack Placement has none, so {} consumers leave theirs",
+    claim_expiries.name: "claims that expire: OpenStack Placement has none, so up to {} claims become"
+    " permanent",
+    provider_attributes.name: "attributes of resource providers: OpenStack Placement has none, so {} are"
+    " lost",
 }
-"""A note for each table of ours without an equivalent in the schema of OpenStack Placement."""
+"""A note for each of our tables that has no equivalent in the schema of OpenStack Placement; ``{}`` is filled
+with the number of rows."""
 
 
 def _lost_content(conn: sa.Connection, prefix: str) -> list[str]:
-    """Return the notes of ``_LOST_NOTES`` for tables with rows; an older revision may lack a table."""
+    """Return the notes of ``_LOST_NOTES`` for our tables that have rows."""
+    # a database of an older revision may lack a table
     present = _table_names(conn)
     counts = {
         table: conn.execute(sa.select(sa.func.count()).select_from(sa.table(prefix + table))).scalar_one()

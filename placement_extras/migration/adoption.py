@@ -1,7 +1,7 @@
-"""Adopts the database of an OpenStack Placement service in place, and removes the old tables later.
+"""Adopts the database of OpenStack Placement in place, and removes the old tables later.
 
 The old tables are renamed and kept; ours are created beside them and filled. PostgreSQL and SQLite do each
-step in one transaction. On MySQL a row records the progress, and a second run continues from there.
+of these moves in one transaction. On MySQL a row records the progress, and a second run continues from there.
 """
 
 from __future__ import annotations
@@ -25,22 +25,18 @@ from placement_extras.migration.importer import ImportOutcome
 from placement_extras.migration.stock_database import StockContent, StockTables, open_source, read_stock
 
 ASIDE: Final = "adopted_"
-"""Prefix of our tables during an abandonment in steps. The prefix keeps workers from writing to these
-tables."""
+"""Prefix of our tables during an abandonment on MySQL, which keeps workers from writing to these tables."""
 
 _REVISION_TABLE: Final = "alembic_version"
 
 STOCK: Final = (*StockTables().metadata.tables, _REVISION_TABLE)
-"""The tables of OpenStack Placement."""
+"""The names of the tables of OpenStack Placement."""
 
 OURS: Final = (
     *(table.name for each in reversed(tables.all_metadata()) for table in reversed(each.sorted_tables)),
     _REVISION_TABLE,
 )
-"""The tables of this service.
-
-A table stands before those that its foreign keys refer to, in order of removal.
-"""
+"""The names of our tables, in order of removal: before the tables that their foreign keys refer to."""
 
 
 def adopt_database(
@@ -49,9 +45,9 @@ def adopt_database(
     """Copy all content into our tables and keep the old ones. An adopted database is left unchanged.
 
     :param owner: project and user of consumers that the source has no record of.
-    :param skip_orphans: leave rows behind that refer to missing rows.
+    :param skip_orphans: leave behind rows that refer to missing rows.
     :raises Conflict: this is not a database of OpenStack Placement, or has content that our tables cannot
-    hold. The database is then unchanged.
+        hold. The database is then unchanged.
     :raises Unavailable: the database does not answer, another program uses it, or an abandonment is half way.
     """
     with migration.exclusive_connection(url) as conn:
@@ -59,14 +55,15 @@ def adopt_database(
         record = state.record
         if record is None:
             record = AdoptionRecord(AdoptionStage.ADOPTING, _stock_revision(state))
-            # everything that can be refused is checked before the first change
+            # all reasons for a refusal are checked before the first change
             require_move_rights(conn)
             with _source_snapshot(url, conn, "", owner) as source:
                 importer.examine_source(source, skip_orphans=skip_orphans)
         elif record.stage in (AdoptionStage.ADOPTED, AdoptionStage.DROPPING):
             return ImportOutcome(False, TallyComparison())
         elif record.stage is AdoptionStage.ABANDONING:
-            if record.way == adoption.CARRIED:  # the old tables hold newer content than ours
+            # the changes are written into the old tables already, so ours are obsolete
+            if record.way == adoption.CARRIED:
                 raise Unavailable(adoption.explain_adoption(None, record) or "")
             cancel_abandonment(conn, record)
             return ImportOutcome(False, TallyComparison())
@@ -74,10 +71,10 @@ def adopt_database(
         relations.commit_step(conn)
         try:
             return _move_tables(conn, url, record, owner, additional_classes, skip_orphans=skip_orphans)
-        # a defect is left as it is: a second run continues from the record
+        # other exceptions are defects: the record stays, and a second run continues from it
         except (ServiceError, exc.SQLAlchemyError):
             if not relations.is_transactional(conn):
-                # MySQL has committed the renames; a plain rollback would leave the database half way
+                # MySQL has committed the renames, so the rollback alone would leave the database half way
                 conn.exec_driver_sql("ROLLBACK")
                 restore_stock(conn)
             raise
@@ -104,10 +101,10 @@ def _stock_revision(state: migration.FoundDatabase) -> str:
 
 
 def require_move_rights(conn: sa.Connection) -> None:
-    """Check the rights of the database user, and that no table has a name that a move needs.
+    """Check the rights of the database user, and that the names of renamed and new tables are free.
 
     :raises Conflict: a right is missing, or another program's table has such a name. A later step would treat
-    that table as ours.
+        that table as ours.
     """
     relations.require_rights(conn, STOCK)
     needed = {
@@ -132,18 +129,18 @@ def _move_tables(
     skip_orphans: bool,
 ) -> ImportOutcome:
     present = set(sa.inspect(conn).get_table_names())
-    # a run that was interrupted may have renamed them already
+    # an interrupted run may have renamed some tables already
     ahead = [name for name in STOCK if name in present and KEPT + name not in present]
-    # before the renames: a worker of the old service that still runs waits here, and then fails
+    # locked before the renames: a worker of the old service that still runs waits here, and then fails
     relations.lock_tables(conn, ahead)
     relations.rename_tables(conn, {name: KEPT + name for name in ahead})
     migration.bring_up(conn)
     relations.commit_step(conn)
     with _source_snapshot(url, conn, KEPT, owner) as source:
-        # one attempt in a transaction of the caller, so there is no second one that would look first
+        # an optimistic write needs a second attempt that reads first, and this transaction allows only one
         tx = WriteTransaction(conn, optimistic=False)
         outcome = importer.copy(tx, source, additional_classes, skip_orphans=skip_orphans)
-        # in the transaction of the rows, so that the stage is never ahead of them
+        # written in the transaction of the rows, so that the stage is never ahead of the rows
         adoption.write(tx.conn, AdoptionRecord(AdoptionStage.ADOPTED, record.revision))
     return outcome
 
@@ -152,12 +149,16 @@ def _move_tables(
 def _source_snapshot(
     url: str, conn: sa.Connection, prefix: str, owner: ConsumerOwnership
 ) -> Iterator[StockContent]:
-    """The content to copy."""
+    """Open the tables of OpenStack Placement for reading in one snapshot.
+
+    :param conn: the connection of the move.
+    :param prefix: prefix of the names of the tables.
+    """
     if relations.is_transactional(conn):
         yield read_stock(conn, owner, prefix)
     else:
-        # A connection to MySQL cannot write while a result is streamed from it. There a second connection
-        # reads the tables, which are committed by then.
+        # A connection to MySQL cannot write while a result is streamed from it, so a second connection reads
+        # the tables. The renames are committed by then.
         with open_source(url, owner, prefix) as source:
             yield source
 
@@ -171,7 +172,7 @@ def cancel_abandonment(conn: sa.Connection, record: AdoptionRecord) -> None:
 
 
 def restore_stock(conn: sa.Connection, prefix: str = "") -> None:
-    """Remove our tables, and rename the kept ones to their old names.
+    """Remove our tables, and give the kept ones their old names.
 
     :param prefix: prefix of the names of our tables.
     """
@@ -187,22 +188,22 @@ def restore_stock(conn: sa.Connection, prefix: str = "") -> None:
 def own_table_names(present: set[str]) -> list[str]:
     """Return the names in ``present`` that belong to our tables.
 
-    Our schema and that of OpenStack Placement use some names. A table of such a name is ours if the other one
-    is kept under its prefix.
+    Some names are used in our schema and in that of OpenStack Placement. A table with such a name is ours if
+    the table of OpenStack Placement is kept under its prefix.
     """
     return [name for name in OURS if name in present and (name not in STOCK or KEPT + name in present)]
 
 
 @dataclass(frozen=True, slots=True)
 class KeptTable:
-    """A kept table and the number of its rows."""
+    """A kept table of OpenStack Placement and the number of its rows."""
 
     name: str
     rows: int
 
 
 def list_kept_tables(url: str) -> Sequence[KeptTable]:
-    """List the kept tables, in order of their names.
+    """List the kept tables of OpenStack Placement, in order of their names.
 
     :raises Conflict: the database was not adopted, or an adoption or abandonment is not complete.
     :raises Unavailable: the database does not answer.
@@ -216,17 +217,17 @@ def list_kept_tables(url: str) -> Sequence[KeptTable]:
 
 
 def drop_stock(url: str) -> Sequence[str]:
-    """Remove the kept tables for good; return their names.
+    """Remove the kept tables of OpenStack Placement for good; return their names.
 
     :raises Conflict: as for :func:`list_kept_tables`; nothing is changed then.
-    :raises Unavailable: the database does not answer, or another program keeps a table in use.
+    :raises Unavailable: the database does not answer, or another program uses one of the tables.
     """
     with migration.exclusive_connection(url) as conn:
         record = _adoption_record(conn)
         names = _kept_names(conn)
         relations.require_rights(conn, names)
         relations.lock_tables(conn, names)
-        # before the first table is gone: an abandonment must refuse from here on
+        # recorded before the first table is gone: an abandonment must refuse from here on
         adoption.write(conn, replace(record, stage=AdoptionStage.DROPPING))
         relations.commit_step(conn)
         relations.drop_tables(conn, names)
@@ -247,7 +248,7 @@ def _adoption_record(conn: sa.Connection) -> AdoptionRecord:
 
 
 def _kept_names(conn: sa.Connection) -> list[str]:
-    """Return the kept tables; each table comes before the tables that its foreign keys refer to."""
+    """Return the kept tables in order of removal: before the tables that their foreign keys refer to."""
     kept = {KEPT + name for name in STOCK}
     ordered = (name for name, _ in sa.inspect(conn).get_sorted_table_and_fkc_names() if name is not None)
     return [name for name in reversed(list(ordered)) if name in kept]

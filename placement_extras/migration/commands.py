@@ -1,4 +1,4 @@
-"""Commands of ``placement-manage`` for moves from OpenStack Placement: adopt, abandon, drop-stock, import."""
+"""Commands of ``placement-manage`` for moves from OpenStack Placement and back: adopt, abandon and others."""
 
 import logging
 import sys
@@ -20,7 +20,7 @@ from placement_extras.migration.stock_database import open_source
 
 LOG = logging.getLogger(__name__)
 
-# characters; a file that is not a URL, such as a device, must not fill the memory
+# maximum characters of a file; a wrong file, such as a device without an end, must not fill the memory
 _MAX_URL: Final = 64 * 1024
 _STANDARD_INPUT: Final = "-"
 
@@ -71,7 +71,7 @@ def run_adopt(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
 
 
 def describe_adoption(outcome: importer.ImportOutcome) -> str:
-    """Describe an adoption in a table and sentences."""
+    """Describe an adoption to the operator: a table of the counts, notes, and the way back."""
     if not outcome.copied:
         return "The database is adopted already."
     return "\n".join(
@@ -85,7 +85,7 @@ def describe_adoption(outcome: importer.ImportOutcome) -> str:
 
 
 def comparison_text(comparison: TallyComparison) -> str:
-    """Return a table of the counts in the source beside those in our database."""
+    """Return a table with the rows and sums in the source and in our database."""
     return table_text(
         ("Content", "Rows there", "Rows here", "Sum there", "Sum here"),
         [
@@ -117,7 +117,7 @@ def take_over(conf: cfg.ConfigOpts) -> str | None:
 
 
 def _is_stock(found: migration.FoundDatabase) -> bool:
-    """Whether an adoption can begin or continue."""
+    """Return whether an adoption of the database can begin or continue."""
     if found.record is not None:
         return found.record.stage is adoption.AdoptionStage.ADOPTING
     return found.revision in adoption.REVISIONS
@@ -166,7 +166,7 @@ def add_import_arguments(parser: ArgumentParser) -> None:
         "source",
         nargs="?",
         metavar="SOURCE_URL",
-        help="SQLAlchemy URL of the database to copy; a URL with a password belongs in a file",
+        help="SQLAlchemy URL of the database to copy; use --source-file for a URL with a password",
     )
     named.add_argument(
         "--source-file", metavar="FILE", help="file that holds the URL; '-' for standard input"
@@ -205,7 +205,7 @@ def run_import(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
 
 
 def _source_url(arguments: Namespace) -> str:
-    """Return the URL of the database to copy.
+    """Return the URL of the database to copy, from the command line or from ``--source-file``.
 
     :raises InvalidRequest: the file cannot be read, or does not hold exactly one URL.
     """
@@ -221,7 +221,7 @@ def _source_url(arguments: Namespace) -> str:
                 text = file.read(_MAX_URL)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"--source-file {arguments.source_file} cannot be read: {error}") from error
-    # a file ends with a newline, and an empty one is no URL
+    # no text is no URL, and two texts are no single one; a newline at the end is usual
     if len(text.split()) != 1:
         raise InvalidRequest(
             f"--source-file {arguments.source_file} does not hold one URL, and nothing else."

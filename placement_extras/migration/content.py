@@ -1,7 +1,7 @@
 """The content of a database in one format, for our schema and the schema of OpenStack Placement.
 
-Both sides of an import yield the same columns, so that rows can be counted, summed and compared. Differences
-are listed item by item, with names and uuids.
+Both databases of an import yield the same columns, so that rows can be counted, summed and compared.
+Differences are listed item by item, with names and uuids.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from placement.db import tables
 
-# a few megabytes of rows: the memory of an import does not grow with the cloud
+# rows in memory at a time: a few megabytes, however large the cloud is
 BATCH_ROWS: Final = 5_000
 
 _SUMMED_COLUMNS: Final[Mapping[str, str | None]] = {
@@ -25,7 +25,7 @@ _SUMMED_COLUMNS: Final[Mapping[str, str | None]] = {
     "consumers": "generation",
     "allocations": "used",
 }
-"""The tables that are compared, each with the column that is summed."""
+"""The tables that are compared, each with the column that is summed; None for a count only."""
 CONSUMERS: Final = "consumers (sum of generations)"
 _TITLES: Final = {
     "resource_providers": "resource providers (sum of generations)",
@@ -35,13 +35,13 @@ _TITLES: Final = {
     "consumers": CONSUMERS,
     "allocations": "allocations of {} (sum used)",
 }
-# our own bookkeeping, derived from other columns; a source may lack times
+# columns that only our schema has, computed from other columns; the time may be missing in a source
 _NOT_COMPARED: Final = frozenset({"bucket", "change_seq", "described_seq", "root_id", "updated_at"})
 
 
 @dataclass(frozen=True, slots=True)
 class RowTally:
-    """A number of rows, and the sum of one of their columns."""
+    """A number of rows, and the sum of one of their columns; 0 without such a column."""
 
     rows: int = 0
     total: int = 0
@@ -49,11 +49,11 @@ class RowTally:
 
 @dataclass(frozen=True)
 class DatabaseContent:
-    """The data behind a connection, as queries that yield rows of our tables.
+    """The content of a database, as queries that yield rows of our tables.
 
     :param classes: names of resource classes by the id that inventories and allocations use.
     :param traits: names of traits by the id that pairs of provider and trait use.
-    :param queries: queries with our columns, by the name of our table.
+    :param queries: for each of our tables, a query with the columns of this table.
     """
 
     conn: sa.Connection
@@ -62,19 +62,19 @@ class DatabaseContent:
     queries: Mapping[str, sa.Select[Any]]
 
     def rows(self, table: str) -> Iterator[dict[str, Any]]:
-        """Stream the rows of one of our tables. A connection can have one stream at a time."""
-        # yield_per also asks the driver for a cursor on the server, where the kind of database has one
+        """Read the rows of one of our tables in batches. A connection can have one such read at a time."""
+        # yield_per also asks the driver for a cursor on the server, if the database has such cursors
         result = self.conn.execute(self.queries[table], execution_options={"yield_per": BATCH_ROWS})
         columns = tuple(result.keys())
         for row in result:
             yield self._finish_row(dict(zip(columns, row, strict=True)))
 
     def _finish_row(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Convert a row where SQL cannot; a subclass overrides this."""
+        """Convert the values of a row that SQL cannot convert; a subclass overrides this."""
         return row
 
     def row_tallies(self) -> dict[str, RowTally]:
-        """Count and sum rows in the database; return the tallies by title."""
+        """Count and sum the rows in the database; return the tallies by title."""
         found: dict[str, RowTally] = {}
         for table, summed in _SUMMED_COLUMNS.items():
             rows = self.queries[table].subquery()
@@ -84,7 +84,7 @@ class DatabaseContent:
             ]
             if "resource_class_id" in rows.c:
                 by_class = sa.select(rows.c.resource_class_id, *columns).group_by(rows.c.resource_class_id)
-                # Sums of MySQL are decimals.
+                # int(), because sums of MySQL are decimals
                 for class_id, count, total in self.conn.execute(by_class):
                     found[_TITLES[table].format(self.classes[class_id])] = RowTally(count, int(total))
             else:
@@ -94,10 +94,10 @@ class DatabaseContent:
         return found
 
     def table_fingerprints(self) -> dict[str, int]:
-        """Return a number for the content of each table, which is equal for equal rows in any order.
+        """Return a number for the content of each table; it is equal for equal rows in any order.
 
-        Numbers of two processes differ, because Python's hashes of texts do. Times are left out, because a
-        source may have none.
+        Only numbers of one process can be compared, because Python's hashes of texts differ between
+        processes. Times are left out, because a source may have none.
         """
         return {table: self._fingerprint_rows(self.rows(table)) for table in _SUMMED_COLUMNS}
 
@@ -107,7 +107,7 @@ class DatabaseContent:
         for row in rows:
             # sorted: the two sides may select the columns in different order
             columns = columns or sorted(row.keys() - _NOT_COMPARED)
-            # Ids differ between the two sides, names do not.
+            # ids of classes and traits differ between two databases, names do not
             if "resource_class_id" in row:
                 row["resource_class_id"] = self.classes.get(row["resource_class_id"])
             if "trait_id" in row:
@@ -118,7 +118,7 @@ class DatabaseContent:
 
 
 def own_content(conn: sa.Connection, prefix: str = "") -> DatabaseContent:
-    """Return the content of a database of this service.
+    """Return the content of a database with our tables.
 
     :param prefix: prefix of the names of the tables.
     """
@@ -138,13 +138,13 @@ def own_content(conn: sa.Connection, prefix: str = "") -> DatabaseContent:
 
 @dataclass(frozen=True, slots=True)
 class TallyComparison:
-    """Two sets of tallies side by side, by title."""
+    """Tallies of two databases, as pairs by title: the source first."""
 
     pairs: Mapping[str, tuple[RowTally, RowTally]] = field(default_factory=dict)
 
     @classmethod
     def of_tallies(cls, source: Mapping[str, RowTally], target: Mapping[str, RowTally]) -> TallyComparison:
-        """Pair tallies by title; a missing tally counts as zero."""
+        """Pair the tallies of two databases by title; a missing tally counts as zero."""
         nothing = RowTally()
         return cls(
             {
@@ -155,12 +155,14 @@ class TallyComparison:
 
     @property
     def different_titles(self) -> list[str]:
-        """Titles with different tallies on both sides."""
+        """Titles with different tallies in the two databases."""
         return [title for title, (source, target) in self.pairs.items() if source != target]
 
 
 ContentKey = tuple[str, ...]
+"""Uuids and names that identify an item in any database, such as (consumer, provider, class)."""
 TableContent = Mapping[ContentKey, tuple[Any, ...]]
+"""The content of a table: the values of each item by its key."""
 
 CUSTOM_PREFIX: Final = "CUSTOM_"
 INVENTORY_COLUMNS: Final = ("total", "reserved", "min_unit", "max_unit", "step_size", "allocation_ratio")
@@ -168,14 +170,14 @@ INVENTORY_COLUMNS: Final = ("total", "reserved", "min_unit", "max_unit", "step_s
 
 @dataclass(frozen=True)
 class PortableContent:
-    """The content of a database that clients can see, in memory. Only providers keep their row ids.
+    """The content of a database that clients can see, in memory.
 
-    Values of a provider are its id, name, generation and the uuid of its parent. An inventory has
-    :data:`INVENTORY_COLUMNS`. A consumer with allocations has project, user, type and generation, an
-    allocation its amount. Resource classes and traits are the custom ones: the release
-    decides about the others.
+    A provider has its id, name, generation and the uuid of its parent. An inventory has
+    :data:`INVENTORY_COLUMNS`. A consumer with allocations has project, user, type and generation; an
+    allocation has its amount. Resource classes and traits are only the custom ones, because the
+    release defines the others. Ids are left out except those of providers.
 
-    :param by_table: values by the name of our table and their key, such as (consumer, provider, class).
+    :param by_table: the values of each item by the name of our table and the key of the item.
     :param times: times of the last change in seconds since 1970, by table and key.
     """
 
@@ -184,7 +186,7 @@ class PortableContent:
 
 
 def read_portable(content: DatabaseContent) -> PortableContent:
-    """Read all content that clients can see into memory."""
+    """Read all content that clients can see into memory, with keys of names and uuids instead of ids."""
     times: dict[str, dict[ContentKey, float]] = {}
     classes, traits = content.classes, content.traits
     uuids: dict[int, str] = {}
@@ -210,7 +212,7 @@ def read_portable(content: DatabaseContent) -> PortableContent:
         consumers[row["id"]] = row["uuid"]
         return (row["uuid"],)
 
-    # providers and consumers first: the keys of all other tables use their uuids
+    # providers and consumers are read first, because the keys of other tables have their uuids
     providers = read(
         "resource_providers",
         provider_key,
@@ -223,7 +225,7 @@ def read_portable(content: DatabaseContent) -> PortableContent:
     )
     by_table = {
         "resource_providers": {
-            # ids of parents become uuids only now, when all providers are read
+            # ids of parents become uuids after the read, when the uuids of all providers are known
             key: (*values, None if parent is None else uuids[parent])
             for key, (*values, parent) in providers.items()
         },
@@ -262,7 +264,7 @@ def read_portable(content: DatabaseContent) -> PortableContent:
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """Keys of one table that are gone, new, or have other values."""
+    """Keys of the items in one table that are gone, new, or have other values."""
 
     gone: tuple[ContentKey, ...]
     new: tuple[ContentKey, ...]
@@ -273,7 +275,7 @@ class TableChange:
 
 
 def compare_content(before: PortableContent, after: PortableContent) -> dict[str, TableChange]:
-    """Return the changes by table, without tables that are equal."""
+    """Return the changes from one content to another by table, without tables that are equal."""
     changes = {
         table: _compare_table(before.by_table[table], after.by_table[table]) for table in before.by_table
     }
@@ -305,7 +307,7 @@ def describe_changes(
 ) -> list[str]:
     """Describe each change in one line.
 
-    Allocations and inventories come first, because operators read them first.
+    Changes of allocations and inventories come first, because they matter most to operators.
     """
     lines: list[str] = []
     for table in dict.fromkeys(("allocations", "inventories", *_ITEM_NOUNS)):
@@ -334,7 +336,7 @@ def _describe_item(table: str, key: ContentKey, value: tuple[Any, ...]) -> str:
 
 
 def _previous_value(table: str, was: tuple[Any, ...], now: tuple[Any, ...]) -> str:
-    """Return the old values that changed, in parentheses."""
+    """Return the old and new values that differ, in parentheses."""
     if table == "allocations":
         return f" (was {was[0]})"
     names: Sequence[str] = {

@@ -1,4 +1,4 @@
-"""Copies the whole content of an OpenStack Placement database into ours, in one transaction.
+"""Copies the content of an OpenStack Placement database into ours, in one transaction.
 
 Content that our tables cannot hold is refused before the first write.
 """
@@ -29,14 +29,14 @@ from placement_extras.migration.content import (
 )
 from placement_extras.migration.stock_database import StockContent, canonical_uuid
 
-# our column for amounts is a signed integer of 4 bytes
+# maximum of our columns for amounts: signed integers of 4 bytes
 _MAX_AMOUNT: Final = 2**31 - 1
 
 
 def find_refusals(source: StockContent) -> list[str]:
-    """Describe each item that our tables cannot hold.
+    """Describe each item of the source that our tables cannot hold.
 
-    Neither service writes such rows. Such rows come from old releases and from SQL by hand.
+    Current releases of OpenStack Placement do not write such rows; old releases and manual SQL do.
     """
     providers = _provider_names(source)
     return [
@@ -54,19 +54,22 @@ def _provider_names(source: StockContent) -> list[tuple[str, str | None]]:
 
 
 def _consumer_uuids(source: StockContent) -> Iterator[str]:
-    """Yield the uuids of consumers with allocations."""
+    """Yield the uuids of all consumers with allocations, as the source spells them."""
     yield from source.conn.execute(sa.select(source.queries["consumers"].subquery().c.uuid)).scalars()
     yield from source.unknown_consumers
 
 
 def _aggregate_uuids(source: StockContent) -> Iterator[str]:
-    """Yield the uuids of aggregates with members, without dashes and in small letters."""
+    """Yield the uuids of all aggregates with members, without dashes and in small letters."""
     listed = source.queries["provider_aggregates"].subquery()
     yield from source.conn.execute(sa.select(listed.c.aggregate).distinct()).scalars()
 
 
 def _check_spellings(what: str, texts: Iterable[str]) -> Iterator[str]:
-    """Describe texts that are not uuids, and pairs of texts that spell the same uuid."""
+    """Describe texts that are not uuids, and pairs of texts that are the same uuid in two spellings.
+
+    :param what: noun for the message, such as ``consumer``.
+    """
     known: dict[str, str] = {}
     for text in texts:
         try:
@@ -74,23 +77,23 @@ def _check_spellings(what: str, texts: Iterable[str]) -> Iterator[str]:
         except InvalidRequest:
             yield f"{what} {text!r}: that is not a uuid"
             continue
-        # setdefault() returns this very object unless an earlier one is equal.
+        # setdefault() returns this very object unless an earlier text is the same uuid
         if first is not text:
             yield f"{what} {text}: the same uuid as {first}, in another spelling"
 
 
 def _check_names(providers: Iterable[tuple[str, str | None]]) -> Iterator[str]:
-    """Describe providers without a name if another provider has their uuid as its name."""
-    known: dict[str, str] = {}  # a provider without a name gets its uuid as name
+    """Describe providers with the name of another provider; the uuid is the name where none is stored."""
+    known: dict[str, str] = {}  # uuid of the first provider by name
     for uuid, name in providers:
         first = known.setdefault(uuid if name is None else name, uuid)
-        # As above: another object is an earlier provider.
+        # as above: another object belongs to an earlier provider
         if first is not uuid:
             yield f"resource provider {uuid}: {name or uuid!r} is the name of {first}, too"
 
 
 def _check_amounts(source: StockContent) -> Iterator[str]:
-    """Describe rows of one consumer, provider and class with a sum above the largest amount."""
+    """Describe allocations with an amount that does not fit into our column."""
     held = source.queries["allocations"].subquery().c
     query = sa.select(held.consumer_uuid, held.provider_id, held.resource_class_id, held.used)
     for consumer, provider, class_id, used in source.conn.execute(query.where(held.used > _MAX_AMOUNT)):
@@ -98,10 +101,10 @@ def _check_amounts(source: StockContent) -> Iterator[str]:
         yield f"allocation of {used} {name} of resource provider number {provider} for {consumer}: too much"
 
 
-# lines of a message: a screen
+# maximum lines of a list in a message, which must fit on a screen
 _MAX_SHOWN: Final = 20
 
-# a table stands after those that its foreign keys refer to
+# order of the copy: a table comes after those that its foreign keys refer to
 _TABLE_ORDER: Final = (
     "resource_providers",
     "inventories",
@@ -114,9 +117,10 @@ _TABLE_ORDER: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ImportOutcome:
-    """Result of an import.
+    """Result of an import or an adoption.
 
-    :param copied: False when our database held the same content before.
+    :param copied: False if our database had the same content before.
+    :param comparison: the counts of both databases after the copy.
     :param notes: a line for each item that was corrected or left behind.
     """
 
@@ -128,6 +132,7 @@ class ImportOutcome:
 def examine_source(source: StockContent, *, skip_orphans: bool = False) -> list[str]:
     """Describe each item that an import corrects or leaves behind.
 
+    :param skip_orphans: leave behind rows that refer to missing rows.
     :raises Conflict: an item cannot be copied; the message names it.
     """
     roots = _tree_roots(source)
@@ -147,7 +152,7 @@ def examine_source(source: StockContent, *, skip_orphans: bool = False) -> list[
         for provider_id, root in source.stored_roots().items()
         if root != (roots.of[provider_id] or provider_id)
     }
-    # old rows have no root until 'placement-manage db online_data_migrations' of OpenStack Placement has run
+    # a root is missing until 'placement-manage db online_data_migrations' of OpenStack Placement has run
     notes += [f"root provider set right: {name}" for name in source.provider_names(corrected)]
     notes += [
         f"consumer without a record, gets generation 0 and the incomplete project and user: {consumer}"
@@ -173,25 +178,25 @@ def _tree_roots(source: StockContent) -> TreeRoots:
 
 
 def shorten_list(lines: Sequence[str]) -> str:
-    """Join the first lines, indented, with the number of those left out."""
+    """Join the first lines with an indent, and add the number of lines that are left out."""
     more = [f"... and {len(lines) - _MAX_SHOWN} more"] if len(lines) > _MAX_SHOWN else []
     return "\n".join(f"  {line}" for line in (*lines[:_MAX_SHOWN], *more))
 
 
 def check_target(conn: sa.Connection, source: StockContent) -> bool:
-    """Whether our database has the same content as the source. False means that the database is empty.
+    """Return whether our database has the same content as the source. False means that it is empty.
 
     :raises Conflict: our database holds other content.
     """
-    # names of classes and traits are made by each sync, and so are no content
+    # classes and traits do not count as content, because each 'db sync' creates the standard ones
     names = ("resource_providers", "consumers", "allocations")
     present = [conn.execute(sa.select(tables.metadata.tables[name]).limit(1)).first() for name in names]
     if not any(present):
         return False
     ours = own_content(conn)
-    # sums first: they are computed by the database, and name what differs
+    # sums first: the database computes them fast, and they name what differs
     differences = TallyComparison.of_tallies(source.row_tallies(), ours.row_tallies()).different_titles
-    if not differences:  # sums may be equal by accident, so rows are compared
+    if not differences:  # different rows may have equal sums
         differences = _different_tables(source, ours)
     if differences:
         raise Conflict(
@@ -210,8 +215,10 @@ def run(
 ) -> ImportOutcome:
     """Copy all content in one transaction. A database with the same content is left unchanged.
 
-    Writers wait until the transaction ends. Running workers then read the whole read model again.
+    Writers wait until the transaction ends. Running workers then read all content of the database again.
 
+    :param additional_classes: names of resource classes that our service has besides the standard ones.
+    :param skip_orphans: leave behind rows that refer to missing rows.
     :raises Conflict: the source cannot be copied, our database holds other content, or the copy differs from
         the source. Nothing is changed then.
     :raises Unavailable: one of the databases does not answer.
@@ -226,18 +233,18 @@ def copy(
     *,
     skip_orphans: bool = False,
 ) -> ImportOutcome:
-    """Copy as :func:`run` does, in a transaction of the caller."""
+    """Do the same as :func:`run`, in a transaction of the caller."""
     notes = examine_source(source, skip_orphans=skip_orphans)
-    # all writers of a running service wait, so that the check for an empty database stays true
+    # locks out all writers of a running service, so that an empty database stays empty until the copy
     tx.lock_buckets(buckets.ALL)
     if check_target(tx.conn, source):
         return ImportOutcome(False, _compare_tallies(source, tx.conn))
-    # workers that run now read the whole read model again
+    # a new epoch makes running workers read all content again
     tx.renew_epoch()
     classes.make_standard_names(tx, additional_classes)
     _copy(tx, source)
     comparison = _compare_tallies(source, tx.conn)
-    # inside the transaction: a faulty copy is rolled back
+    # compared inside the transaction, so that a faulty copy is rolled back
     differences = comparison.different_titles or _different_tables(source, own_content(tx.conn))
     if differences:
         raise Conflict(f"The copy differs from the source; nothing is changed:\n{shorten_list(differences)}")
@@ -245,7 +252,7 @@ def copy(
 
 
 def _different_tables(source: StockContent, own_rows: DatabaseContent) -> list[str]:
-    """Return the tables with different rows."""
+    """Return the names of the tables with different rows."""
     theirs, mine = source.table_fingerprints(), own_rows.table_fingerprints()
     return [name for name in mine if mine[name] != theirs[name]]
 
@@ -264,7 +271,7 @@ def _copy(tx: WriteTransaction, source: StockContent) -> None:
     class_ids = _make_names(tx, source, resource_classes)
     trait_ids = _make_names(tx, source, traits)
     roots = _tree_roots(source).of
-    # New rows count as changes of now: the new epoch makes workers read all of them.
+    # no bucket counts a change here: the new epoch makes workers read all rows anyway
     counters = {row.id: row.counter for row in tx.conn.execute(sa.select(change_buckets))}
 
     def own_rows(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -278,21 +285,21 @@ def _copy(tx: WriteTransaction, source: StockContent) -> None:
                 seq = counters[bucket]
                 row.update(root_id=roots[row["id"]], bucket=bucket, change_seq=seq, described_seq=seq)
             if "updated_at" in row:
-                # our columns of times allow no NULL
+                # our columns for times do not allow NULL, which a source may have
                 row["updated_at"] = row["updated_at"] or tx.now
             yield row
 
     for name in _TABLE_ORDER:
         rows = source.rows(name)
-        # MySQL checks foreign keys row by row, so a parent comes before its children
+        # MySQL checks foreign keys row by row, so a provider comes after its parent
         _insert(tx.conn, name, own_rows(parents_first(rows) if name == "resource_providers" else rows))
-    # PostgreSQL's sequences do not notice ids that are inserted explicitly
+    # sequences of PostgreSQL do not notice ids that are inserted explicitly
     for table in (tables.resource_providers, tables.consumers):
         advance_sequence(tx.conn, table)
 
 
 def _make_names(tx: WriteTransaction, source: StockContent, table: sa.Table) -> dict[int, int]:
-    """Create missing names in the order of the source; return our ids by the ids of the source."""
+    """Create the names that we lack, in the order of the source; return our ids by the ids of the source."""
     present = set(tx.conn.execute(sa.select(table.c.name)).scalars())
     missing = [row for row in source.rows(table.name) if row["name"] not in present]
     rows = ({"name": row["name"], "updated_at": row["updated_at"] or tx.now} for row in missing)

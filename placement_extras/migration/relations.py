@@ -1,6 +1,6 @@
 """Locks, renames and removes tables with their indexes and sequences, on each kind of database.
 
-A move first checks the rights of the database user here.
+The module also checks that the database user has the rights that a move needs.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from sqlalchemy import exc
 from placement.db import errors
 from placement.exceptions import Conflict, Unavailable
 
+# those of the named tables that the current user does not own; only an owner may rename a table
 _FOREIGN_TABLES: Final = sa.text(
     "SELECT c.relname FROM pg_class c"
     " WHERE c.oid IN (SELECT to_regclass(name) FROM unnest(CAST(:names AS text[])) AS name)"
@@ -24,6 +25,7 @@ _MAY_CREATE: Final = sa.text("SELECT current_schema(), has_schema_privilege(curr
 
 # RENAME TABLE needs ALTER and DROP on the old name, CREATE and INSERT on the new one
 _NEEDED_RIGHTS: Final = ("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "DROP", "ALTER", "INDEX")
+# rights on the whole server, then on the database; the server stores its name as a pattern for LIKE
 _GRANTED_RIGHTS: Final = sa.text(
     "SELECT privilege_type FROM information_schema.user_privileges"
     " WHERE grantee = :me OR grantee LIKE '%PUBLIC%'"
@@ -62,30 +64,32 @@ def _missing_on_postgresql(conn: sa.Connection, tables: list[str]) -> Iterator[s
 
 
 def _missing_on_mysql(conn: sa.Connection) -> Iterator[str]:
-    """Yield the rights that the user lacks. A user with a role is not checked further."""
+    """Yield the rights that the user lacks. Nothing is checked for a user with a role."""
     try:
-        # the information schema does not list rights that come from a role
+        # rights that come from a role cannot be read here, so the move is tried
         if conn.execute(_ENABLED_ROLES).scalar_one():
             return
-        # the account that the server matched, which may be 'user'@'%'; from the right, as a name may have an
-        # @
+        # the account that the server matched, such as 'user'@'%'; split from the right, because a user name
+        # may contain an @
         user, _, host = conn.execute(sa.select(sa.func.current_user())).scalar_one().rpartition("@")
         granted = set(conn.execute(_GRANTED_RIGHTS, {"me": f"'{user}'@'{host}'"}).scalars())
     except (exc.ProgrammingError, exc.OperationalError):
-        return  # the server hides the tables of rights; the move itself then fails and is undone
+        return  # the server hides the tables of rights; without a right the move itself fails and is undone
     if lacking := [right for right in _NEEDED_RIGHTS if right not in granted]:
         yield f"it lacks {', '.join(lacking)}"
 
 
-_MAX_NAME: Final = 63  # bytes in a name of PostgreSQL, which truncates longer ones
-# longer than any request: a transaction that keeps a table for longer hangs, or belongs to another program
+_MAX_NAME: Final = 63  # maximum bytes of a name in PostgreSQL, which cuts longer names
+# longer than any request: after this time, the other transaction hangs or belongs to another program
 _LOCK_SECONDS: Final = 60
 _LOCK_TRY_SECONDS: Final = 5
-"""Limit of one attempt to lock all tables.
+"""Time of one attempt to lock all tables.
 
-The owner of one table may wait in another transaction for a table that is locked here. The database does not
-detect that deadlock across two connections, so the locks are given back between two attempts."""
+Another transaction may hold one of the tables and wait for a table that is locked here. If it waits through a
+second connection, the database does not detect the deadlock. So the locks are given back between two
+attempts."""
 
+# indexes of a table, and sequences that its columns own ('a' and 'i': automatic and internal dependencies)
 _BELONGINGS: Final = sa.text(
     """
     SELECT c.relname, CAST(c.relkind AS text) FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid
@@ -99,17 +103,17 @@ _BELONGINGS: Final = sa.text(
 
 
 def is_transactional(conn: sa.Connection) -> bool:
-    """Whether a rollback undoes changes of tables. Otherwise each of these statements commits."""
+    """Return whether a rollback undoes changes of tables. In MySQL each change of a table commits."""
     return conn.dialect.name in ("sqlite", "postgresql")
 
 
 def lock_tables(conn: sa.Connection, tables: Iterable[str]) -> None:
     """Lock tables against reads and writes until the transaction ends.
 
-    SQLite and MySQL need no lock: a transaction of SQLite locks the whole file, and on MySQL
-    :func:`rename_tables` waits.
+    Only PostgreSQL needs these locks: a transaction of SQLite locks the whole file, and on MySQL
+    :func:`rename_tables` itself waits for other transactions.
 
-    :raises Unavailable: another transaction keeps a table for longer than 60 seconds.
+    :raises Unavailable: another transaction uses a table for longer than 60 seconds.
     """
     if conn.dialect.name != "postgresql":
         return
@@ -117,7 +121,7 @@ def lock_tables(conn: sa.Connection, tables: Iterable[str]) -> None:
     until = time.monotonic() + _LOCK_SECONDS
     while True:
         try:
-            with conn.begin_nested():  # the rollback to the savepoint frees the locks of a failed attempt
+            with conn.begin_nested():  # a rollback to the savepoint frees the locks of a failed attempt
                 conn.exec_driver_sql(f"SET LOCAL lock_timeout = '{_LOCK_TRY_SECONDS}s'")
                 conn.exec_driver_sql(f"LOCK TABLE {names} IN ACCESS EXCLUSIVE MODE")
                 conn.exec_driver_sql(f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'")
@@ -130,12 +134,12 @@ def lock_tables(conn: sa.Connection, tables: Iterable[str]) -> None:
 
 
 def rename_tables(conn: sa.Connection, names: Mapping[str, str]) -> None:
-    """Rename tables, all in one step.
+    """Rename all given tables or none; ``names`` has the new name by the old one.
 
-    PostgreSQL keeps names of indexes and sequences apart from those of tables. There they get or lose the
-    same prefix, since the new tables need the old names.
+    PostgreSQL does not rename the indexes and sequences of a table with it. Here they get or lose the same
+    prefix as the table, because new tables need the names.
 
-    :raises Unavailable: another program keeps a table in use.
+    :raises Unavailable: another program uses one of the tables.
     """
     if not names:
         return
@@ -153,7 +157,7 @@ def rename_tables(conn: sa.Connection, names: Mapping[str, str]) -> None:
 def drop_tables(conn: sa.Connection, tables: Iterable[str]) -> None:
     """Remove tables. No other table may refer to them; a table comes before those that it refers to.
 
-    :raises Unavailable: another program keeps a table in use.
+    :raises Unavailable: another program uses one of the tables.
     """
     names = [_quote_name(conn, table) for table in tables]
     if not names:
@@ -166,7 +170,7 @@ def drop_tables(conn: sa.Connection, tables: Iterable[str]) -> None:
     if conn.dialect.name == "postgresql":
         conn.exec_driver_sql(statement)
         return
-    # foreign keys between the tables of the list must not stop the statement
+    # MySQL refuses to remove a table that another one refers to, even in the same statement
     conn.exec_driver_sql("SET SESSION foreign_key_checks = 0")
     try:
         _execute_patiently(conn, statement)
@@ -176,7 +180,7 @@ def drop_tables(conn: sa.Connection, tables: Iterable[str]) -> None:
 
 
 def _execute_patiently(conn: sa.Connection, statement: str) -> None:
-    """Execute a statement of MySQL that waits for other transactions on its tables.
+    """Execute a statement that waits until no other transaction of MySQL uses its tables.
 
     :raises Unavailable: the wait took longer than 60 seconds.
     """
@@ -190,20 +194,20 @@ def _execute_patiently(conn: sa.Connection, statement: str) -> None:
 
 
 def commit_step(conn: sa.Connection) -> None:
-    """Commit a step of a move on MySQL. On the other databases the whole move is one transaction."""
+    """Commit a step of a move on MySQL; do nothing on others, where the whole move is one transaction."""
     if not is_transactional(conn):
         conn.exec_driver_sql("COMMIT")
 
 
 def _rename_belongings(conn: sa.Connection, old: str, new: str) -> None:
     for name, kind in conn.execute(_BELONGINGS, {"name": old}).all():
-        # The table gets a prefix or loses it, and its indexes follow.
+        # the index or sequence gets or loses the same prefix as the table
         if new.endswith(old):
             changed = new.removesuffix(old) + name
         else:
             changed = name.removeprefix(old.removesuffix(new))
         if changed == name or len(changed) > _MAX_NAME:
-            continue  # two long names could be cut to the same text
+            continue  # PostgreSQL could cut two long names to the same text
         what = "SEQUENCE" if kind == "S" else "INDEX"
         conn.exec_driver_sql(f"ALTER {what} {_quote_name(conn, name)} RENAME TO {_quote_name(conn, changed)}")
 

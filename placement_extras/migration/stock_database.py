@@ -1,7 +1,7 @@
-"""The database of an OpenStack Placement service: its tables, read as rows of ours.
+"""Reads the tables of OpenStack Placement, and yields their content as rows of our tables.
 
-The tables are those of the releases from Stein to 2026.1. Consumer types came with Xena and may be missing.
-After an adoption the tables stand beside ours under names with a prefix.
+The releases from Stein to 2026.1 have these tables. Consumer types were added in Xena and may be missing.
+After an adoption the tables have names with a prefix, in the same database as ours.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from placement_extras.migration.content import CONSUMERS, DatabaseContent, RowTa
 
 
 class StockTables:
-    """The tables of OpenStack Placement, with a prefix before each name."""
+    """Descriptions of OpenStack Placement's tables for SQLAlchemy, with a prefix before each name."""
 
     def __init__(self, prefix: str = "") -> None:
         self._prefix = prefix
@@ -75,13 +75,13 @@ class StockTables:
         self.provider_aggregates = self._add_pairs("resource_provider_aggregates", "aggregate_id")
 
     def _add_table(self, name: str, /, **columns: Any) -> sa.Table:
-        # ``name`` is positional only, as a column is called so, too
+        # ``name`` is positional only, because a column may be called ``name``, too
         typed = {"id": sa.Integer, **columns, "created_at": sa.DateTime, "updated_at": sa.DateTime}
         listed = (sa.Column(column, kind) for column, kind in typed.items())
         return sa.Table(self._prefix + name, self.metadata, *listed)
 
     def _add_pairs(self, name: str, column: str) -> sa.Table:
-        """Add a table of pairs with resource providers, which has no id."""
+        """Describe a table that assigns traits or aggregates to resource providers; it has no ids."""
         return sa.Table(
             self._prefix + name,
             self.metadata,
@@ -94,9 +94,11 @@ class StockTables:
 
 @dataclass(frozen=True)
 class StockContent(DatabaseContent):
-    """A whole database of OpenStack Placement, read in one snapshot.
+    """The content of a database of OpenStack Placement, read in one snapshot.
 
-    :param unknown_consumers: free ids by uuid, for consumers that have allocations but no row.
+    :param tables: the tables that the queries read.
+    :param owner: project and user of consumers without a record of them.
+    :param unknown_consumers: consumers that have allocations but no row; unused ids by uuid.
     :param leftovers: descriptions of rows that refer to missing rows; no query yields these rows.
     :param has_types: whether the schema has consumer types.
     """
@@ -113,18 +115,18 @@ class StockContent(DatabaseContent):
                 row[column] = canonical_uuid(row[column])
         if "consumer_uuid" in row:
             consumer = row.pop("consumer_uuid")
-            # the outer join found no row of the consumer
+            # there is no row of the consumer, so the outer join yields NULL
             if row["consumer_id"] is None:
                 row["consumer_id"] = self.unknown_consumers[consumer]
         if "used" in row:
-            row["used"] = int(row["used"])  # a sum of MySQL is a decimal
-        # The source has times of UTC without a zone.
+            row["used"] = int(row["used"])  # sums of MySQL are decimals
+        # the source stores times in UTC without a zone
         if isinstance(row.get("updated_at"), datetime):
             row["updated_at"] = row["updated_at"].replace(tzinfo=UTC).timestamp()
         return row
 
     def rows(self, table: str) -> Iterator[dict[str, Any]]:
-        """Stream the rows of one of our tables; consumers without a row come last."""
+        """Read the rows of one of our tables in batches; consumers without a row in the source come last."""
         yield from super().rows(table)
         if table == "consumers":
             for consumer, consumer_id in self.unknown_consumers.items():
@@ -139,21 +141,21 @@ class StockContent(DatabaseContent):
                 }
 
     def row_tallies(self) -> dict[str, RowTally]:
-        """Count and sum rows; consumers without a row count, too."""
+        """Count and sum the rows by title, including consumers without a row in the source."""
         found = super().row_tallies()
         listed = found[CONSUMERS]
         found[CONSUMERS] = RowTally(listed.rows + len(self.unknown_consumers), listed.total)
         return found
 
     def provider_parents(self) -> dict[int, int | None]:
-        """Return the id of the parent by the id of the provider; None for a root."""
+        """Return the id of each provider's parent by the id of the provider; None for a root."""
         p = self.tables.providers
         query = sa.select(p.c.id, p.c.parent_provider_id)
         # mypy does not take rows for the pairs that dict() needs
         return {provider_id: parent for provider_id, parent in self.conn.execute(query)}  # noqa: C416
 
     def stored_roots(self) -> dict[int, int | None]:
-        """Return the stored id of the root by the id of the provider; None where it was never set."""
+        """Return the stored id of each provider's root by the id of the provider; None if it is missing."""
         p = self.tables.providers
         query = sa.select(p.c.id, p.c.root_provider_id)
         # mypy does not take rows for the pairs that dict() needs
@@ -166,8 +168,7 @@ class StockContent(DatabaseContent):
         query = (
             sa.select(held.c.uuid)
             .join(t.consumers, t.consumers.c.id == held.c.id)
-            # the content's query gives these consumers the incomplete owner, so it cannot tell them from
-            # others
+            # joined again, because the query of consumers already replaces a missing owner
             .outerjoin(t.projects, t.projects.c.id == t.consumers.c.project_id)
             .outerjoin(t.users, t.users.c.id == t.consumers.c.user_id)
             .where(sa.or_(t.projects.c.id.is_(None), t.users.c.id.is_(None)))
@@ -176,7 +177,7 @@ class StockContent(DatabaseContent):
         return list(self.conn.execute(query).scalars())
 
     def provider_names(self, ids: set[int]) -> list[str]:
-        """Return names and uuids of providers, for messages."""
+        """Return the name and the uuid of each provider with one of these ids, as texts for messages."""
         p = self.tables.providers
         query = sa.select(p.c.id, p.c.name, p.c.uuid).order_by(p.c.id)
         return [
@@ -185,24 +186,25 @@ class StockContent(DatabaseContent):
 
 
 def canonical_uuid(text: str) -> str:
-    """Return a uuid in the spelling of the API; the source keeps the spelling of clients for aggregates.
+    """Return a uuid with dashes and in small letters, as our API shows it.
+
+    Clients may have spelled a uuid otherwise in OpenStack Placement, which stores some as they are.
 
     :raises InvalidRequest: the text is not a uuid.
     """
     try:
         return str(uuid.UUID(text))
     except ValueError:
-        # The ValueError says no more than this.
         raise InvalidRequest(f"The source database holds {text!r} where a uuid should be.") from None
 
 
 @contextmanager
 def open_source(url: str, owner: ConsumerOwnership, prefix: str = "") -> Iterator[StockContent]:
-    """Open the database of an SQLAlchemy URL in one read-only snapshot.
+    """Open a database of OpenStack Placement by its SQLAlchemy URL, for reading in one snapshot.
 
     :param owner: project and user of consumers that the source has no record of.
     :param prefix: prefix of the names of the tables.
-    :raises InvalidRequest: the URL cannot be used, or leads to no database of OpenStack Placement.
+    :raises InvalidRequest: the URL cannot be used, or names no database of OpenStack Placement.
     :raises Unavailable: the database does not answer.
     """
     engine = _source_engine(url)
@@ -220,9 +222,9 @@ def _source_engine(url: str) -> sa.Engine:
         parsed = make_url(url)
         if parsed.get_backend_name() == "sqlite":
             return _sqlite_engine(parsed)
-        # all queries see one snapshot, even if the old service still writes
+        # all queries of the transaction see one snapshot, even if the old service still writes
         return sa.create_engine(parsed, isolation_level="REPEATABLE READ")
-    except exc.ArgumentError as error:  # no URL, or an unknown dialect
+    except exc.ArgumentError as error:  # the text is no URL, or names an unknown kind of database
         raise InvalidRequest(f"The source database's URL cannot be used: {error}") from error
     except ImportError as error:
         reason = errors.missing_driver(parsed, error)
@@ -230,14 +232,14 @@ def _source_engine(url: str) -> sa.Engine:
 
 
 def _sqlite_engine(url: URL) -> sa.Engine:
-    # SQLite would create a missing file
+    # SQLite would create a missing file instead of refusing it
     if not url.database or not Path(url.database).is_file():
         raise InvalidRequest(f"There is no SQLite database {url.database}.")
     engine = sa.create_engine(url)
 
     @sa.event.listens_for(engine, "connect")
     def _set_read_only(connection: Any, record: object) -> None:
-        # the driver begins no transactions by itself; the event below does, so that reads share one snapshot
+        # the driver must not begin transactions; the event below does, so that all reads share one snapshot
         connection.isolation_level = None
         connection.execute("PRAGMA query_only = ON")
 
@@ -249,14 +251,16 @@ def _sqlite_engine(url: URL) -> sa.Engine:
 
 
 def read_stock(conn: sa.Connection, owner: ConsumerOwnership, prefix: str = "") -> StockContent:
-    """Return the content behind a connection; its transaction must stay one snapshot while it is read.
+    """Return the content of the database of a connection.
+
+    All reads have to be in the current transaction of the connection, which must be one snapshot.
 
     :param prefix: prefix of the names of the tables, see :class:`StockTables`.
     :raises InvalidRequest: a table or a column of OpenStack Placement is missing.
     """
     t = StockTables(prefix)
     has_types = _check_schema(conn, t)
-    # before Xena standard classes were in no table: their ids are their positions in the list
+    # before Xena no table had the standard classes: their ids are their positions in this list
     classes = dict(enumerate(os_resource_classes.STANDARDS))
     classes |= _names_by_id(conn, t.classes)
     held = _held_amounts(t, set(classes))
@@ -274,7 +278,7 @@ def read_stock(conn: sa.Connection, owner: ConsumerOwnership, prefix: str = "") 
 
 
 def _check_schema(conn: sa.Connection, t: StockTables) -> bool:
-    """Check tables and columns; return whether there are consumer types.
+    """Check that tables and columns exist; return whether the schema has consumer types.
 
     :raises InvalidRequest: a table or a column is missing.
     """
@@ -306,19 +310,19 @@ def _names_by_id(conn: sa.Connection, table: sa.Table) -> dict[int, str]:
 
 
 def _changed_at(table: sa.Table) -> sa.ColumnElement[Any]:
-    # oslo.db's updated_at is NULL until the first update of a row
+    # oslo.db leaves updated_at NULL until the first update of a row
     return sa.func.coalesce(table.c.updated_at, table.c.created_at)
 
 
 def _held_amounts(t: StockTables, class_ids: set[int]) -> sa.Select[Any]:
-    """Select amounts by consumer, provider and class."""
+    """Return a query for the allocated amounts by consumer, provider and resource class."""
     a = t.allocations.c
     return (
         sa.select(
             a.consumer_id.label("consumer_uuid"),
             a.resource_provider_id.label("provider_id"),
             a.resource_class_id,
-            # no key of the source forbids two rows of one combination, so they are summed
+            # the source may have several rows of one combination, because no key forbids them
             sa.func.sum(a.used).label("used"),
             sa.func.max(_changed_at(t.allocations)).label("updated_at"),
         )
@@ -335,7 +339,7 @@ def _content_queries(
     providers = sa.select(
         p.id,
         p.uuid,
-        # Both columns allow NULL in the source.
+        # both columns allow NULL in the source, ours do not
         sa.func.coalesce(p.name, p.uuid).label("name"),
         sa.func.coalesce(p.generation, 0).label("generation"),
         p.parent_provider_id.label("parent_id"),
@@ -361,7 +365,7 @@ def _content_queries(
         .join(t.providers, p.id == t.provider_traits.c.resource_provider_id)
         .join(t.traits, t.traits.c.id == t.provider_traits.c.trait_id)
     )
-    # one aggregate in two spellings would be two rows of ours with the same key
+    # two spellings of one aggregate would become two rows of ours with the same key
     spelled_alike = sa.func.lower(sa.func.replace(t.aggregates.c.uuid, "-", ""))
     aggregates = (
         sa.select(
@@ -412,7 +416,7 @@ def _content_queries(
 
 
 def _unknown_consumers(conn: sa.Connection, t: StockTables, held: sa.Select[Any]) -> dict[str, int]:
-    """Return free ids for consumers without a row, which date from before Rocky."""
+    """Return unused ids by uuid for consumers that have allocations but no row, as before Rocky."""
     each = held.subquery()
     query = (
         sa.select(each.c.consumer_uuid)
@@ -421,13 +425,13 @@ def _unknown_consumers(conn: sa.Connection, t: StockTables, held: sa.Select[Any]
         .distinct()
     )
     last = conn.execute(sa.select(sa.func.max(t.consumers.c.id))).scalar() or 0
-    # sorted: two runs over the same source give the same ids
+    # sorted, so that two runs over the same source give the same ids
     found = sorted(conn.execute(query).scalars())
     return {consumer: consumer_id for consumer_id, consumer in enumerate(found, last + 1)}
 
 
 def _find_leftovers(conn: sa.Connection, t: StockTables, class_ids: set[int]) -> Iterator[str]:
-    """Describe rows that refer to missing rows. No client can see them."""
+    """Describe rows that refer to missing rows. Clients of OpenStack Placement do not see such rows."""
     p, known = t.providers.c, sorted(class_ids)
     for table, what in ((t.inventories, "inventory"), (t.allocations, "allocation")):
         amount = table.c.total if table is t.inventories else table.c.used

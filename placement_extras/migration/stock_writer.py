@@ -1,7 +1,7 @@
 """Writes the changes since an adoption into the tables of OpenStack Placement.
 
-Unchanged rows keep their ids and times. New resource providers keep their ids of our tables, which the
-comparison of contents includes. All other rows get the next free id: clients know them by name or uuid.
+Unchanged rows keep their ids and times. New resource providers get the ids of our tables, because the
+comparison of contents includes these ids. All other new rows get the next free id.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,18 +27,19 @@ from placement_extras.migration.content import (
 )
 from placement_extras.migration.stock_database import StockContent, canonical_uuid
 
-# OpenStack Placement gives custom classes ids from here on
+# OpenStack Placement gives custom resource classes ids from this number on
 _FIRST_CUSTOM_CLASS: Final = 10_000
 RowValues = dict[str, Any]
+"""Values of a row, or the values that select rows, by the name of the column."""
 
 
 def carry_back(source: StockContent, before: PortableContent, after: PortableContent) -> None:
-    """Change the source from the content ``before`` to the content ``after``.
+    """Change the tables of OpenStack Placement from the content ``before`` to the content ``after``.
 
     :param after: the result of :func:`.expressible_content`.
-    :raises Conflict: a table of the source refuses a row.
+    :raises Conflict: a table refuses a row.
     """
-    # removed and created again under the same uuid: the row has another id now
+    # providers that were removed and created again with the same uuid: they have another id now
     replaced = {
         key
         for key, value in before.by_table["resource_providers"].items()
@@ -49,7 +50,8 @@ def carry_back(source: StockContent, before: PortableContent, after: PortableCon
 
 
 def _without_providers(content: PortableContent, providers: set[str]) -> PortableContent:
-    """Return the content without some resource providers and the rows that refer to them."""
+    """Return the content without the given resource providers and without the rows that refer to them."""
+    # position of the provider's uuid in the keys of each table
     at = {
         "resource_providers": 0,
         "inventories": 0,
@@ -65,7 +67,7 @@ def _without_providers(content: PortableContent, providers: set[str]) -> Portabl
 
 
 class _StockWriter:
-    """Executes the statements in an order that foreign keys and unique names allow."""
+    """Executes the changes in an order that foreign keys and unique names allow."""
 
     def __init__(
         self,
@@ -81,6 +83,7 @@ class _StockWriter:
         self._after = after
         self._changes = changes
         self._replaced = replaced
+        # ids of providers by uuid: before the changes and after them
         self._was = {uuid: value[0] for (uuid,), value in before.by_table["resource_providers"].items()}
         self._is = {uuid: value[0] for (uuid,), value in after.by_table["resource_providers"].items()}
         self._classes = {name: row_id for row_id, name in source.classes.items()}
@@ -89,14 +92,14 @@ class _StockWriter:
         self._now = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
         stored = self._conn.execute(sa.select(self._tables.consumers.c.uuid)).scalars()
         held = self._conn.execute(sa.select(self._tables.allocations.c.consumer_id).distinct()).scalars()
-        # the source may hold uuids in capitals or without dashes; its rows are found by that spelling
+        # the source may spell uuids in capitals or without dashes; this is the stored spelling of each uuid
         self._spelled = {canonical_uuid(each): each for each in (*stored, *held)}
 
     def run(self) -> None:
-        """Remove, change and add rows; rows that others refer to are added first and removed last."""
+        """Remove, change and add rows. A row is added before the rows that refer to it, and removed later."""
         for table in self._tables.metadata.sorted_tables:
             if "id" in table.c and (self._source.has_types or table is not self._tables.types):
-                # a conversion from another kind of database may have left sequences behind the ids
+                # a conversion from another kind of database may have left a sequence below the highest id
                 advance_sequence(self._conn, table)
         self._remove_rows()
         self._write_providers()
@@ -106,9 +109,9 @@ class _StockWriter:
         self._write_pairs()
         self._write_consumers()
         self._write_allocations()
-        # last: inventories and traits referred to them until now
+        # removed last: inventories and traits of providers refer to these names until here
         self._remove_names()
-        # the providers were inserted with explicit ids
+        # providers are inserted with explicit ids, which the sequence does not notice
         advance_sequence(self._conn, self._tables.providers)
 
     def _table_change(self, table: str) -> TableChange:
@@ -160,11 +163,11 @@ class _StockWriter:
             t.consumers,
             ({"uuid": self._spelled.get(key[0], key[0])} for key in self._table_change("consumers").gone),
         )
-        # providers refer to each other, so the references go before the rows
+        # providers refer to each other, so the references are cleared before the rows are removed
         self._update(
             t.providers, ({"id": row_id} for row_id in gone), root_provider_id=None, parent_provider_id=None
         )
-        # also rows that stay may refer to a removed one; their new parents and roots are written later
+        # rows that stay may refer to a removed provider, too; _write_parents() sets the new references later
         for column in (t.providers.c.root_provider_id, t.providers.c.parent_provider_id):
             for row_id in gone:
                 self._conn.execute(sa.update(t.providers).where(column == row_id).values({column: None}))
@@ -174,7 +177,7 @@ class _StockWriter:
         table, change = self._tables.providers, self._table_change("resource_providers")
         values = self._after.by_table["resource_providers"]
         changed = [key for key in change.changed if key not in self._replaced]
-        # two providers may have swapped names, which are unique: all are cleared before the first is set
+        # names are unique and two providers may have swapped theirs, so all are cleared before one is set
         self._update(table, ({"id": values[key][0]} for key in changed), name=None)
         rows = ((key, values[key], self._change_time("resource_providers", key)) for key in change.new)
         self._insert(
@@ -196,7 +199,7 @@ class _StockWriter:
             self._update(table, [{"id": row_id}], name=name, generation=generation, updated_at=time)
 
     def _write_parents(self) -> None:
-        """Set parents and roots where they differ; a change of a parent changes the roots below it."""
+        """Set parents and roots where they differ. A new parent changes the roots of all providers below."""
         table = self._tables.providers
         parents = {
             row_id: None if parent is None else self._is[parent]
@@ -213,7 +216,7 @@ class _StockWriter:
 
     def _write_names(self) -> None:
         t = self._tables
-        # the old schema has no autoincrement for classes
+        # the column has no autoincrement in the old schema
         last = max(_FIRST_CUSTOM_CLASS - 1, *self._classes.values())
         used = {name for _, name in self._table_change("inventories").new}
         missing = {
@@ -268,7 +271,7 @@ class _StockWriter:
         new = self._table_change("provider_aggregates").new
         known = self._aggregate_ids()
         missing = sorted({aggregate for _, aggregate in new} - known.keys())
-        # Of several spellings the oldest row is used.
+        # if a uuid is stored in several spellings, the oldest row is used
         by_name = {name: min(ids) for name, ids in known.items()}
         by_name |= self._ids_of(t.aggregates, t.aggregates.c.uuid, missing)
         self._insert(
@@ -280,7 +283,7 @@ class _StockWriter:
         )
 
     def _aggregate_ids(self) -> dict[str, list[int]]:
-        """Return the ids by uuid; the source may store one aggregate in several spellings."""
+        """Return ids of aggregates by uuid. The source may store an aggregate in several spellings."""
         column = self._tables.aggregates.c
         by_name: dict[str, list[int]] = {}
         for row_id, name in self._conn.execute(
@@ -297,7 +300,7 @@ class _StockWriter:
         users = self._ids_of(t.users, t.users.c.external_id, {values[key][1] for key in keys})
         kinds = {values[key][2] for key in keys} - {None}
         types = self._ids_of(t.types, t.types.c.name, kinds) if kinds else {}
-        # A consumer without allocations may still have a row.
+        # a consumer without allocations is not in the content, but may still have a row
         stored = set(self._conn.execute(sa.select(t.consumers.c.uuid)).scalars())
         rows: list[RowValues] = []
         for key in keys:
@@ -330,16 +333,16 @@ class _StockWriter:
         )
 
     def _ids_of(self, table: sa.Table, column: sa.Column[Any], names: Iterable[str]) -> dict[str, int]:
-        """Return ids by name; missing names are inserted."""
+        """Return ids by name from a table of names; missing names are inserted."""
         wanted = set(names)
         query = sa.select(column, table.c.id)
-        # compared here: the usual collations of MySQL would take a name in other capitals for the same one
+        # compared in Python: the usual collations of MySQL treat names in other capitals as equal
         present = {name: row_id for name, row_id in self._conn.execute(query) if name in wanted}
         missing = sorted(wanted - present.keys())
         if not missing:
             return present
         self._insert(table, ({column.name: name, **self._creation_times(self._now)} for name in missing))
-        # Read again, for the ids that the database has given.
+        # read again, because the database has given the ids
         return {name: row_id for name, row_id in self._conn.execute(query) if name in wanted}
 
     def _change_time(self, table: str, key: ContentKey) -> datetime:
@@ -370,12 +373,12 @@ class _StockWriter:
 
 
 def _key_conditions(table: sa.Table, row: RowValues) -> Iterator[sa.ColumnElement[bool]]:
-    # SQLAlchemy uses the bare names of columns itself, for the values of SET.
+    # SQLAlchemy uses the names of columns as parameters for the values of SET, so others are needed here
     return (table.c[name] == sa.bindparam(f"the_{name}") for name in row)
 
 
 def _bound_keys(rows: Sequence[RowValues]) -> list[RowValues]:
-    """Return the values for the parameters of :func:`_key_conditions`, for each row."""
+    """Return the parameters of :func:`_key_conditions` for each row."""
     return [{f"the_{name}": value for name, value in row.items()} for row in rows]
 
 
@@ -387,9 +390,9 @@ def _row_batches(rows: Iterable[RowValues]) -> Iterator[Sequence[RowValues]]:
 
 @contextmanager
 def _refusal_named(table: sa.Table) -> Iterator[None]:
-    """Name the table that refuses a row.
+    """Report which table refuses a row.
 
-    :raises Conflict: it refuses one.
+    :raises Conflict: the table refuses a row; the message names the table.
     """
     try:
         yield

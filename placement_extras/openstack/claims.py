@@ -47,6 +47,7 @@ CLAIM_COLUMNS: Final = (
     *("#", "host", "resource_provider", "resources", "score"),
     *("consumer", "generation", "expires_at"),
 )
+"""Columns of a claim and of its alternates."""
 
 TableRow = tuple[Any, ...]
 
@@ -305,7 +306,8 @@ def _add_request_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="<criterion>=<weight>",
         action="append",
         default=[],
-        help="Criterion for the best place, such as pack=1 or attribute:price=-2 (may be repeated)",
+        help="Criterion of the best place with its weight, such as pack=1 or attribute:price=-2 (may be"
+        " repeated)",
     )
 
 

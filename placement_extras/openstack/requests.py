@@ -37,9 +37,9 @@ def send_request(asking: command.Command, method: str, path: str, **options: Any
 
 
 def request_extension(asking: command.Command, method: str, path: str, **options: Any) -> Any:
-    """Send a request as :func:`request` does, to a path that OpenStack Placement does not have.
+    """Send a request as :func:`send_request`, to a path that OpenStack Placement does not have.
 
-    :raises CommandError: the service does not have the path, or as for :func:`request`.
+    :raises CommandError: the service does not have the path, or as for :func:`send_request`.
     """
     try:
         return send_request(asking, method, path, **options)

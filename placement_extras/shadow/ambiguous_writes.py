@@ -1,6 +1,6 @@
-"""Writes that were in flight together.
+"""Tracks writes that were in flight together, and the items that have unknown content since then.
 
-The order of these writes is unknown, and so is their resulting content on both sides.
+The proxy sees the order of the answers. The stock service may have applied such writes in another order.
 """
 
 import json
@@ -20,23 +20,24 @@ from placement_extras.shadow.exchange import (
     parse_body,
 )
 
-# bounds the memory of a trial that runs for weeks; writes further apart were not in flight together
+# maximum items in each dictionary below: a trial runs for weeks, and writes further apart did not overlap
 _REMEMBERED: Final = 50_000
 _NO_NAMES: Final[frozenset[str]] = frozenset()
-# items of the report, which people read
+# maximum items in the report, which people read
 _MAX_SHOWN: Final = 50
 _UUID: Final = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.I)
 _WORD: Final = re.compile(r"[\w.-]+")
+# paths of writes that name consumers in their bodies
 _LISTS: Final = ("/allocations", "/reshaper")
 _OWNERS: Final = ("project_id", "user_id")
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenKeys:
-    """The items that a write changes.
+    """The items that a write changes, and the names by which answers show these changes.
 
-    :param things: paths of the items: a consumer, a part of a provider, a class or trait.
-    :param names: names by which an answer can show the change: consumers, providers, projects, users.
+    :param things: paths of the items: a consumer, a provider or a part of it, a class or a trait.
+    :param names: uuids and names in the write: of consumers, providers, projects, users.
     :param whole: whether the write replaces its items, so that their old content does not matter.
     """
 
@@ -47,7 +48,7 @@ class WrittenKeys:
 
     @classmethod
     def of_request(cls, request: ShadowRequest) -> "WrittenKeys":
-        """Read the keys from a request. Bodies that the API refuses also have names."""
+        """Collect items and names from the path and the body of a write, also of one that the API refuses."""
         path = unquote(urlsplit(request.path).path).rstrip("/")
         body = parse_body(request.body, JSON)
         written = dict(named_claims(request.method, path, body))
@@ -63,7 +64,7 @@ class WrittenKeys:
         return cls(request, things, frozenset(names or {each.rpartition("/")[2] for each in things}), whole)
 
     def is_same_as(self, other: "WrittenKeys") -> bool:
-        """Whether both requests are equal, so that their order does not matter."""
+        """Return whether both writes are equal, so that their order does not matter."""
         mine, theirs = self.request, other.request
         return (mine.method, mine.path, mine.body) == (theirs.method, theirs.path, theirs.body)
 
@@ -93,19 +94,24 @@ class AmbiguousWrites:
     """
 
     _accepted: dict[int, WrittenKeys] = field(default_factory=dict)
+    """Accepted writes by the number of the request."""
     _seen: dict[str, frozenset[str]] = field(default_factory=dict)
-    """Names by item, since both services last replaced it with the same content."""
+    """For each item, the names in accepted writes since both services replaced it with equal content."""
     _doubtful: dict[str, frozenset[str]] = field(default_factory=dict)
+    """For each item with ambiguous content, the names that can show this content."""
 
     def __len__(self) -> int:
         return len(self._doubtful)
 
     def to_document(self) -> dict[str, list[str]]:
-        """Return the names by ambiguous item, for the items that have been ambiguous for longest."""
+        """Return the names by item, for the 50 items that have been ambiguous for longest."""
         return {thing: sorted(names) for thing, names in list(self._doubtful.items())[:_MAX_SHOWN]}
 
     def record_write(self, copy: MirroredRequest, waiting: Iterable[int]) -> None:
-        """Record a write that OpenStack Placement answered; a refused write changes nothing.
+        """Record an answered write, before it is replayed.
+
+        A write that OpenStack Placement refused (4xx) is ignored. An error 5xx makes all its items ambiguous,
+        because the write may have been applied before the error.
 
         :param waiting: numbers of postponed writes, which our service may accept after this one.
         """
@@ -127,15 +133,15 @@ class AmbiguousWrites:
     def _rival_writes(
         self, copy: MirroredRequest, written: WrittenKeys, waiting: Iterable[int]
     ) -> list[WrittenKeys]:
-        """Return accepted writes with other content for the same item, in an unknown order to this one."""
-        # the numbers of refused and forgotten writes are unknown here
+        """Return accepted writes of other content to the same items, in an unknown order to this write."""
+        # get() returns None for refused and forgotten writes
         others = map(self._accepted.get, {*copy.beside, *waiting} - {copy.number})
         return [
             each for each in others if each and each.things & written.things and not each.is_same_as(written)
         ]
 
     def overlaps_accepted(self, copy: MirroredRequest) -> bool:
-        """Whether a write shares a name with a write that was accepted while it was in flight."""
+        """Return whether a write shares a name with an accepted write that was in flight at the same time."""
         names = self._written_keys(copy).names
         return any(names & other.names for other in map(self._accepted.get, copy.beside) if other)
 
@@ -151,10 +157,10 @@ class AmbiguousWrites:
     def settle_write(self, copy: MirroredRequest, waiting: Iterable[int]) -> None:
         """Record that both services accepted a write.
 
-        Without rivals the items of the write have a known content again.
+        The content of its items is known again if the write replaced them and no other order is possible.
         """
         written = self._written_keys(copy)
-        # a POST adds to what was there, which stays unknown
+        # a POST adds to the old content, which stays unknown
         if written.whole and not self._rival_writes(copy, written, waiting):
             for thing in written.things:
                 self._doubtful.pop(thing, None)
@@ -183,7 +189,7 @@ class AmbiguousWrites:
 
 
 def _differing_parts(there: Any, here: Any) -> Iterator[str]:
-    """Yield the names and values that only one of two documents has."""
+    """Yield the names and values that only one of two JSON documents has."""
     if isinstance(there, Mapping) and isinstance(here, Mapping):
         for name in there.keys() | here.keys():
             if there.get(name) != here.get(name):

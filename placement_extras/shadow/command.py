@@ -35,11 +35,11 @@ CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
         "stock-database",
         secret=True,
         help=(
-            "SQLAlchemy URL of OpenStack Placement's database. The program copies it at the start into the"
-            " database of [placement_database] connection. Without this option, copy the database before"
-            " the start, and let no client write from then on until all clients use the address of"
-            " placement-shadow. A URL with a password belongs in a file "
-            "for --config-file, as stock_database in section [DEFAULT]."
+            "SQLAlchemy URL of OpenStack Placement's database. The program copies it at the start into"
+            " the database of [placement_database] connection. Without this option, copy the database"
+            " before the start. From the copy on, no client may write until all clients use the address"
+            " of placement-shadow. A URL with a password belongs in a file for --config-file, as"
+            " stock_database in section [DEFAULT]."
         ),
     ),
     cfg.FloatOpt(
@@ -69,7 +69,7 @@ CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Serve until stopped; return the exit status."""
+    """Run ``placement-shadow`` until it is stopped; return the exit status."""
     arguments = sys.argv[1:] if args is None else list(args)
     try:
         conf = new_config(arguments, cli_opts=CLI_OPTIONS)
@@ -97,12 +97,12 @@ def _run_processes(
 ) -> int:
     """Run the proxy and the follower in two processes until stopped; return the exit status.
 
-    The comparison then takes no time of the interpreter that answers clients. Both other processes end with
-    this one.
+    The comparison has a process of its own, so that it does not slow down the answers to clients. Both
+    processes end with this one.
     """
-    # a forked child would inherit the other ends of the pipes, which then never report their end
+    # a forked child would hold ends of the other pipes; a pipe ends only when all of them are closed
     context = multiprocessing.get_context("spawn")
-    # Only a process with this key may send copies, because they are unpickled.
+    # copies are unpickled, which may execute code: only a process with this key may send them
     key = secrets.token_bytes()
     processes, controls = [], []
     for target, its_settings in ((run_follower, settings), (run_proxy, proxy)):
@@ -114,7 +114,7 @@ def _run_processes(
         controls.append(ours)
     follower, server = processes
     stopped, stop = context.Pipe(duplex=False)
-    # The handler only ends the wait below: it runs between any two steps of the main thread.
+    # the handler may run between any two steps of the main thread, so it only ends the wait below
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.send_bytes(b"."))
     try:
@@ -127,7 +127,7 @@ def _run_processes(
         # the server first: it hands its last copies to the follower
         for process, control in ((server, controls[1]), (follower, controls[0])):
             control.close()
-            # The requests in flight have SECONDS_TO_STOP; the rest is for the end of the process itself.
+            # requests in flight may take SECONDS_TO_STOP; the other seconds are for the end of the process
             process.join(SECONDS_TO_STOP + 5)
             if process.is_alive():
                 process.kill()

@@ -1,8 +1,8 @@
-"""Compares two answers, and recognises documented differences.
+"""Compares the answers of both services, and recognises documented differences.
 
-``doc/reference/deviations.yaml`` has the names of differences. This module recognises those that random
-requests meet. One example is a refused claim, which leaves a consumer behind in OpenStack Placement; its type
-appears in later answers.
+``doc/reference/deviations.yaml`` names the documented differences. This module recognises those that occur in
+answers to random requests. For example, a refused claim leaves a consumer behind in OpenStack Placement, and
+later answers show the type of this consumer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
 from placement_extras.shadow.exchange import AskedRequest, ShadowAnswer, ShadowExchange, forget_oldest
 
 # Texts that clients look for in errors: Nova, osc-placement, the functional tests of both and of
-# OpenStack Placement itself. The rest of an error may have other words.
+# OpenStack Placement itself. Other parts of an error may have other words.
 MATCHED_TEXTS: Final = tuple(
     re.compile(pattern)
     for pattern in (
@@ -71,14 +71,20 @@ MATCHED_TEXTS: Final = tuple(
     )
 )
 _GENERAL_STATUSES: Final = (400, 403, 404, 409)
-"""Statuses with a general sentence before the message, on both sides."""
+"""Statuses of errors that begin with a general sentence in both services, such as "Access was denied ..."."""
 _COMPARED_HEADERS: Final = ("openstack-api-version", "content-type", "cache-control", "allow")
 CandidateAmounts = dict[str, dict[str, int]]
+"""Amounts of an allocation candidate, by the uuid of the provider and the resource class."""
 
 
 @dataclass(frozen=True)
 class AnswerDifference:
-    """One difference: the name of a header or a part of the answer, and its value on both sides."""
+    """A difference between the answers of both services to one request.
+
+    :param what: a header or a part of the answer, such as ``status``.
+    :param there: the value in the answer of OpenStack Placement.
+    :param here: the value in the answer of our service.
+    """
 
     what: str
     there: Any
@@ -89,9 +95,9 @@ class AnswerDifference:
 
 
 def find_differences(exchange: ShadowExchange) -> list[AnswerDifference]:
-    """Return the differences that matter to clients."""
+    """Return the differences between both answers that matter to clients."""
     theirs, ours = exchange.theirs, exchange.ours
-    # Everything else that differs follows from the status.
+    # with another status all other parts differ, too
     if theirs.status != ours.status:
         return [
             AnswerDifference(
@@ -108,6 +114,7 @@ def _quote_detail(answer: ShadowAnswer) -> str:
 
 
 ComparedParts = Iterator[tuple[str, Any, Any]]
+"""The compared parts of two answers: name, value of OpenStack Placement, value of our service."""
 
 
 def _compare_headers(theirs: ShadowAnswer, ours: ShadowAnswer) -> ComparedParts:
@@ -157,9 +164,10 @@ def _compare_bodies(exchange: ShadowExchange) -> ComparedParts:
 
 
 def comparable_body(path: str, document: Any) -> Any:
-    """Return the document with sorted lists; for candidates with a limit their number.
+    """Return a document in a form that can be compared: with sorted lists.
 
-    Each service may choose other candidates when a limit cuts them.
+    Allocation candidates with a limit are compared by their number only, because each service may choose
+    other candidates.
     """
     limited = path.startswith("/allocation_candidates?") and "limit=" in path
     if limited and isinstance(document, dict) and "allocation_requests" in document:
@@ -177,7 +185,7 @@ def _sort_lists(document: Any) -> Any:
 
 
 def candidate_amounts(document: Any) -> list[CandidateAmounts]:
-    """Return amounts by provider of each allocation candidate, in the formats of all microversions."""
+    """Return the amounts of each allocation candidate, from a document of any microversion."""
     found = []
     for each in document["allocation_requests"]:
         allocations = each["allocations"]
@@ -188,7 +196,7 @@ def candidate_amounts(document: Any) -> list[CandidateAmounts]:
     return found
 
 
-# bounds the memory of a trial that runs for weeks
+# maximum consumers to remember: a trial runs for weeks
 _REMEMBERED: Final = 100_000
 _UNKNOWN: Final = "unknown"
 _CONSUMER: Final = "/allocations/"
@@ -198,17 +206,21 @@ _CONSUMER: Final = "/allocations/"
 class OrphanConsumers:
     """Consumers that refused claims left behind in OpenStack Placement.
 
-    A later claim before microversion 1.38 states no type. OpenStack Placement then shows the type of the
-    refused claim, ours ``unknown``.
+    A later claim of such a consumer before microversion 1.38 states no type. OpenStack Placement then shows
+    the type of the refused claim, our service shows ``unknown``.
     """
 
     _types: dict[str, set[str]] = field(default_factory=dict)
+    """Types that refused claims stated, by the uuid of the consumer."""
     _projects: dict[str, str | None] = field(default_factory=dict)
+    """Projects of accepted claims that stated no type, by the uuid of the consumer."""
 
     def record_write(self, method: str, path: str, body: Any, status: int) -> None:
-        """Record a write and the status of OpenStack Placement's answer, in the order of the answers.
+        """Record the claims of a write, with the status of OpenStack Placement's answer.
 
-        :param body: the document; unknown documents are ignored.
+        Writes have to be recorded in the order of their answers.
+
+        :param body: the parsed body; a body without claims is ignored.
         """
         for consumer, claim in named_claims(method, urlsplit(path).path, body):
             if status >= 400:
@@ -223,7 +235,7 @@ class OrphanConsumers:
         forget_oldest(self._projects, _REMEMBERED)
 
     def explains_difference(self, exchange: ShadowExchange, difference: AnswerDifference) -> bool:
-        """Whether the type of such a consumer is the difference."""
+        """Return whether a difference is the type of a consumer that a refused claim left behind."""
         url = urlsplit(exchange.request.path)
         if difference.what != "body":
             return False
@@ -237,6 +249,7 @@ class OrphanConsumers:
                 and {**there, "consumer_type": _UNKNOWN} == here
             )
         if url.path == "/usages":
+            # usages are grouped by type; only those of the project (or of all, without one) can differ
             project = parse_qs(url.query).get("project_id", [None])[0]
             return any(
                 consumer in self._types and of in (None, project) for consumer, of in self._projects.items()
@@ -245,7 +258,7 @@ class OrphanConsumers:
 
 
 def named_claims(method: str, path: str, body: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the consumers that a write names, each with its part of the body."""
+    """Yield the uuids of the consumers that a write names, each with its claim in the body."""
     named: Any = None
     if path.startswith(_CONSUMER):
         named = {path.removeprefix(_CONSUMER): {} if method == "DELETE" else body}
@@ -265,19 +278,20 @@ _EXTENSIONS: Final = "extensions"
 def explain_difference(
     exchange: ShadowExchange, difference: AnswerDifference, left_behind: OrphanConsumers
 ) -> str | None:
-    """Return the name of the documented deviation for a difference, or None."""
+    """Return the name of the documented deviation that a difference belongs to; None if it is unknown."""
     if left_behind.explains_difference(exchange, difference):
         return _ORPHANS
     return next((name for name, is_this in _RECOGNISED.items() if is_this(exchange, difference)), None)
 
 
 def refused_there_only(theirs: ShadowAnswer) -> str | None:
-    """Return the deviation for a write that only OpenStack Placement refuses, or None."""
+    """Return the deviation for a write that only OpenStack Placement refuses; None for other writes."""
+    # the claim expects a new consumer, which a refused claim has left behind there
     return _ORPHANS if "expected 0 but got" in _sentence_of(theirs) else None
 
 
 def known_here_only(request: AskedRequest, theirs: ShadowAnswer) -> str | None:
-    """Return the deviation for a resource that only our service has, or None."""
+    """Return the deviation for a path that only our service has; None for other paths."""
     path = unquote(urlsplit(request.path).path)
     return _EXTENSIONS if theirs.status == 404 and (path + "/").startswith("/ext/") else None
 
@@ -287,18 +301,22 @@ def _sentence_of(answer: ShadowAnswer) -> str:
 
 
 def _last_modified(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
+    """Return whether ``Last-Modified`` is in one answer only; ours has it with each ``Cache-Control``."""
     return difference.what == "last-modified" and "cache-control" in exchange.ours.headers
 
 
 def _method_of_older_versions(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
+    """Return whether the stock service left out ``Allow`` in an error 405."""
     return difference.what == "allow" and "allow" not in exchange.theirs.headers
 
 
 def _status_500(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
+    """Return whether the stock service failed at a request that our service answers or refuses."""
     return difference.what == "status" and exchange.theirs.status == 500 and exchange.ours.status < 500
 
 
 def _unknown_names(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
+    """Return whether our service refused an unknown name in a query, and the stock service found nothing."""
     return (
         difference.what == "status"
         and (exchange.theirs.status, exchange.ours.status) == (200, 400)
@@ -309,11 +327,12 @@ def _unknown_names(exchange: ShadowExchange, difference: AnswerDifference) -> bo
 
 
 def _orphan_consumer(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
+    """Return whether a claim met a consumer that exists only in the stock service."""
     return difference.what in ("status", "code", "words") and refused_there_only(exchange.theirs) is not None
 
 
 def _lowercase_class(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
-    """Whether a class is in small letters."""
+    """Return whether our service refused an inventory of a resource class in small letters."""
     said = _sentence_of(exchange.ours)
     return (
         # our service reports such a class before other errors of the request
@@ -326,11 +345,12 @@ def _lowercase_class(exchange: ShadowExchange, difference: AnswerDifference) -> 
 
 
 def _refused_mappings(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
+    """Return whether our service refused the ``mappings`` of a claim, which the stock service ignores."""
     return exchange.ours.status == 400 and "['mappings']" in _sentence_of(exchange.ours)
 
 
 def _wrong_sums(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
-    """Whether differing candidates have wrong sums in OpenStack Placement, and right ones in ours."""
+    """Return whether the stock service's candidates have wrong sums, and those of our service right ones."""
     url = urlsplit(exchange.request.path)
     if difference.what != "body" or url.path != "/allocation_candidates":
         return False
@@ -345,20 +365,20 @@ def _wrong_sums(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
     there, here = (candidate_amounts(each.body) for each in (exchange.theirs, exchange.ours))
     return (
         groups > 1
-        # candidates that both sides have are right, and say nothing about the deviation
+        # candidates that both services return are right, and say nothing about the deviation
         and all(_total_amounts(each) != wanted for each in there if each not in here)
         and all(_total_amounts(each) == wanted for each in here)
     )
 
 
 def _forbidding_without_resources(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
-    """Whether a group without resources only forbids traits or aggregates."""
+    """Return whether a group of the request has no resources and only forbids traits or aggregates."""
     url = urlsplit(exchange.request.path)
     if difference.what != "body" or url.path != "/allocation_candidates":
         return False
     if not isinstance(exchange.theirs.body, dict) or candidate_amounts(exchange.theirs.body):
         return False
-    # no provider meets such a group in OpenStack Placement
+    # in OpenStack Placement no provider meets such a group, so it has no candidates
     query = parse_qsl(url.query)
     asking = {name.removeprefix("resources") for name, _ in query if name.startswith("resources")}
     said: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Copies the database of the stock service into ours while that service keeps working."""
+"""Copies the database of OpenStack Placement into ours while OpenStack Placement keeps writing."""
 
 import logging
 import sqlite3
@@ -22,7 +22,7 @@ from placement_extras.shadow.exchange import MirroredRequest
 
 LOG = logging.getLogger(__name__)
 
-# a write of SQLite holds the lock for milliseconds; a longer wait means a hanging program
+# seconds; a write of SQLite holds the lock for milliseconds, so a longer wait means a hanging program
 _LOCK_SECONDS: Final = 30
 
 
@@ -30,8 +30,8 @@ _LOCK_SECONDS: Final = 30
 class CopiedDatabases:
     """Source and target of the copy.
 
-    :param source: the URL of the stock service's database.
-    :param target: the URL of ours, which has our tables and is empty.
+    :param source: the URL of OpenStack Placement's database.
+    :param target: the URL of our database, which has our tables and is empty.
     :param owner: project and user of consumers that the source has no record of.
     :param classes: the additional resource classes of our service.
     """
@@ -43,32 +43,32 @@ class CopiedDatabases:
 
 
 MAX_MOMENTS: Final = 20
-"""Maximum number of snapshots to try until one has no write in flight."""
+"""Maximum number of snapshots that are taken to find one without a write in flight."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyMoment:
-    """The moment of the copy, between two times of the monotonic clock in seconds."""
+    """The moment at which the copy was taken, as two bounds in seconds of the monotonic clock."""
 
     earliest: float
     latest: float
 
     def is_after(self, copy: MirroredRequest) -> bool:
-        """Whether a request was answered before this moment, so that the copy contains its changes."""
+        """Return whether a request was answered before this moment, so that the copy has its changes."""
         return copy.started + copy.seconds < self.earliest
 
     def is_within(self, copy: MirroredRequest) -> bool:
-        """Whether a request was a write in flight at this moment.
+        """Return whether a request was a write in flight at this moment.
 
-        The changes of such a write may be in the copy or not.
+        The copy may have the changes of such a write or not.
         """
         return copy.is_write and copy.started < self.latest and not self.is_after(copy)
 
 
 def check_databases(databases: CopiedDatabases) -> None:
-    """Check that a copy can be made; change nothing.
+    """Check that the database can be copied, without changing it.
 
-    :raises ServiceError: a copy cannot be made; the message has the reason.
+    :raises ServiceError: it cannot be copied; the message has the reason.
     """
     with (
         open_database(databases.target) as database,
@@ -80,11 +80,11 @@ def check_databases(databases: CopiedDatabases) -> None:
 
 
 def copy(databases: CopiedDatabases, is_quiet: Callable[[CopyMoment], bool] = lambda _: True) -> CopyMoment:
-    """Copy the source into our database without blocking writers of the source.
+    """Copy the source into our database. Writers of the source are not blocked.
 
-    :param is_quiet: whether no write was in flight at a moment. Then the copy holds exactly the changes
-        before it. Otherwise another moment is tried, up to :data:`MAX_MOMENTS` times.
-    :raises ServiceError: the database was not copied, and nothing is changed.
+    :param is_quiet: returns whether no write was in flight at a moment. Then the copy holds exactly the
+        changes before that moment. Otherwise another moment is tried, up to :data:`MAX_MOMENTS` times.
+    :raises ServiceError: the database was not copied; ours is unchanged.
     """
     with open_database(databases.target) as database:
         for number in count(1):
@@ -93,8 +93,9 @@ def copy(databases: CopiedDatabases, is_quiet: Callable[[CopyMoment], bool] = la
                     if number < MAX_MOMENTS:
                         continue
                     LOG.warning(
-                        "There was no moment without a write: a write at that moment may be applied"
-                        " twice. If the report says that it is out of step, start again when less is written"
+                        "The database was copied while clients were writing: a write of that moment may"
+                        " be applied twice to the copy. If the report says that the copy is out of step,"
+                        " start again when clients write less"
                     )
                 importer.run(database, source, databases.classes, skip_orphans=True)
                 break
@@ -115,7 +116,7 @@ def _open_copy(databases: CopiedDatabases) -> Iterator[tuple[StockContent, CopyM
 
 
 def _copied_url(source: str, file: Path) -> str:
-    """Return the URL to read. A file of SQLite is copied first, because a reader blocks its writers."""
+    """Return the URL to read; a file of SQLite is copied first, because a reader would block its writers."""
     try:
         url = make_url(source)
     except Exception:  # open_source reports the error with a better message

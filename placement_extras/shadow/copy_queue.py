@@ -1,7 +1,7 @@
-"""Copies of requests on their way from the process that answers clients to the one that compares.
+"""Copies of requests on their way from the answering process to the comparing process.
 
-The answering process never waits: copies wait in a bounded :class:`ByteBacklog`, which leaves out reads
-before writes.
+The answering process never waits: copies wait in a :class:`ByteBacklog` of limited size, which leaves out
+reads before writes.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ NO_ROOM: Final = "too much was waiting to be compared"
 
 @dataclass(frozen=True, slots=True)
 class BacklogBounds:
-    """Maximum bytes of a backlog after a copy is added.
+    """Maximum bytes of a backlog, including the copy that is added.
 
-    :param reads: for a copy of a read, which is left out above.
-    :param writes: for a whole copy of a write; above, a copy without body and answer is kept.
-    :param any_write: for such a copy without body and answer, which is left out above.
+    :param reads: for a copy of a read; a read beyond it is left out.
+    :param writes: for a whole copy of a write; beyond it, a copy without body and answer is kept.
+    :param any_write: for such a copy without body and answer; a write beyond it is left out.
     """
 
     reads: int
@@ -36,7 +36,7 @@ class BacklogBounds:
 
 
 class ByteBacklog:
-    """A queue with a bound in bytes and a :meth:`put` that never blocks."""
+    """A queue of copies with a limit in bytes; :meth:`put` never blocks."""
 
     def __init__(self, bounds: BacklogBounds) -> None:
         self._bounds: Final = bounds
@@ -51,7 +51,7 @@ class ByteBacklog:
         return len(self._copies)
 
     def put(self, copy: MirroredRequest) -> None:
-        """Add a copy, or the part of it that fits."""
+        """Add a copy, or the part of it that fits; otherwise count it in ``left_out``."""
         with self._changed:
             fitting = self._fitting_copy(copy)
             if fitting is None:
@@ -62,7 +62,7 @@ class ByteBacklog:
             self._changed.notify()
 
     def _fitting_copy(self, copy: MirroredRequest) -> MirroredRequest | None:
-        """Return the part of a copy that fits, or None."""
+        """Return a copy or the part of it that fits; None if nothing fits."""
         whole = self._bounds.writes if copy.is_write else self._bounds.reads
         if self.bytes + copy.size <= whole:
             return copy
@@ -70,7 +70,7 @@ class ByteBacklog:
         return stub if copy.is_write and self.bytes + stub.size <= self._bounds.any_write else None
 
     def get(self, seconds: float | None = None) -> MirroredRequest | None:
-        """Return the next copy; None after ``seconds`` without one, or at the end of the queue."""
+        """Return the next copy; None after ``seconds`` without one, or when the queue is closed and empty."""
         with self._changed:
             self._changed.wait_for(lambda: self._copies or self._closed, seconds)
             if not self._copies:
@@ -81,17 +81,17 @@ class ByteBacklog:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the queue is closed and empty."""
+        """Return whether the queue is closed and empty."""
         with self._changed:
             return self._closed and not self._copies
 
     def any_waiting(self, holds: Callable[[MirroredRequest], bool]) -> bool:
-        """Whether a condition holds for any waiting copy."""
+        """Return whether a condition holds for any waiting copy."""
         with self._changed:
             return any(map(holds, self._copies))
 
     def close(self, *, keep: bool) -> None:
-        """End the queue; with ``keep`` the waiting copies can still be taken."""
+        """Close the queue; the waiting copies are dropped unless ``keep`` is set."""
         with self._changed:
             self._closed = True
             if not keep:
@@ -102,7 +102,7 @@ class ByteBacklog:
 
 def _empty_copy(copy: MirroredRequest) -> MirroredRequest:
     """Return a copy without body and answer."""
-    # a lost write must be counted, because both sides differ afterwards
+    # it is kept because a lost write has to be reported: the databases differ from then on
     request = ShadowRequest(copy.request.method, copy.request.path, (), b"")
     return replace(copy, request=request, received=None, missed=NO_ROOM)
 
@@ -110,19 +110,20 @@ def _empty_copy(copy: MirroredRequest) -> MirroredRequest:
 LOG = logging.getLogger(__name__)
 
 OUTBOX_BOUNDS: Final = BacklogBounds(reads=64 << 20, writes=64 << 20, any_write=256 << 20)
-"""Bounds of the copies that wait to be sent, in the memory of the process that answers clients."""
+"""Bounds of the copies that wait to be sent, in the memory of the answering process."""
 _RETRY_SECONDS: Final = 0.5
+"""Pause between two attempts to connect to the comparing process."""
 _SILENCE_SECONDS: Final = 0.1
-"""After this time without an answer an empty delivery is sent: the other process waits for ``settled``."""
+"""Time without a copy after which an empty delivery is sent, with a new ``settled`` time."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxDelivery:
-    """One copy, or None after a time without answers.
+    """One copy for the comparing process, or None if no request was answered for a while.
 
-    :param left_out: number of copies that found no room so far.
-    :param settled: time of the monotonic clock in seconds. All writes that came in before are in this
-        delivery or an earlier one.
+    :param left_out: number of copies that found no room since the start.
+    :param settled: a time of the monotonic clock in seconds. All writes that came in before this time are in
+        this delivery or an earlier one.
     :param predecessors: number of processes that answered clients before the sender.
     """
 
@@ -133,7 +134,7 @@ class OutboxDelivery:
 
 
 class MirrorOutbox:
-    """Sends copies to the socket of the other process, in a thread of its own.
+    """Sends copies to the socket of the comparing process, in a thread of its own.
 
     :param predecessors: number of processes that answered clients before this one.
     """
@@ -149,15 +150,16 @@ class MirrorOutbox:
         self._thread = threading.Thread(target=self._run, name="shadow-outbox", daemon=True)
 
     def start(self, settled: Callable[[], float]) -> None:
-        """Begin to send.
+        """Start the thread that sends.
 
-        :param settled: returns a time of the monotonic clock; copies of all earlier writes were put here.
+        :param settled: returns a time of the monotonic clock. Copies of all writes that came in before
+            this time were given to :meth:`put`.
         """
         self._settled = settled
         self._thread.start()
 
     def stop(self, seconds: float) -> None:
-        """Send the waiting copies, for at most ``seconds``, and end."""
+        """Send the waiting copies for at most ``seconds``, then end the thread."""
         self._stopped.set()
         self._waiting.close(keep=True)
         self._thread.join(seconds)
@@ -171,7 +173,7 @@ class MirrorOutbox:
         try:
             while not self._waiting.has_ended:
                 message = pickle.dumps(self._next_delivery())
-                # A delivery is sent again after a lost connection: a lost write would part the sides.
+                # A delivery is sent again after a lost connection: a lost write would part the databases.
                 while True:
                     connection = connection or self._connect()
                     if connection is None:
@@ -189,12 +191,12 @@ class MirrorOutbox:
     def _next_delivery(self) -> OutboxDelivery:
         copy = self._waiting.get(_SILENCE_SECONDS)
         settled = self._settled()
-        if len(self._waiting):  # a waiting copy may be of a write before that time
+        if len(self._waiting):  # a copy that still waits may be of a write before that time
             settled = 0.0
         return OutboxDelivery(copy, self._waiting.left_out, settled, self._predecessors)
 
     def _connect(self) -> Connection | None:
-        """Wait until the other process listens; None if this one is stopped before."""
+        """Wait until the comparing process listens; return None if :meth:`stop` is called before."""
         reported = False
         while True:
             with suppress(OSError, EOFError):

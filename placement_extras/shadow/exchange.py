@@ -1,4 +1,4 @@
-"""Requests and answers in the shape that proxy, queue, replay and comparison share."""
+"""Requests and answers in the form that the modules of ``placement-shadow`` share."""
 
 import json
 import zlib
@@ -10,33 +10,33 @@ Headers = tuple[tuple[str, str], ...]
 
 JSON: Final = "application/json"
 MAX_KEPT: Final = 16 << 20
-"""Maximum bytes of a body. Longer bodies are passed on and not compared."""
+"""Maximum bytes of a body. Longer bodies are forwarded and not compared."""
 _ANY_FORMAT: Final = 47  # window bits of zlib: detects gzip and zlib by their headers
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def is_write(method: str) -> bool:
-    """Whether requests with this method may change something."""
+    """Return whether requests with this method may change something."""
     return method not in _SAFE_METHODS
 
 
 class AskedRequest(Protocol):
-    """The properties of a request that a comparison of its answers needs."""
+    """The method and the path of a request, which a comparison of its answers needs."""
 
     @property
     def method(self) -> str:
-        """Method of the request."""
+        """HTTP method, such as ``GET``."""
 
     @property
     def path(self) -> str:
-        """Path with the query."""
+        """Path of the URL, with the query."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShadowRequest:
     """A request as the client sent it.
 
-    ``path`` has the query and all escapes, without the prefix of the service.
+    ``path`` has the query and is still escaped; the prefix of the service's URL is removed.
     """
 
     method: str
@@ -47,7 +47,7 @@ class ShadowRequest:
 
 @dataclass(frozen=True, slots=True)
 class ShadowAnswer:
-    """An answer of a service: header names in lower case, JSON parsed, other bodies as text."""
+    """An answer of one service. Names of headers are in lower case; ``body`` is parsed JSON or text."""
 
     status: int
     headers: Mapping[str, str]
@@ -55,7 +55,7 @@ class ShadowAnswer:
 
     @classmethod
     def from_content(cls, status: int, headers: Headers, content: bytes) -> Self:
-        """Parse an answer as it was received."""
+        """Decompress and parse an answer as it was received."""
         named = {name.lower(): value for name, value in headers}
         if named.get("content-encoding", "identity") in ("gzip", "deflate"):
             content = _decompress_content(content)
@@ -63,7 +63,7 @@ class ShadowAnswer:
 
     @property
     def first_error(self) -> dict[str, Any]:
-        """The error in the body, empty if there is none."""
+        """The first error in the body of a refusal; empty if there is none."""
         if self.status < 400 or not isinstance(self.body, dict):
             return {}
         errors = self.body.get("errors")
@@ -83,7 +83,7 @@ def parse_body(content: bytes, media_type: str) -> Any:
     """Return the document of a JSON body, the text of another one, and None for an empty one."""
     if not content:
         return None
-    # an answer in another encoding is still compared, by equal replacements on both sides
+    # wrong bytes become the same replacement characters on both sides, so such answers can be compared
     text = content.decode("utf-8", "replace")
     if not media_type.startswith(JSON):
         return text
@@ -95,7 +95,11 @@ def parse_body(content: bytes, media_type: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ShadowExchange:
-    """A request and the answers of both services."""
+    """A request with the answers of both services.
+
+    :param theirs: the answer of OpenStack Placement.
+    :param ours: the answer of our service.
+    """
 
     request: AskedRequest
     theirs: ShadowAnswer
@@ -104,25 +108,25 @@ class ShadowExchange:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedAnswer:
-    """An answer of the stock service that was passed on, not parsed yet."""
+    """An unparsed answer of OpenStack Placement that was forwarded to the client."""
 
     status: int
     headers: Headers
     content: bytes
 
     def parse_answer(self) -> ShadowAnswer:
-        """Parse the answer; this is left to the comparing process, because clients would wait for it here."""
+        """Parse the answer; this is left to the comparing process, so that clients do not wait for it."""
         return ShadowAnswer.from_content(self.status, self.headers, self.content)
 
 
 @dataclass(frozen=True, slots=True)
 class MirroredRequest:
-    """A request that was passed on.
+    """A request that was forwarded to OpenStack Placement, with the answer; also called a copy.
 
-    :param number: in the order in which requests came in.
-    :param received: the answer; None if the answer was not kept, and ``missed`` has the reason.
+    :param number: position in the order in which requests came in, from 0.
+    :param received: the answer; None if it was not kept, and ``missed`` has the reason.
     :param started: time of arrival in seconds of the monotonic clock of this machine.
-    :param seconds: time until the answer of the stock service was complete.
+    :param seconds: time until the answer of OpenStack Placement was complete.
     :param beside: the numbers of the writes that were in flight at the same time.
     """
 
@@ -136,12 +140,12 @@ class MirroredRequest:
 
     @property
     def is_write(self) -> bool:
-        """Whether the request may have changed the database."""
+        """Return whether the request may have changed the database."""
         return is_write(self.request.method)
 
     @property
     def size(self) -> int:
-        """Approximate memory in bytes."""
+        """Approximate memory of the copy in bytes."""
         there = _headers_size(self.request.headers) + len(self.request.path) + len(self.request.body)
         back = _headers_size(self.received.headers) + len(self.received.content) if self.received else 0
         return there + back + _OVERHEAD_BYTES
@@ -155,6 +159,6 @@ def _headers_size(headers: Headers) -> int:
 
 
 def forget_oldest(known: dict[Any, Any], remembered: int) -> None:
-    """Remove the items that were added first, until ``remembered`` items are left."""
+    """Remove the items that were added first, until at most ``remembered`` items are left."""
     while len(known) > remembered:
         del known[next(iter(known))]

@@ -23,18 +23,19 @@ LOG = logging.getLogger(__name__)
 
 ENDED: Final = "the process that answers clients ended, and its waiting copies are lost"
 BEFORE: Final = "it was answered before the database was copied"
-# reads give way first: a lost read costs a comparison, a lost write parts the databases for good
+# reads are left out first: a lost read costs a comparison, a lost write parts the databases for good
 BOUNDS: Final = BacklogBounds(reads=128 << 20, writes=256 << 20, any_write=512 << 20)
 """Bounds of the copies that wait to be replayed.
 
-These copies may take more memory than those in the answering process.
+They are larger than :data:`.OUTBOX_BOUNDS`, because the process that answers clients needs its memory more.
 """
-_NICENESS: Final = 10  # clients go before the comparison
+_NICENESS: Final = 10  # added to the priority of the process, so that answers to clients go first
 _FINISH_SECONDS: Final = 10.0
+"""Time at the end for replaying the waiting copies, and again for ending the current request."""
 _ANSWER_SECONDS: Final = 10.0
-"""Maximum time of writes in flight at the moment of the copy. After this time the program tries another
-moment."""
+"""Time to wait for writes that were in flight at the moment of the copy; then another moment is tried."""
 _TICK_SECONDS: Final = 0.02
+"""Interval between two looks at whether these writes are answered."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,10 @@ class FollowerSettings:
     """Settings of the comparing process.
 
     :param ours: the URL of our service.
-    :param token: sent to our service instead of the clients' tokens; None to send theirs.
+    :param token: sent to our service instead of the clients' tokens; None to send the clients' tokens.
     :param databases: source and target of the copy at the start; None if our database is a copy already.
-    :param copy_after: seconds to wait before the copy is taken.
-    :param report: address and port of the report.
+    :param copy_after: seconds between the start and the copy of the database.
+    :param report: address and port at which the report is served.
     """
 
     ours: str
@@ -58,21 +59,21 @@ class FollowerSettings:
 def run_follower(
     settings: FollowerSettings, address: str, key: bytes, control: Connection, set_up_log: Callable[[], None]
 ) -> None:
-    """Run until the other end of ``control`` is closed; then print the report.
+    """Receive and compare copies until the other end of ``control`` is closed, then print the report.
 
-    :param address: the UNIX socket at which copies arrive, protected by ``key``.
+    :param address: path of the UNIX socket at which copies arrive; senders need ``key``.
     """
-    # a terminal sends it to all processes; the parent decides when to end
+    # a terminal sends it to all processes; the parent decides when this one ends
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     set_up_log()
-    # Clients must not wait for the comparison.
+    # clients must not wait for the comparison; a system may forbid the change
     with suppress(OSError):
         os.nice(_NICENESS)
     ShadowFollower(settings, address, key).run(control)
 
 
 class ShadowFollower:
-    """Three threads: one receives copies, one replays them, one serves the report.
+    """Runs the comparison in three threads: one receives copies, one replays them, one serves the report.
 
     ``status`` has the content of the report.
     """
@@ -89,17 +90,17 @@ class ShadowFollower:
         self._listener = Listener(address, "AF_UNIX", authkey=key)
 
     def run(self, control: Connection) -> None:
-        """Run until the other end of ``control`` is closed."""
+        """Run until the other end of ``control`` is closed; then replay what waits, and print the report."""
         # before the threads: a taken port ends the process before any copy is accepted
         server = ReportServer(self._settings.report, self.status)
-        # both threads may hang in a request or a connection, and must not keep the process from ending
+        # daemons: both threads may hang in a request or a connection, and must not keep the process alive
         replaying = threading.Thread(target=self._replay_all, name="shadow-replay", daemon=True)
         try:
             threading.Thread(target=self._receive, name="shadow-receive", daemon=True).start()
             replaying.start()
             with suppress(EOFError, OSError):
                 control.recv_bytes()
-            # first time to replay the rest, then the end of writes that wait for our service
+            # first the waiting copies are replayed; then writes that still wait for our service are given up
             self._backlog.close(keep=True)
             replaying.join(_FINISH_SECONDS)
             self._stopped.set()
@@ -112,16 +113,16 @@ class ShadowFollower:
         print(report_table(self.status.to_document()), end="", flush=True)
 
     def _receive(self) -> None:
-        """Receive copies from successive connections, each of another process that answers clients."""
+        """Receive copies from one connection after another, each to another process that answers clients."""
         while not self._stopped.is_set():
             try:
                 connection = self._listener.accept()
-            except Exception as error:  # closed, or a peer without the key
+            except Exception as error:  # the listener is closed, or the peer does not have the key
                 if not self._stopped.is_set():
                     LOG.warning("A connection to the comparing process was refused: %s", error)
                     self._stopped.wait(0.1)
                 continue
-            # The former connection is gone, and so are copies that it had not sent.
+            # a second connection: the former process has ended, and copies that it had not sent are lost
             if self.status.processes:
                 self._tally.mark_parted(ENDED)
             self.status.processes += 1
@@ -129,16 +130,16 @@ class ShadowFollower:
             with connection, suppress(EOFError, OSError):
                 while True:
                     delivery = connection.recv()
-                    # recv() unpickles whatever the other process has sent.
+                    # for the type checker: recv() unpickles any object
                     assert isinstance(delivery, OutboxDelivery)
-                    # an answering process ended before it connected, and its copies are lost
+                    # an answering process may have ended before it connected, with all its copies
                     if delivery.predecessors >= self.status.processes:
                         self._tally.mark_parted(ENDED)
                         self.status.processes = delivery.predecessors + 1
                     self.status.left_out = delivery.left_out
                     if delivery.copy is not None:
                         self._backlog.put(delivery.copy)
-                    # Only after the copy is in the backlog: this says that all writes before are there.
+                    # after the copy is in the backlog: the time says that all earlier writes are there
                     self._settled = delivery.settled
 
     def _replay_all(self) -> None:
@@ -152,13 +153,13 @@ class ShadowFollower:
             self._report_failure(f"the database of OpenStack Placement was not copied: {error.detail}")
         except Exception as error:
             LOG.exception("Nothing is compared any more")
-            # the other process goes on answering clients, whatever happens here
+            # clients are still answered by the other process, so this one reports the failure and stays
             self._report_failure(f"a defect: {error!r}")
 
     def _report_failure(self, why: str) -> None:
         LOG.error("Requests are passed on and not compared any more: %s", why)
         self.status.phase = f"failed: {why}"
-        # Nothing reads the copies any more, and they must not fill the memory.
+        # The copies are taken and dropped, because they must not fill the memory.
         while self._backlog.get() is not None:
             self.status.unread += 1
 
@@ -166,14 +167,14 @@ class ShadowFollower:
         if self._settings.databases is None:
             return None
         self.status.phase = "waiting to copy the database"
-        # the clients are still led to the proxy, and writes past it would be missing in the copy
+        # some clients may still write to the stock service directly; such writes must be in the copy
         self._stopped.wait(self._settings.copy_after)
         self.status.phase = "copying the database"
         return copied_databases.copy(self._settings.databases, self._was_quiet)
 
     def _was_quiet(self, moment: CopyMoment) -> bool:
         deadline = time.monotonic() + _ANSWER_SECONDS
-        # a write that was in flight at the moment may still be answered; its copy comes only then
+        # a write in flight at that moment may still be unanswered, and its copy comes only with the answer
         while self._settled < moment.latest:
             if time.monotonic() > deadline or self._stopped.wait(_TICK_SECONDS):
                 return False
@@ -189,5 +190,5 @@ class ShadowFollower:
 
 
 def was_quiet(backlog: ByteBacklog, moment: CopyMoment) -> bool:
-    """Whether no write was in flight at a moment; all earlier requests must have been answered."""
+    """Return whether no write was in flight at a moment; all earlier requests must have been answered."""
     return not backlog.any_waiting(moment.is_within)

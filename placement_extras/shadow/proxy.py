@@ -1,6 +1,6 @@
-"""The process that answers clients, under gunicorn, with the answers of the stock service.
+"""The process that answers clients: it forwards requests to OpenStack Placement, under gunicorn.
 
-The proxy records which requests are in flight together, because their order is unknown.
+The process records which requests are in flight together, because their order is unknown.
 """
 
 from __future__ import annotations
@@ -40,7 +40,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class FlightTicket:
-    """A request in flight."""
+    """A request in flight.
+
+    :param number: position in the order in which requests came in, from 0.
+    :param started: time of arrival in seconds of the monotonic clock.
+    :param beside: numbers of the writes that have been in flight at the same time.
+    """
 
     number: int
     request: ShadowRequest
@@ -49,9 +54,10 @@ class FlightTicket:
 
 
 class InFlight:
-    """Numbers requests as they come in, and makes a copy of each when it is answered.
+    """The requests in flight. Numbers each request that comes in, and makes a copy when it is answered.
 
-    :param put: receives the copies in the order of the answers; must not block, since it runs under the lock.
+    :param put: receives the copies in the order of the answers. The function must not block, because it is
+        called under the lock.
     """
 
     def __init__(self, put: Callable[[MirroredRequest], None]) -> None:
@@ -61,11 +67,11 @@ class InFlight:
         self._open: dict[int, FlightTicket] = {}
 
     def begin_request(self, request: ShadowRequest) -> FlightTicket:
-        """Record a request that came in; each ticket must be given to :meth:`end_request` once."""
+        """Record a request that came in. The caller must give its ticket to :meth:`end_request` once."""
         with self._lock:
             ticket = FlightTicket(self._next, request, time.monotonic())
             self._next += 1
-            # Reads beside each other cannot change each other's answers.
+            # only writes are recorded: two reads in flight together do not change each other's answers
             writes = is_write(request.method)
             for other in self._open.values():
                 if writes:
@@ -77,9 +83,9 @@ class InFlight:
         return ticket
 
     def settled_until(self) -> float:
-        """Return a time of the monotonic clock; all writes that came in before it are answered."""
+        """Return a time in seconds of the monotonic clock. All writes that came in before it are answered."""
         with self._lock:
-            # under the lock: a write that begins later has a later time
+            # taken under the lock, so that each write that begins later has a later time
             now = time.monotonic()
             return min(
                 (each.started for each in self._open.values() if is_write(each.request.method)), default=now
@@ -88,7 +94,7 @@ class InFlight:
     def end_request(
         self, ticket: FlightTicket, received: ReceivedAnswer | None, seconds: float, missed: str = ""
     ) -> None:
-        """Record the answer of a request, or the reason ``missed`` why there is none."""
+        """Record the answer of a request; without an answer, ``missed`` is the reason."""
         with self._lock:
             del self._open[ticket.number]
             beside = frozenset(ticket.beside)
@@ -105,8 +111,8 @@ LOG = logging.getLogger(__name__)
 TOO_LONG: Final = "its body or its answer is too long to be kept"
 NO_ANSWER: Final = "OpenStack Placement did not answer"
 CLIENT_LEFT: Final = "the client left before it had the whole answer"
-_PIECE_BYTES: Final = 1 << 16  # bytes of a body that are passed on at a time
-# headers about one connection (RFC 9110, 7.6.1); client and stock service have different connections
+_PIECE_BYTES: Final = 1 << 16  # maximum bytes of a body that are forwarded at a time
+# headers about one connection (RFC 9110, 7.6.1), which differ between client and stock service
 _CONNECTION_HEADERS: Final = frozenset(
     {
         *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"),
@@ -116,11 +122,12 @@ _CONNECTION_HEADERS: Final = frozenset(
 
 
 class RequestForwarder:
-    """WSGI application that forwards requests to a URL and returns the answers.
+    """WSGI application that forwards requests to OpenStack Placement and returns the answers.
 
-    :param stock: URL of the stock service, with the prefix of its API.
+    :param stock: URL of OpenStack Placement, with the prefix of its API.
+    :param in_flight: records the requests and makes the copies.
     :param threads: maximum number of requests in flight.
-    :param seconds: timeout of a silent stock service.
+    :param seconds: time after which a silent OpenStack Placement counts as unavailable.
     """
 
     def __init__(self, stock: str, in_flight: InFlight, threads: int, seconds: float) -> None:
@@ -136,7 +143,7 @@ class RequestForwarder:
         return urllib3.connection_from_url(self._stock, maxsize=number, timeout=timeout, retries=False)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Forward one request."""
+        """Forward one request, and return the answer piece by piece."""
         body, rest = _read_body(environ)
         request = ShadowRequest(
             environ["REQUEST_METHOD"], _request_target(environ), _request_headers(environ), body
@@ -149,7 +156,7 @@ class RequestForwarder:
             self._in_flight.end_request(ticket, None, time.monotonic() - began, NO_ANSWER)
             LOG.warning("%s does not answer %s %s: %s", self._stock, request.method, request.path, error)
             return _bad_gateway(self._stock, start_response)
-        # Each ticket has to end, or settled_until() would stand still.
+        # Each ticket has to end, or settled_until() would return the same time for ever.
         except BaseException:
             self._in_flight.end_request(ticket, None, time.monotonic() - began, NO_ANSWER)
             raise
@@ -164,8 +171,8 @@ class RequestForwarder:
         return passing
 
     def _ask_stock(self, request: ShadowRequest, rest: Iterator[bytes] | None) -> urllib3.BaseHTTPResponse:
-        # A server may close an idle connection while it is used again. A read is then sent again. A write may
-        # have been carried out, so each write has a new connection.
+        # A server may close an idle connection at the moment of its next use. A read is then sent again. A
+        # write may have been carried out, so each write has a new connection.
         if rest is None and not is_write(request.method):
             with suppress(ProtocolError):
                 return self._send(self._kept_pool, request, rest)
@@ -176,7 +183,7 @@ class RequestForwarder:
     ) -> urllib3.BaseHTTPResponse:
         headers = urllib3.HTTPHeaderDict(request.headers)
         if pool is not self._kept_pool:
-            # the stock service then need not keep a connection that is never used again
+            # the stock service need not wait for another request on this connection
             headers["Connection"] = "close"
         # urllib3 would add its own values where the client sent none
         for name in ("Accept-Encoding", "User-Agent"):
@@ -195,7 +202,7 @@ class RequestForwarder:
 
 
 class _PassingBody:
-    """The body of a forwarded answer; keeps a copy."""
+    """The body of a forwarded answer, as an iterator that keeps a copy of at most :data:`.MAX_KEPT` bytes."""
 
     def __init__(
         self,
@@ -222,7 +229,7 @@ class _PassingBody:
         self._hand_over()
 
     def _read(self) -> bytes:
-        """Return the next piece, empty at the end."""
+        """Return the next piece of the body; empty at its end."""
         try:
             piece: bytes = self._response.read1(_PIECE_BYTES, decode_content=False)
         except (HTTPError, OSError):
@@ -231,14 +238,14 @@ class _PassingBody:
         self._length += len(piece)
         if self._length > MAX_KEPT:
             self._missed = TOO_LONG
-            # the memory is given back at once; the rest is passed on without a copy
+            # the kept pieces free their memory at once; the other pieces are only forwarded
             self._pieces.clear()
         if not self._missed:
             self._pieces.append(piece)
         return piece
 
     def close(self) -> None:
-        """End the answer; the server calls this at the end or after the client has left."""
+        """End the answer. The server calls this after the last piece, or after the client has left."""
         try:
             if self._ticket is not None and not self._missed:
                 self._read_rest()
@@ -249,19 +256,19 @@ class _PassingBody:
             self._response.release_conn()
 
     def _read_rest(self) -> None:
-        """Read the rest of an answer after the client has left. The write is done and has to be replayed."""
-        # close() has looked at it
+        """Read the other pieces after the client has left, if the request is a write, which is replayed."""
+        # for the type checker: close() calls this only with a ticket
         assert self._ticket is not None
         if not is_write(self._ticket.request.method):
             self._missed = CLIENT_LEFT
             return
-        # _read() has noted why the answer is incomplete.
+        # an error ends the loop; _read() has recorded it as the reason
         with suppress(HTTPError, OSError):
             while not self._missed and self._read():
                 pass
 
     def _hand_over(self) -> None:
-        # the end of the iteration and close() both come here; a ticket ends once
+        # called at the end of the iteration and by close(); a ticket may end only once
         ticket, self._ticket = self._ticket, None
         if ticket is None:
             return
@@ -272,7 +279,7 @@ class _PassingBody:
 
 
 def _read_body(environ: WSGIEnvironment) -> tuple[bytes, Iterator[bytes] | None]:
-    """Return the body, and an iterator over the rest of a body that is too long to be kept."""
+    """Return the body of a request, or its first :data:`.MAX_KEPT` bytes and an iterator over the others."""
     stream: IO[bytes] = environ["wsgi.input"]
     if not environ.get("CONTENT_LENGTH") and "HTTP_TRANSFER_ENCODING" not in environ:
         return b"", None
@@ -283,10 +290,10 @@ def _read_body(environ: WSGIEnvironment) -> tuple[bytes, Iterator[bytes] | None]
 
 
 def _request_target(environ: WSGIEnvironment) -> str:
-    """Return path and query as the client wrote them, which gunicorn keeps as ``RAW_URI``."""
-    # PATH_INFO has no escapes any more, and the stock service must get what the client wrote
+    """Return the path with the query as the client wrote them, from gunicorn's ``RAW_URI``."""
+    # PATH_INFO is decoded, and the stock service must get the escapes that the client wrote
     raw = str(environ["RAW_URI"])
-    if not raw.startswith("/"):  # the absolute form, which clients send to a proxy
+    if not raw.startswith("/"):  # an absolute URL, which clients send to a proxy
         parts = urlsplit(raw)
         raw = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
     return raw
@@ -297,14 +304,14 @@ def _request_headers(environ: WSGIEnvironment) -> Headers:
     for name in ("CONTENT_TYPE", "CONTENT_LENGTH"):
         if environ.get(name):
             named[name] = environ[name]
-    # the body was read by its chunks; a length beside them is how requests are smuggled past a proxy
+    # the body came in chunks; with a length, too, another request could be smuggled past a proxy
     if "TRANSFER_ENCODING" in named:
         named.pop("CONTENT_LENGTH", None)
     return _passed_on((name.replace("_", "-").title(), str(value)) for name, value in named.items())
 
 
 def _passed_on(headers: Iterable[tuple[str, str]]) -> Headers:
-    """Return the headers to forward, without hop-by-hop headers and those named in Connection."""
+    """Return the headers to forward: without those about one connection and those listed in Connection."""
     listed = tuple(headers)
     own = {
         each.strip().lower()
@@ -323,17 +330,19 @@ def _bad_gateway(stock: str, start_response: StartResponse) -> Iterable[bytes]:
 
 
 SECONDS_TO_STOP: Final = 30
+"""Time after SIGTERM for answers to the requests in flight."""
 _SECONDS_TO_SEND: Final = 5.0
+"""Time after the last answer for sending the waiting copies to the comparing process."""
 
 
 @dataclass(frozen=True)
 class ProxySettings:
     """Settings of the answering process.
 
-    :param bind: ADDRESS:PORT for clients.
+    :param bind: ADDRESS:PORT to listen on for clients.
     :param stock: the URL of OpenStack Placement.
     :param threads: maximum number of requests in flight.
-    :param stock_seconds: timeout of a silent OpenStack Placement.
+    :param stock_seconds: time after which a silent OpenStack Placement counts as unavailable.
     """
 
     bind: str
@@ -345,14 +354,14 @@ class ProxySettings:
 def run_proxy(
     settings: ProxySettings, address: str, key: bytes, control: Connection, set_up_log: Callable[[], None]
 ) -> None:
-    """Serve until SIGTERM, or until the other end of ``control`` is closed.
+    """Answer clients until SIGTERM, or until the other end of ``control`` is closed.
 
-    :param address: the UNIX socket of the comparing process, protected by ``key``.
+    :param address: path of the UNIX socket of the comparing process, which accepts only senders with ``key``.
     """
     set_up_log()
-    # a terminal sends it to all processes; the parent decides when to end
+    # a terminal sends it to all processes; the parent decides when this one ends
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # the parent may be killed: the end of its pipe is the only sign of it
+    # a parent that is killed sends no signal, but its end of the pipe is closed
     threading.Thread(target=_end_with, args=(control,), daemon=True).start()
     _ProxyServer(settings, address, key).run()
 
@@ -360,25 +369,25 @@ def run_proxy(
 def _end_with(control: Connection) -> None:
     with suppress(EOFError, OSError):
         control.recv_bytes()
-    # gunicorn answers the requests in flight before it ends at this signal.
+    # gunicorn first answers the requests in flight
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 class _ProxyServer(BundledServer):
-    """A server with one worker, because only a single process knows all requests in flight."""
+    """Runs the proxy in one worker process, because a single process has to know all requests in flight."""
 
     def __init__(self, settings: ProxySettings, address: str, key: bytes) -> None:
         self._settings = settings
         self._address = address
         self._key = key
-        # made after the fork: threads and connections of the parent do not live in the child
+        # made after the fork: the threads and connections of a parent do not exist in the child
         self._outbox: MirrorOutbox | None = None
-        # Each fork adds one, so that the first process has no predecessors.
+        # each fork adds one, so the first worker has 0 predecessors
         self._predecessors = -1
         super().__init__()
 
     def settings(self) -> Mapping[str, Any]:
-        """Settings of gunicorn."""
+        """Return the settings of gunicorn."""
         return {
             "bind": self._settings.bind,
             "workers": 1,
@@ -392,7 +401,7 @@ class _ProxyServer(BundledServer):
         }
 
     def load(self) -> WSGIApplication:
-        """Create the application; gunicorn calls this in the process that answers."""
+        """Create the application; gunicorn calls this in the worker process."""
         self._outbox = MirrorOutbox(self._address, self._key, predecessors=self._predecessors)
         in_flight = InFlight(self._outbox.put)
         self._outbox.start(in_flight.settled_until)

@@ -1,4 +1,4 @@
-"""Replays requests of the stock service on ours: determines their order and judges the answers."""
+"""Replays the requests of OpenStack Placement on our service, in the right order, and judges the answers."""
 
 from __future__ import annotations
 
@@ -38,12 +38,13 @@ from placement_extras.shadow.exchange import (
 LOG = logging.getLogger(__name__)
 
 AWAY: Final = "our service did not answer"
-BROKEN_OFF: Final = "our service went away while it handled the request"
+BROKEN_OFF: Final = "our service stopped answering while it handled the request"
 _TIMEOUT_SECONDS: Final = 60.0
 _MAX_PAUSE: Final = 2.0
-_AWAY_STATUSES: Final = frozenset({502, 503, 504})  # from a proxy in front of it, or while it starts
+"""Maximum seconds between two attempts to send a write to a service that does not answer."""
+_AWAY_STATUSES: Final = frozenset({502, 503, 504})  # from a proxy before our service, or while it starts
 _TOKEN_HEADER: Final = "x-auth-token"
-# headers that the client library sets by itself
+# headers that urllib3 sets by itself
 _OWN_HEADERS: Final = frozenset({"host", "content-length", "connection", "accept-encoding"})
 
 
@@ -51,11 +52,14 @@ _OWN_HEADERS: Final = frozenset({"host", "content-length", "connection", "accept
 class ReplayClient:
     """A client of our service.
 
-    A read without an answer is left out. A write is repeated until it is answered, because all later answers
-    depend on it.
+    A read without an answer is left out. A write is sent again until it is answered, because all later
+    answers depend on it.
 
-    :param token: sent instead of the client's own, if given.
-    :param stopped: set when answers are not needed any more.
+    :param url: the URL of our service.
+    :param token: sent instead of the clients' tokens; None to send the clients' tokens.
+    :param stopped: set when the program ends, so that writes are not sent again.
+    :param seconds: timeout of one attempt.
+    :param answers: whether our service answered the last attempt.
     """
 
     url: str
@@ -69,7 +73,7 @@ class ReplayClient:
     def __post_init__(self) -> None:
         self._prefix = urlsplit(self.url).path.rstrip("/")
         self._pool = urllib3.connection_from_url(
-            # one thread replays, one request after the other
+            # one connection: a single thread replays the requests one after the other
             self.url,
             maxsize=1,
             timeout=urllib3.Timeout(self.seconds),
@@ -77,7 +81,7 @@ class ReplayClient:
         )
 
     def __call__(self, copy: MirroredRequest) -> tuple[ShadowAnswer, float]:
-        """Return our answer and its time in seconds.
+        """Send a copy to our service; return the answer and its time in seconds.
 
         :raises UnansweredRequest: our service does not answer.
         """
@@ -103,7 +107,7 @@ class ReplayClient:
         if not self.answers:
             self.answers = True
             LOG.info("%s answers again", self.url)
-        # an earlier try may have been carried out, and the refusal be its consequence
+        # an earlier attempt may have been carried out without an answer, and be the reason of this refusal
         if tries > 1 and copy.received is not None and copy.received.status < 400 <= answer.status:
             raise UnansweredRequest(BROKEN_OFF)
         return answer
@@ -119,10 +123,10 @@ class ReplayClient:
             (name, value) for name, value in request.headers if name.lower() not in _OWN_HEADERS
         )
         if self.token is not None:
-            # a client's token is none for a service with noauth2 or another Keystone
+            # our service may not know the client's token, as with noauth2 or another Keystone
             headers.discard(_TOKEN_HEADER)
             headers[_TOKEN_HEADER] = self.token
-        # No redirect is followed: the answer itself is compared.
+        # A redirect is compared like any answer, and so not followed.
         response = self._pool.urlopen(
             request.method,
             self._prefix + request.path,
@@ -135,11 +139,11 @@ class ReplayClient:
 
 
 def _replay_body(copy: MirroredRequest) -> bytes:
-    """Return the body; a new provider gets the uuid that the stock service has chosen."""
+    """Return the body to send; a new provider gets the uuid that OpenStack Placement has given it."""
     request = copy.request
     if request.method != "POST" or urlsplit(request.path).path.rstrip("/") != "/resource_providers":
         return request.body
-    # ours would choose another uuid, and no later request of the client would find the provider
+    # our service would choose another uuid, and later requests of the client would not find the provider
     made = _made_uuid(copy)
     try:
         body = json.loads(request.body)
@@ -161,41 +165,44 @@ def _made_uuid(copy: MirroredRequest) -> str | None:
         return None
 
 
-# bounds of memory, and of the requests that are asked again after each write
+# limits of memory, and of the copies that are tried again after each write
 _MAX_POSTPONED: Final = 1000
 _MAX_POSTPONED_BYTES: Final = 128 << 20
+# maximum numbers of replayed writes to remember: a trial runs for weeks
 _REMEMBERED: Final = 100_000
-# each service reports one error of a request that has several, by its own order of checks
+# name of a deviation: of several errors in a request, each service reports the one that it finds first
 ORDER: Final = "order"
-DEFECT: Final = "a defect of placement-shadow, of which its log says more"
+DEFECT: Final = "a defect of placement-shadow; its log has the cause"
 
 
 _TRAITS_PATH: Final = re.compile(r"/resource_providers/[^/?]+/traits")
 
 
 class ReplayVerdict(StrEnum):
-    """Judgement of a request."""
+    """Judgement of the answers to one request."""
 
     SAME = "same"
+    """The answers do not differ in anything that matters to clients."""
     KNOWN = "known"
-    """The answer differs by a documented deviation."""
+    """The answers differ by a documented deviation."""
     DIFFERENT = "different"
+    """The answers differ, and nothing explains that."""
     RACED = "raced"
-    """Other writes were in flight at the same time, in an unknown order."""
+    """The answers differ, or a refused write was not replayed; writes in flight with it explain that."""
     DOUBTFUL = "doubtful"
-    """The answer differs, and concerns an item that several clients wrote at once before."""
+    """The answers differ about an item of unknown content, which several clients wrote at the same time."""
     MISSED = "missed"
-    """The answer was not compared."""
+    """The answers were not compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayOutcome:
-    """A verdict on one copy.
+    """The verdict on one copy.
 
-    :param why: the reason of MISSED, the name of the deviation of KNOWN, else the difference.
+    :param why: the reason of MISSED, the name of the deviation for KNOWN, otherwise the difference.
     :param answer: the answer of our service; None if our service was not asked.
-    :param seconds: time of our service.
-    :param parts: whether the content of the databases differs from here on.
+    :param seconds: time until our service answered.
+    :param parts: whether the content of the databases differs from this request on.
     """
 
     copy: MirroredRequest
@@ -221,19 +228,22 @@ Ask = Callable[[MirroredRequest], tuple[ShadowAnswer, float]]
 class RequestReplay:
     """Replays copies in the order of their answers.
 
-    :param report: receives one outcome for each copy.
+    :param ask: sends a copy to our service.
+    :param report: receives exactly one outcome for each copy.
     """
 
     ask: Ask
     report: Callable[[ReplayOutcome], None]
     _taken: dict[int, None] = field(default_factory=dict)
+    """Numbers of the writes that were replayed or left out, the oldest first."""
     _postponed: dict[int, MirroredRequest] = field(default_factory=dict)
+    """Copies to try again after later writes, by number, the oldest first."""
     _postponed_bytes: int = 0
     _left_behind: OrphanConsumers = field(default_factory=OrphanConsumers)
     doubt: AmbiguousWrites = field(default_factory=AmbiguousWrites)
 
     def replay_copy(self, copy: MirroredRequest) -> None:
-        """Replay the next copy, or postpone it until the writes beside it are replayed."""
+        """Replay the next copy, or postpone it until the writes that overlapped it are replayed."""
         self._note_write(copy)
         outcome = self._try_outcome(copy)
         if outcome:
@@ -242,31 +252,31 @@ class RequestReplay:
             self._postponed[copy.number] = copy
             self._postponed_bytes += copy.size
         while len(self._postponed) > _MAX_POSTPONED or self._postponed_bytes > _MAX_POSTPONED_BYTES:
-            # dictionaries keep their order: the first one waits for longest
+            # dictionaries keep their order: the first copy has waited for longest
             self._conclude_copy(next(iter(self._postponed.values())))
         if not copy.is_write:
             return
         self._remember_number(copy.number)
-        # Only a replayed write changes the answers that postponed copies get.
+        # only a replayed write can change the answers to postponed copies
         if outcome:
             self._try_again()
         for each in list(self._postponed.values()):
-            # No write beside it is left that could change its answer.
+            # all writes that overlapped it are replayed, so no further attempt can have another answer
             if not each.beside - self._taken.keys():
                 self._conclude_copy(each)
 
     def take_around_copy(self, copy: MirroredRequest) -> None:
-        """Replay a write in flight during the copy of the database, which may hold its changes already."""
+        """Replay a write that was in flight when the database was copied, and may be in the copy already."""
         self._note_write(copy)
         outcome = self._try_outcome(copy, last=True)
-        # With ``last`` there is always an outcome, which the type checker does not see.
+        # for the type checker: with ``last`` there is always an outcome
         assert outcome is not None
         self._remember_number(copy.number)
         why = "the database was copied meanwhile"
         self.report(replace(outcome, verdict=ReplayVerdict.RACED, why=why, parts=False))
 
     def conclude_all(self) -> None:
-        """Judge all postponed copies; no more copies come."""
+        """Judge all postponed copies now; the caller has no more copies."""
         for copy in list(self._postponed.values()):
             self._conclude_copy(copy)
 
@@ -283,7 +293,7 @@ class RequestReplay:
         forget_oldest(self._taken, _REMEMBERED)
 
     def _try_again(self) -> None:
-        """Replay postponed copies again, the oldest first, until no write among them succeeds."""
+        """Try postponed copies again, the oldest first, until no further write succeeds."""
         again = bool(self._postponed)
         while again:
             again = False
@@ -300,12 +310,12 @@ class RequestReplay:
     def _conclude_copy(self, copy: MirroredRequest) -> None:
         self._drop_postponed(copy)
         outcome = self._try_outcome(copy, last=True)
-        # For the type checker, as above.
+        # for the type checker, as in take_around_copy()
         assert outcome is not None
         self.report(outcome)
 
     def _try_outcome(self, copy: MirroredRequest, *, last: bool = False) -> ReplayOutcome | None:
-        """Return the outcome, or None to try again later. An error ends only its own comparison."""
+        """Return the outcome, or None to try again later. An exception makes only this copy ``MISSED``."""
         try:
             return self._compare_copy(copy, last=last)
         except Exception:
@@ -317,16 +327,16 @@ class RequestReplay:
             return ReplayOutcome(copy, ReplayVerdict.MISSED, copy.missed, parts=copy.is_write)
         theirs = copy.received.parse_answer()
         if name := known_here_only(copy.request, theirs):
-            # not sent: ours would do something that the stock service did not
+            # not sent: our service has the path and would answer, so a comparison tells nothing
             return ReplayOutcome(copy, ReplayVerdict.KNOWN, name)
-        # the stock service may have written before the error or not
+        # after an error 5xx it is unknown whether OpenStack Placement has written
         if copy.is_write and theirs.status >= 500:
             return ReplayOutcome(copy, ReplayVerdict.MISSED, f"OpenStack Placement answered {theirs.status}")
-        # not sent: in another order ours might accept it, and so part the databases
+        # not sent: in another order our service might accept it, and the databases would differ
         if copy.is_write and theirs.status >= 400 and (copy.beside or last):
             return ReplayOutcome(copy, ReplayVerdict.RACED, "it was refused while others were in flight")
         if copy.is_write and (name := refused_there_only(theirs)):
-            # not sent: ours would accept it, and the databases would differ from here on
+            # not sent: our service would accept it, and the databases would differ
             return ReplayOutcome(copy, ReplayVerdict.KNOWN, name)
         try:
             ours, seconds = self.ask(copy)
@@ -337,15 +347,15 @@ class RequestReplay:
         exchange = ShadowExchange(copy.request, theirs, ours)
         found = find_differences(exchange)
         if not found:
-            # Later writes may have overtaken a postponed one, so its item is not known again.
+            # later writes may have overwritten the item of a postponed write, so its content stays unknown
             if copy.is_write and ours.status < 400 and copy.number not in self._postponed:
                 self.doubt.settle_write(copy, self._postponed)
             return ReplayOutcome(copy, ReplayVerdict.SAME, "", ours, seconds)
-        # two refusals for different reasons leave both databases as they were
+        # two refusals, even for different reasons, leave both databases unchanged
         parts = copy.is_write and (theirs.status < 400) != (ours.status < 400)
         parts = parts and not (copy.beside and theirs.status < 400 and self._has_traits(copy))
         applied = copy.is_write and ours.status < 400
-        # a write that ours accepted is done and cannot be asked again
+        # a write that our service accepted is done and must not be sent again
         if copy.beside and not applied and not last:
             return None
         names = [self._deviation_name(exchange, each) for each in found]
@@ -365,7 +375,7 @@ class RequestReplay:
         return ReplayOutcome(copy, ReplayVerdict.DIFFERENT, str(unknown), ours, seconds, parts)
 
     def _has_traits(self, copy: MirroredRequest) -> bool:
-        """Whether our service has the traits that a request sets."""
+        """Return whether a provider of our service has exactly the traits that a request sets."""
         request = copy.request
         wanted = parse_body(request.body, JSON)
         if (
@@ -375,12 +385,12 @@ class RequestReplay:
         ):
             return False
         try:
-            # If two such requests come at once, OpenStack Placement accepts the second one with its old
-            # generation, because it changes nothing. Our service refuses it, and the content is the same on
-            # both sides.
+            # Of two equal requests in flight together, OpenStack Placement accepts the second with its old
+            # generation, because it changes nothing. Our service refuses it. The content is the same on both
+            # sides.
             there, _ = self.ask(replace(copy, request=replace(request, method="GET", body=b"")))
         except UnansweredRequest:
-            # Without an answer the traits are not known.
+            # unknown traits count as different
             return False
         return _trait_names(there.body) is not None and _trait_names(there.body) == _trait_names(wanted)
 
@@ -390,7 +400,7 @@ class RequestReplay:
 
 
 def _trait_names(document: Any) -> frozenset[str] | None:
-    """Return the traits in a document; None if it has no valid list of them."""
+    """Return the names of the traits in a document; None if it has no valid list of names."""
     traits = document.get("traits") if isinstance(document, dict) else None
     if not isinstance(traits, list) or not all(isinstance(each, str) for each in traits):
         return None

@@ -1,6 +1,6 @@
 """Counts the outcomes of all comparisons and serves them over HTTP.
 
-``/`` is a page for people, ``/report.json`` is for programs and ``/metrics`` for Prometheus.
+``/`` is a text for people, ``/report.json`` is for programs and ``/metrics`` is for Prometheus.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from placement_extras.shadow.copy_queue import ByteBacklog
 from placement_extras.shadow.exchange import ShadowAnswer
 from placement_extras.shadow.replay import ReplayClient, ReplayOutcome, ReplayVerdict
 
-_MAX_KEPT: Final = 50  # stories in the report, so that its size is bounded
-_MAX_SHOWN: Final = 10  # of these in the text for people
-_MAX_SAMPLES: Final = 1000  # times of each operation that percentiles are computed from
-_MAX_TEXT: Final = 2000  # characters of a body in a story
-# labels of metrics: a client must not be able to create new ones
+_MAX_KEPT: Final = 50  # the latest differences in the report, which therefore has a limited size
+_MAX_SHOWN: Final = 10  # the latest differences in the text for people
+_MAX_SAMPLES: Final = 1000  # the latest times of each operation, from which percentiles are computed
+_MAX_TEXT: Final = 2000  # characters of a body in the report
+# only these become labels of metrics: otherwise clients could create any number of time series
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
 _COLLECTIONS: Final = "|".join(
     (
@@ -37,13 +37,13 @@ _COLLECTIONS: Final = "|".join(
         *("resource_classes", "resource_providers", "traits", "usages"),
     )
 )
-# names between slashes become braces: each operation is one line, however many providers there are
+# the path without names and uuids, so that an operation is one line for all providers
 _PATH: Final = re.compile(rf"/({_COLLECTIONS})(/[^/]+)?(/(?:{_COLLECTIONS}))?(/[^/]+)?")
 _BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 
 
 def operation_name(method: str, path: str) -> str:
-    """Return the method and the path without names and uuids: ``PUT /allocations/{}``."""
+    """Return the method and the path without names and uuids, such as ``PUT /allocations/{}``."""
     if method not in _METHODS:
         return "other"
     bare = urlsplit(path).path
@@ -58,7 +58,12 @@ def operation_name(method: str, path: str) -> str:
 
 @dataclass
 class TallyLine:
-    """Verdicts and times of one operation."""
+    """Verdicts and times of one operation.
+
+    :param verdicts: number of requests by verdict.
+    :param theirs: the latest times of OpenStack Placement in seconds.
+    :param ours: the latest times of our service in seconds.
+    """
 
     verdicts: Counter[ReplayVerdict] = field(default_factory=Counter)
     theirs: deque[float] = field(default_factory=lambda: deque(maxlen=_MAX_SAMPLES))
@@ -67,14 +72,20 @@ class TallyLine:
 
 @dataclass
 class OutcomeTally:
-    """Counts outcomes, for readers in other threads."""
+    """Counts outcomes; other threads may read the counts at the same time.
+
+    :param lines: counts by the name of the operation, see :func:`operation_name`.
+    :param whys: number of requests by verdict and reason.
+    :param differences: descriptions of the latest outcomes that are ``DIFFERENT``.
+    :param doubtful: descriptions of the latest outcomes that are ``DOUBTFUL``.
+    """
 
     lines: dict[str, TallyLine] = field(default_factory=dict)
     whys: Counter[tuple[ReplayVerdict, str]] = field(default_factory=Counter)
     differences: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_MAX_KEPT))
     doubtful: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_MAX_KEPT))
     parted: dict[str, Any] | None = None
-    """The first request after which the content of the databases differed; None while ours is in step."""
+    """The first request after which the databases differed; None as long as they are in step."""
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
     def __post_init__(self) -> None:
@@ -100,13 +111,13 @@ class OutcomeTally:
         self._in_step.set(1)
 
     def add(self, outcome: ReplayOutcome) -> None:
-        """Count an outcome."""
+        """Count an outcome, and keep its description if the answers differ."""
         copy = outcome.copy
         name = operation_name(copy.request.method, copy.request.path)
         with self._lock:
             line = self.lines.setdefault(name, TallyLine())
             line.verdicts[outcome.verdict] += 1
-            # The reasons of these two differ each time, so they are kept as stories below.
+            # reasons of these two verdicts differ for each request; their descriptions are kept below
             if outcome.why and outcome.verdict not in (ReplayVerdict.DIFFERENT, ReplayVerdict.DOUBTFUL):
                 self.whys[outcome.verdict, _reason_class(outcome)] += 1
             if copy.received is not None:
@@ -127,18 +138,18 @@ class OutcomeTally:
             self._seconds.labels(name, "ours").observe(outcome.seconds)
 
     def mark_parted(self, why: str) -> None:
-        """Record a reason, other than a request, for different content of the databases from here on."""
+        """Record that the databases differ from now on, for another reason than a request."""
         with self._lock:
             self._set_parted({"time": _utc_now(), "request": "", "difference": why})
 
     def _set_parted(self, story: dict[str, Any]) -> None:
-        # the first reason alone: whatever differs later may follow from it
+        # only the first reason is kept: later differences may follow from it
         if self.parted is None:
             self.parted = story
             self._in_step.set(0)
 
     def to_document(self) -> dict[str, Any]:
-        """Return all counts for programs; times are in milliseconds."""
+        """Return all counts as a JSON document; times are in milliseconds."""
         with self._lock:
             return {
                 "requests": dict(sum((line.verdicts for line in self.lines.values()), Counter())),
@@ -155,7 +166,7 @@ class OutcomeTally:
 
 
 def _reason_class(outcome: ReplayOutcome) -> str:
-    """Return the reason without details of one request, so that reasons can be counted."""
+    """Return the reason of an outcome without details of the request, so that reasons can be counted."""
     return (
         outcome.why
         if outcome.verdict in (ReplayVerdict.KNOWN, ReplayVerdict.MISSED)
@@ -172,7 +183,7 @@ def _line_numbers(line: TallyLine) -> dict[str, Any]:
 
 
 def _time_percentiles(seconds: Sequence[float]) -> dict[str, float] | None:
-    """Return two percentiles in milliseconds; None without times."""
+    """Return the 50th and the 95th percentile in milliseconds; None without times."""
     if not seconds:
         return None
     ordered = sorted(seconds)
@@ -205,7 +216,7 @@ def _short_answer(answer: ShadowAnswer | None) -> dict[str, Any] | None:
 
 
 def report_table(document: dict[str, Any]) -> str:
-    """Return the document of :meth:`OutcomeTally.to_document` as text for people."""
+    """Return the document of :meth:`OutcomeTally.to_document` as a table and lines for people."""
     return "\n".join(_table_lines(document)) + "\n"
 
 
@@ -225,7 +236,7 @@ def _table_lines(document: dict[str, Any]) -> Iterator[str]:
         yield f"{each['time']} {each['request']}: {each['difference']}"
     since = document["out_of_step_since"]
     yield (
-        "Both databases hold the same, as far as the outcome of writes tells."
+        "Both databases have the same content, as far as the outcomes of writes show."
         if since is None
         else f"Our database is out of step since {since['time']}, {since['request']}: {since['difference']}"
     )
@@ -235,18 +246,20 @@ def _times_text(percentiles: dict[str, float] | None) -> str:
     return "" if percentiles is None else f"{percentiles['p50']:.1f} / {percentiles['p95']:.1f}"
 
 
-_CLIENT_SECONDS: Final = 10  # after which a silent client is disconnected
+_CLIENT_SECONDS: Final = 10  # time after which a silent client is disconnected
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
 @dataclass
 class ComparerStatus:
-    """State of the comparing process, in addition to its counts.
+    """The state of the comparing process, with the counts of its outcomes.
 
-    :param left_out: copies that the answering process had no room for.
-    :param doubt: items that several clients wrote at once.
-    :param unread: copies that were dropped after the comparison had failed.
-    :param processes: number of processes that have answered clients, one after the other.
+    :param asking: the client of our service.
+    :param doubt: items of unknown content, because several clients wrote them at the same time.
+    :param phase: the current work of the process, for people.
+    :param left_out: number of copies that the answering process had no room for.
+    :param unread: number of copies that were dropped after the comparison had failed.
+    :param processes: number of processes that have answered clients so far, one after the other.
     """
 
     tally: OutcomeTally
@@ -284,7 +297,7 @@ class ComparerStatus:
         return self.left_out + self.unread + self.backlog.left_out
 
     def to_document(self) -> dict[str, Any]:
-        """Return the state and all counts, for programs."""
+        """Return the state and all counts as a JSON document."""
         return {
             "phase": self.phase,
             "ours_answers": self.asking.answers,
@@ -298,16 +311,16 @@ class ComparerStatus:
 
 
 class ReportServer:
-    """Serves the report from a thread of its own until it is closed."""
+    """Serves the report over HTTP from a thread of its own, until it is closed."""
 
     def __init__(self, address: tuple[str, int], status: ComparerStatus) -> None:
         self._server = ThreadingHTTPServer(address, _handler_class(status))
-        # A client that reads slowly must not keep the process from ending.
+        # daemon threads: a client that reads slowly must not keep the process from ending
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, name="shadow-report", daemon=True).start()
 
     def close(self) -> None:
-        """Stop to answer."""
+        """Stop serving the report, and free the port."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -335,7 +348,7 @@ def _handler_class(status: ComparerStatus) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(content)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Log nothing: a monitoring system asks every few seconds."""
+            """Log nothing, because a monitoring system sends a request every few seconds."""
 
     return ReportHandler
 

@@ -146,6 +146,7 @@ SETUPS: Final = {
     + AGENT.replace("[guests]\n", "[host]\nroot = /run/host\n\n[guests]\n", 1),
     "howto/guest-classes": SERVICE + AGENT,
     "howto/protect-the-host": SERVICE + AGENT,
+    "howto/choose-triggers": SERVICE + AGENT,
     "howto/find-what-does-not-match": SERVICE + AGENT,
     "howto/reclaim-a-provider": SERVICE + AGENT,
     "howto/leave-a-host": SERVICE + AGENT,

@@ -11,7 +11,7 @@ Parts, from the driver down:
 - :mod:`~compute_agent.drivers.libvirt.connection`: the connection to libvirtd, and libvirt's event loop.
 - :mod:`~compute_agent.drivers.libvirt.hook`: the hook that announces starts.
 
-Order of calls: an event of libvirt puts a uuid into the queue of the driver's thread. The thread reads the
-domain again, updates the table and reports the difference. The worker reads /proc and cgroups for
-comparisons, and calls libvirtd only for changes.
+Order of calls: libvirt's event loop puts the uuid of a domain with an event into the queue of the driver's
+thread. The thread reads the domain again, updates the table and reports the difference. The worker compares
+settings with /proc and cgroups, and calls libvirtd only to change a setting.
 """

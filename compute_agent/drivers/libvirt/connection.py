@@ -1,7 +1,7 @@
 """The connection to libvirtd, and libvirt's event loop in a thread of its own.
 
-libvirt-python is imported with the first connection: the agent also runs without the package, with the other
-driver.
+libvirt-python is imported when the driver libvirt is opened, and not before: the driver of processes works
+without the package.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from compute_agent.threads import NO_LOCK, ThreadSpec, start_thread
 
 LOG = logging.getLogger(__name__)
 
-# libvirtd counts as gone after this number of missing answers, one in each interval. Calls of libvirt have no
-# timeout of their own: keep-alives end the calls that a hung libvirtd holds up, after one more interval.
+# Seconds between two keep-alive messages, and the number of missing answers after which libvirtd counts as
+# gone. Calls of libvirt have no timeout of their own: keep-alives end a call that a hung libvirtd holds up,
+# after 4 s at the latest.
 _KEEPALIVE_SECONDS: Final = 1
 _KEEPALIVE_COUNT: Final = 3
 
@@ -33,8 +34,8 @@ LOOP_THREAD: Final = ThreadSpec(
     "the queue of ``libvirt-guests`` only: a call of libvirt from here would wait for itself",
 )
 
-# libvirt's default event loop is one for the process, registered before the first connection. The tests make
-# several drivers in one process.
+# libvirt allows one default event loop in a process, registered before the first connection. The tests make
+# several drivers in one process, so the loop is started once.
 _loop_lock = threading.Lock()
 _loop: threading.Thread | None = None
 
@@ -51,7 +52,7 @@ def load() -> Any:
         raise DriverError(f"libvirt-python (Debian's python3-libvirt) cannot be used: {error}") from error
     with _loop_lock:
         if _loop is None:
-            # libvirt prints each error to standard error by default; the same error is raised as an
+            # By default libvirt prints each error to standard error; the same error is raised as an
             # exception.
             libvirt.registerErrorHandler(lambda context, error: None, None)
             libvirt.virEventRegisterDefaultImpl()
@@ -72,7 +73,10 @@ def _run_loop(libvirt: Any) -> None:
 class _LibvirtSession:
     """One connection to libvirtd with its registered events.
 
-    :ivar calls: the number of calls under way. The last one closes an unwanted connection.
+    :ivar handle: libvirt's object of the connection.
+    :ivar events: the ids of the event callbacks registered on it.
+    :ivar calls: the number of calls under way on this connection.
+    :ivar unwanted: whether the last of these calls closes the connection.
     """
 
     handle: Any
@@ -82,13 +86,13 @@ class _LibvirtSession:
 
 
 class LibvirtConnection:
-    """A connection that is opened, breaks and is opened again. The methods may be called from any thread."""
+    """A connection to libvirtd that may break and be opened again. Methods may be called from any thread."""
 
     def __init__(self, uri: str, happened: Callable[[str | None], None]) -> None:
         """Load libvirt; open() connects.
 
-        :param happened: called from libvirt's event loop with the uuid of each domain with an event, and with
-            None when the connection broke.
+        :param happened: called from libvirt's event loop: with the uuid of each domain with an event, and
+            with None when the connection broke.
         :raises DriverError: libvirt-python is missing.
         """
         self.uri = uri
@@ -104,12 +108,12 @@ class LibvirtConnection:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a connection that has not broken as far as the agent knows."""
+        """Whether a connection is open that the agent does not know to be broken."""
         return self._session is not None
 
     @property
     def host_cpus(self) -> frozenset[int]:
-        """The CPUs of libvirt's CPU maps, offline ones included."""
+        """The CPUs of this host as libvirtd numbers them, including offline CPUs."""
         return self._host_cpus
 
     @property
@@ -118,9 +122,9 @@ class LibvirtConnection:
         return self._host_name
 
     def open(self) -> None:
-        """Connect.
+        """Connect to libvirtd, and register for the events of domains.
 
-        :raises DriverError: libvirtd is not there.
+        :raises DriverError: libvirtd does not answer.
         """
         libvirt = self.libvirt
         # Broken connections are closed here, in the caller's thread; see _on_closed().
@@ -141,9 +145,9 @@ class LibvirtConnection:
                 libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED,
             ):
                 session.events.append(handle.domainEventRegisterAny(None, event, self._domain_event, None))
-            # LIFECYCLE: starts and ends. METADATA_CHANGE: settings in the agent's namespace. TUNABLE: limits
-            # of disks. DEVICE: hot-plugged devices. No event tells changes of a definition; the driver's
-            # thread looks for these in turn.
+            # LIFECYCLE reports starts and ends of domains. METADATA_CHANGE reports settings in the agent's
+            # namespace. TUNABLE reports limits of disks. DEVICE reports hot-plugged devices. No event reports
+            # changes of a definition; the driver's thread looks for these in turn.
             tuned = handle.domainEventRegisterAny(
                 None, libvirt.VIR_DOMAIN_EVENT_ID_TUNABLE, self._on_tuned, None
             )
@@ -155,28 +159,28 @@ class LibvirtConnection:
             raise DriverError(f"libvirtd at {self.uri} went away again: {error}") from error
         self._usual_owner = None  # The new libvirtd may have another qemu.conf.
         self._session = session
-        # A close before the line above found another session in place, and did nothing.
+        # If the connection closed before the line above, _on_closed() saw another session and did nothing.
         if not handle.isAlive():
             self._on_closed(handle, libvirt.VIR_CONNECT_CLOSE_REASON_EOF, session)
             raise DriverError(f"libvirtd at {self.uri} went away again")
 
     def close(self) -> None:
-        """Disconnect without a call of ``happened``."""
+        """Disconnect. ``happened`` is not called for this."""
         session, self._session = self._session, None
         if session is not None:
             self._let_go(session)
 
     def active_domains(self) -> list[Any]:
-        """The active domains.
+        """The domains that are active now, as objects of libvirt.
 
-        :raises DriverError:
+        :raises DriverError: libvirtd does not answer.
         """
         return self._list_domains(self.libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
 
     def inactive_domains(self) -> list[Any]:
-        """The domains that are defined and do not run.
+        """The domains that are defined and not active now, as objects of libvirt.
 
-        :raises DriverError:
+        :raises DriverError: libvirtd does not answer.
         """
         return self._list_domains(self.libvirt.VIR_CONNECT_LIST_DOMAINS_INACTIVE)
 
@@ -189,46 +193,52 @@ class LibvirtConnection:
         return domains
 
     def find_domain(self, guest_uuid: str) -> Any | None:
-        """The domain with a uuid; None if there is none.
+        """The domain with a uuid, as an object of libvirt; None if libvirtd knows no such domain.
 
-        :raises DriverError:
+        :raises DriverError: libvirtd does not answer.
         """
         try:
             with self._open_call() as handle:
                 return handle.lookupByUUIDString(guest_uuid)
         except self.libvirt.libvirtError as error:
-            # Any other error says nothing about the domain.
+            # Only this error means that there is no such domain.
             if self.is_unknown_domain(error):
                 return None
             raise DriverError(f"domain {guest_uuid} cannot be looked up: {error}") from error
 
     def is_unknown_domain(self, error: Exception) -> bool:
-        """Whether an error means that libvirt has no such domain: it has ended and is not defined."""
+        """Whether an error means that libvirtd has no such domain.
+
+        The domain has then ended and is not defined.
+        """
         libvirt = self.libvirt
         return isinstance(error, libvirt.libvirtError) and error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN
 
     def is_refusal(self, domain: Any, error: Any) -> bool:
-        """Whether an error of a call means that libvirt would refuse the same call later, too.
+        """Whether a failed call would fail again if it were repeated later.
 
-        An ended domain refuses nothing. A domain in another job, such as a migration or a snapshot, takes the
-        call once the job is over (``src/conf/virdomainjob.c``: "cannot acquire state change lock").
+        An ended domain refuses nothing. If a domain is in another job, such as a migration or a snapshot, the
+        same call succeeds after the job (``src/conf/virdomainjob.c``: "cannot acquire state change lock").
 
-        :raises libvirtError: libvirtd is away, which is not a refusal either.
+        :param domain: libvirt's object of the domain.
+        :param error: the libvirtError of the call.
+        :raises libvirtError: libvirtd does not answer, which is no refusal.
         """
         timed_out = error.get_error_code() == self.libvirt.VIR_ERR_OPERATION_TIMEOUT
-        # A full queue of jobs has no code of its own.
+        # libvirt has no error code of its own for a full queue of jobs.
         if timed_out or "state change lock" in str(error):
             return False
         return bool(domain.isActive())
 
     def usual_owner(self) -> str:
-        """The user of QEMU processes of domains without a label of their own.
+        """The user of a QEMU process if its domain has no security label of its own.
 
-        The result has the form of ``DomainDescription.owner``, and is empty for a libvirtd of a session.
-
+        :return: a user in the form of ``DomainDescription.owner``; empty for the libvirtd of a user's
+            session.
         :raises DriverError: libvirtd does not answer.
         """
-        # One call for each connection: the capabilities are a long text, and the user rarely changes.
+        # libvirtd is asked once for each connection: the capabilities are a long text, and the user rarely
+        # changes.
         if self._usual_owner is None:
             try:
                 with self._open_call() as handle:
@@ -239,7 +249,12 @@ class LibvirtConnection:
 
     @contextlib.contextmanager
     def _open_call(self) -> Iterator[Any]:
-        """The handle of the connection, for the time of one call."""
+        """Yield libvirt's object of the connection for one call.
+
+        The connection is not closed during the call.
+
+        :raises DriverError: there is no connection.
+        """
         with self._calls_lock:
             session = self._session
             if session is None:
@@ -257,7 +272,10 @@ class LibvirtConnection:
                 self._end_session(session)
 
     def _on_tuned(self, handle: Any, domain: Any, params: Mapping[str, Any], opaque: Any) -> None:
-        """Handle changed limits of a disk. Changed pins come here, too; the agent reads these from /proc."""
+        """Handle an event with changed limits of a domain.
+
+        Changed pins arrive here, too, but the agent reads pins from /proc.
+        """
         if any(name.startswith("blkdeviotune") for name in params):
             self._domain_event(handle, domain)
 
@@ -267,13 +285,14 @@ class LibvirtConnection:
     def _on_closed(self, handle: Any, reason: int, session: _LibvirtSession) -> None:
         if self._session is session:
             self._session = None
-            # This is libvirt's event thread, in which close() would wait for itself.
+            # This runs in libvirt's event thread, in which close() would wait for itself. The next open()
+            # closes the session.
             self._broken.append(session)
             LOG.warning("The connection to libvirtd at %s ended (reason %d)", self.uri, reason)
             self._happened(None)
 
     def _let_go(self, session: _LibvirtSession) -> None:
-        """Close a connection as soon as no call is under way on it."""
+        """Close a connection, at once or when the last call on it returns."""
         with self._calls_lock:
             session.unwanted = True
             busy = session.calls > 0
@@ -281,7 +300,7 @@ class LibvirtConnection:
             self._end_session(session)
 
     def _end_session(self, session: _LibvirtSession) -> None:
-        """Close a connection and all of its registrations. Errors of a broken connection are expected."""
+        """Close a connection and all its event callbacks. Errors of a broken connection are ignored."""
         handle = session.handle
         # Each callback holds a reference to the connection, so a forgotten one would leak its socket.
         ends = [partial(handle.domainEventDeregisterAny, event) for event in session.events]

@@ -1,17 +1,20 @@
-"""A domain's definition: its pins, CPU and memory limits and block I/O, and which of these the agent wrote.
+"""A domain's definition as values: pins, CPU and memory limits, block I/O, and which of them the agent wrote.
 
-The format is that of https://libvirt.org/formatdomain.html. The agent notes its own values in the metadata of
-the definition, in a namespace of its own: pins by guest CPU, I/O thread (i1) or emulator (e),
+The XML format is that of https://libvirt.org/formatdomain.html. The agent notes its own values in the
+metadata of the definition, in a namespace of its own. Pins are noted by the number of a guest CPU, by I/O
+thread (i1) or for the emulator (e):
 
 <agent:tuned xmlns:agent="urn:placement-compute:agent:1" shares="2048" pins="0=3 1=4 e=0-1"/>
 
-and block I/O by item: ``weight``, ``dev:/dev/vda`` for a device of the host, ``disk:vda`` for one of the
-domain's own disks. A value without a note belongs to another program and stays. A note without pins is of an
-earlier release, which noted none, and all pins beside it are the agent's.
+Block I/O is noted by item: ``weight``, ``dev:/dev/vda`` for a device of the host, ``disk:vda`` for one of the
+domain's own disks. A value without a note belongs to another program and stays. A note without the attribute
+``pins`` was written by an earlier release, which noted no pins. All pins in such a definition count as the
+agent's.
 
-Pins of another program are demands, unless they name all CPUs. The program's shares and its quota of the
-whole domain are respected as well. The agent's own quotas are temporary and never in a definition. Memory
-that the agent binds has mode ``restrictive``, because no other mode can be changed while the guest runs.
+Pins of another program are demands, unless they name all CPUs. The agent also respects shares and a quota of
+the whole domain that another program set. The agent's own quotas are temporary and never in a definition.
+Memory that the agent binds has mode ``restrictive``, because no other mode can be changed while the guest
+runs.
 """
 
 from __future__ import annotations
@@ -44,9 +47,13 @@ Item = int | DeviceRates
 
 @dataclass(frozen=True, slots=True)
 class DomainBlockIo:
-    """The block I/O in the XML of a domain.
+    """The block I/O settings in the XML of a domain.
 
-    :ivar rates: the rates of devices and of all disks, by item.
+    An item is ``weight``, ``dev:PATH`` for a device of the host, or ``disk:TARGET`` for one of the domain's
+    disks.
+
+    :ivar weight: the weight of the whole domain; None: the XML has none.
+    :ivar rates: the rates by item, for devices with limits and for all disks.
     :ivar foreign: the items of disks with limits of a kind that the agent never sets.
     """
 
@@ -56,17 +63,17 @@ class DomainBlockIo:
 
     @property
     def disk_items(self) -> list[str]:
-        """The items of the domain's own disks."""
+        """The items of all disks of the domain, with or without limits."""
         return [item for item in self.rates if item.startswith(_DISK)]
 
     @property
     def values(self) -> dict[str, Item]:
-        """The items with a value."""
+        """The weight and the rates that are set, by item. Items without limits are left out."""
         found: dict[str, Item] = {item: rates for item, rates in self.rates.items() if rates}
         return found if self.weight is None else found | {WEIGHT: self.weight}
 
     def with_items(self, items: Mapping[str, Item]) -> DomainBlockIo:
-        """The same block I/O with these items set."""
+        """A copy of the settings in which these items have new values."""
         rates = {item: value for item, value in items.items() if isinstance(value, DeviceRates)}
         weight = items.get(WEIGHT, self.weight)
         return DomainBlockIo(
@@ -75,8 +82,9 @@ class DomainBlockIo:
 
 
 def parse_blockio(root: ElementTree.Element) -> DomainBlockIo:
-    """The block I/O in the XML of a domain.
+    """The block I/O settings in the XML of a domain.
 
+    :param root: the root element of the XML.
     :raises ValueError: a number cannot be read.
     """
     weight = root.findtext("blkiotune/weight")
@@ -88,17 +96,18 @@ def parse_blockio(root: ElementTree.Element) -> DomainBlockIo:
         target, tune = disk.find("target"), disk.find("iotune")
         item = f"{_DISK}{'' if target is None else target.get('dev', '')}"
         rates[item] = DeviceRates() if tune is None else _parse_rates(tune)
-        # libvirt refuses read and write rates beside total ones, and other kinds belong to another program.
+        # libvirt refuses separate rates for reads and writes together with total rates. Limits of these other
+        # kinds belong to another program.
         if tune is not None and any(it.tag not in _KEYS and (it.text or "0") != "0" for it in tune):
             foreign.add(item)
     return DomainBlockIo(int(weight) if weight else None, rates, frozenset(foreign))
 
 
 def items_to_set(has: DomainBlockIo, wanted: BlockIo | None, own: Collection[str]) -> dict[str, Item]:
-    """The items to set on a domain.
+    """The items of block I/O to set on a domain so that it has what is ``wanted``.
 
-    :param has: the present settings of block I/O of the domain.
-    :param wanted: None: no values of the agent.
+    :param has: the present settings of the domain.
+    :param wanted: the settings that the domain should have; None: the agent's own values are removed.
     :param own: the items that the agent has written before.
     """
     goal: dict[str, Item] = {}
@@ -109,7 +118,7 @@ def items_to_set(has: DomainBlockIo, wanted: BlockIo | None, own: Collection[str
     found: dict[str, Item] = {}
     for item in sorted({*goal, *(item for item in own if item in has.rates)} - has.foreign):
         present, target = has.rates.get(item, DeviceRates()), goal.get(item, DeviceRates())
-        # A value that is neither the agent's nor empty is another program's.
+        # A present value that the agent did not write is another program's.
         if present != target and (item in own or not present):
             found[item] = target
     # A domain without a weight has the kernel's default, so a wanted default needs no write.
@@ -122,18 +131,25 @@ def items_to_set(has: DomainBlockIo, wanted: BlockIo | None, own: Collection[str
 
 
 def device_paths(numbers: Iterable[str]) -> list[str]:
-    """The files in /dev of devices with these numbers (``MAJOR:MINOR``): libvirt names devices by files."""
+    """The files in /dev of the devices with these numbers (``MAJOR:MINOR``).
+
+    Libvirt identifies devices by files.
+
+    Devices that were unplugged are left out.
+    """
     links = (os.path.realpath(f"/sys/dev/block/{number}") for number in sorted(numbers))
-    # A device that was unplugged has no folder any more.
+    # The kernel removes the folder of an unplugged device.
     return [f"/dev/{os.path.basename(link)}" for link in links if os.path.isdir(link)]
 
 
 def set_item(domain: Any, item: str, value: Item, flag: int) -> None:
-    """Set one item of a domain.
+    """Set one item of block I/O on a domain.
 
-    :param domain: libvirt's object.
+    :param domain: libvirt's object of the domain.
+    :param item: ``weight``, ``dev:PATH`` or ``disk:TARGET``.
+    :param value: the weight, or the rates of the device or disk.
     :param flag: VIR_DOMAIN_AFFECT_LIVE or VIR_DOMAIN_AFFECT_CONFIG.
-    :raises libvirtError:
+    :raises libvirtError: libvirt refuses the value.
     """
     if isinstance(value, int):
         domain.setBlkioParameters({WEIGHT: value}, flag)
@@ -148,7 +164,7 @@ def set_item(domain: Any, item: str, value: Item, flag: int) -> None:
 
 
 def _parse_rates(element: ElementTree.Element) -> DeviceRates:
-    # libvirt shows 0 for no limit.
+    # libvirt writes 0 where there is no limit.
     return DeviceRates(*(int(element.findtext(key) or 0) or None for key in _KEYS))
 
 
@@ -159,50 +175,57 @@ RESTRICTIVE: Final = "restrictive"
 
 SOFT_LIMIT: Final = "soft_limit"
 UNLIMITED_KIB: Final = 9007199254740991
-"""KiB that stand for no limit, libvirt's VIR_DOMAIN_MEMORY_PARAM_UNLIMITED."""
+"""The value in KiB that libvirt uses for "no limit" (VIR_DOMAIN_MEMORY_PARAM_UNLIMITED)."""
 
-# Every user with the right to define domains can write a note. int() would accept digits of all scripts, and
-# raises an error for thousands of digits.
+# The agent's note is input to distrust: every user with the right to define domains can write one. int()
+# would accept the digits of all scripts, and raises an error for thousands of digits.
 _SHARES: Final = re.compile(r"[0-9]{1,10}", re.ASCII)
-# Notes grow by a few entries in the life of a domain; more were not written by the agent.
+# The most noted shares that are read. The agent notes a few in the life of a domain; a longer list was not
+# written by the agent.
 _MAX_NOTED: Final = 64
 _PIN: Final = re.compile(r"(e|i?[0-9]{1,5})=([0-9,-]{1,4096})", re.ASCII)
-# More pins than a domain has threads were not written by the agent.
+# The most pins of a note that are read; no domain has more threads.
 _MAX_PINS: Final = 16384
 
 Pin = tuple[ThreadRole, frozenset[int]]
 
 Pins = Mapping[ThreadRole, frozenset[int] | None]
-"""CPUs by the role of a domain's threads; None: all CPUs of the host."""
+"""The CPUs of each thread of a domain, by the role of the thread. None stands for all CPUs of the host."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryBinding:
-    """The element ``<numatune><memory>``: NUMA nodes, and how memory is bound to them."""
+    """The element ``<numatune><memory>`` of a domain: its NUMA nodes and its mode.
+
+    :ivar mode: ``strict``, ``preferred``, ``interleave`` or ``restrictive``; empty: the memory is not bound.
+    """
 
     mode: str = ""
     nodes: frozenset[int] = frozenset()
 
     @property
     def is_foreign(self) -> bool:
-        """Whether another program bound the memory."""
+        """Whether another program bound the memory; the agent binds with mode ``restrictive`` only."""
         return self.mode not in ("", RESTRICTIVE)
 
 
 @dataclass(frozen=True, slots=True)
 class DomainDefinition:
-    """The settings that a domain starts with.
+    """The settings in the definition of a domain, which it has at its next start.
 
-    :ivar persistent: whether there is a definition. Without a definition the settings are those of the
-        running domain.
-    :ivar shares: None: the definition has none.
-    :ivar noted: the shares that the agent wrote.
+    :ivar persistent: whether the domain has a definition. If not, the settings are those of the running
+        domain.
+    :ivar shares: the CPU shares (``<cputune><shares>``); None: the definition has none.
+    :ivar noted: the shares that the agent wrote, by its note.
     :ivar quota: the quota of the whole domain in cores; None: no limit.
+    :ivar binding: the NUMA nodes of the memory.
     :ivar pins: the CPUs of each guest CPU, each I/O thread and the emulator.
-    :ivar pinned: the roles with a pin of their own.
-    :ivar own: the pins that the agent wrote; None: the agent wrote all pins.
+    :ivar pinned: the roles with a pin of their own. Threads of all other roles have the CPUs of ``<vcpu
+        cpuset>``.
+    :ivar own: the pins that the agent wrote, by its note; None: all pins count as the agent's.
+    :ivar blockio: the settings of block I/O.
     :ivar own_items: the items of block I/O, and ``soft_limit``, that the agent wrote.
-    :ivar soft_limit: KiB of memory above which the domain is slowed down; None: no limit.
+    :ivar soft_limit: the memory in KiB above which the kernel slows the domain down; None: no limit.
     """
 
     persistent: bool = False
@@ -219,7 +242,7 @@ class DomainDefinition:
 
     @property
     def own_pins(self) -> frozenset[Pin]:
-        """The present pins that the agent wrote."""
+        """The pins of the definition that the agent wrote and that were not changed since."""
         return frozenset(
             (role, cpus)
             for role, cpus in self.pins.items()
@@ -227,7 +250,7 @@ class DomainDefinition:
         )
 
     def demanded_pins(self, host: frozenset[int]) -> dict[ThreadRole, frozenset[int]]:
-        """The pins of another program, without those to all CPUs of the ``host``.
+        """The pins of other programs, by role, except pins to all CPUs of the ``host``.
 
         ``<vcpu cpuset>`` is not a pin: it is the default of threads without one.
         """
@@ -244,19 +267,23 @@ class DomainDefinition:
         return self.shares is not None and self.shares not in self.noted
 
     def limits_within(self, wanted: CpuLimits) -> CpuLimits:
-        """The agent's wanted limits within those of the definition: its shares and the lower quota win."""
+        """The agent's ``wanted`` limits, restricted by those of another program in the definition.
+
+        Foreign shares replace the agent's weight, and the lower quota wins.
+        """
         quotas = [quota for quota in (wanted.quota, self.quota) if quota is not None]
         weight = None if self.has_foreign_shares else wanted.weight
-        # Shares of another program are its wish for the guest among others, which an idle group has not.
+        # Shares of another program state the domain's weight against other guests, and an idle group has no
+        # weight.
         idle = wanted.idle and not self.has_foreign_shares
         return CpuLimits(weight, min(quotas, default=None), idle, wanted.burst)
 
     def other_pins(self, settings: CpuSettings, host: frozenset[int]) -> dict[ThreadRole, frozenset[int]]:
-        """The pins that differ from ``settings``, as they should be.
+        """The pins to write so that the definition matches ``settings``, by role.
 
-        Demands of another program stay: the guest's place is within them.
+        Pins that another program demands stay: the CPUs in ``settings`` were chosen within them.
 
-        :param host: all CPUs of the host; others are left out.
+        :param host: all CPUs of the host. Other CPUs are ignored.
         """
         demanded = self.demanded_pins(host)
         return {
@@ -267,25 +294,26 @@ class DomainDefinition:
         }
 
     def changed_fields(self, other: DomainDefinition) -> tuple[str, ...]:
-        """The names of the fields that differ in another definition."""
+        """The names of the fields in which two definitions differ."""
         names = (one.name for one in fields(self))
         return tuple(name for name in names if getattr(self, name) != getattr(other, name))
 
 
 def parse_definition(inactive_xml: str, persistent: bool) -> DomainDefinition:
-    """The definition in the inactive XML of a domain.
+    """The settings in the inactive XML of a domain.
 
+    :param persistent: whether the domain has a definition.
     :raises ValueError: the text is not XML, or a value cannot be read.
     """
     root = parse(inactive_xml)
     note = root.find(f"metadata/{{{NAMESPACE}}}tuned")
     noted = "" if note is None else note.get("shares", "")
-    # 0 stands for no shares: libvirt shows it after shares were removed from a definition.
+    # libvirt shows shares of 0 after shares were removed from a definition.
     shares = int(root.findtext("cputune/shares") or 0) or None
     quota, period = (int(root.findtext(f"cputune/global_{name}") or 0) for name in ("quota", "period"))
     pins, pinned = _read_pins(root) if persistent else ({}, frozenset())
-    # The quota of a domain without a definition may be the agent's own, which is temporary.
-    # libvirt writes -1 or 0 for no quota.
+    # For a domain without a definition the XML shows the running domain, and its quota may be the agent's
+    # own, which is temporary. libvirt writes -1 or 0 where there is no quota.
     limited = persistent and quota > 0
     return DomainDefinition(
         persistent,
@@ -305,7 +333,9 @@ def parse_definition(inactive_xml: str, persistent: bool) -> DomainDefinition:
 
 
 def parse_live(domain_xml: str) -> tuple[DomainBlockIo, int | None]:
-    """The block I/O in the XML of a running domain, and its soft limit of memory in KiB.
+    """The block I/O settings in the XML of a running domain, and its soft limit of memory in KiB.
+
+    The soft limit is None if there is none.
 
     :raises ValueError: the text is not XML, or a number cannot be read.
     """
@@ -314,7 +344,7 @@ def parse_live(domain_xml: str) -> tuple[DomainBlockIo, int | None]:
 
 
 def parse_binding(domain_xml: str) -> MemoryBinding:
-    """The binding of a domain's memory.
+    """The binding of memory to NUMA nodes in the XML of a domain.
 
     :raises ValueError: the text is not XML.
     """
@@ -322,11 +352,12 @@ def parse_binding(domain_xml: str) -> MemoryBinding:
 
 
 def note_element(shares: frozenset[int], pins: Iterable[Pin] = (), items: Iterable[str] = ()) -> str:
-    """The note of the agent's values, as an element for virDomainSetMetadata.
+    """The note of the values that the agent wrote, as an XML element for virDomainSetMetadata.
 
     :param items: items of block I/O, and :data:`SOFT_LIMIT`.
     """
-    # Sorted, so that the same values make the same text: a change of the text looks like a new definition.
+    # The pins are sorted, so that equal pins make equal texts: any change of the text looks like a new
+    # definition.
     written = sorted(f"{_key(role)}={cpuset.format(cpus)}" for role, cpus in pins)
     noted = f"shares='{','.join(map(str, sorted(shares)))}' pins='{' '.join(written)}'"
     listed = quoteattr(" ".join(sorted(items)))
@@ -340,7 +371,7 @@ def _key(role: ThreadRole) -> str:
 
 
 def _noted_pins(note: ElementTree.Element) -> frozenset[Pin] | None:
-    """The pins in a note, without unreadable ones; None if the note has no attribute for pins."""
+    """The pins in a note, without unreadable ones; None if the note has no attribute ``pins``."""
     if (text := note.get("pins")) is None:
         return None
     found = set()
@@ -363,7 +394,7 @@ def _parse_role(key: str) -> ThreadRole:
 
 
 def _soft_limit(root: ElementTree.Element) -> int | None:
-    """The soft limit of memory in KiB, as libvirt writes it; None for no limit."""
+    """The soft limit of memory in the XML of a domain, in KiB; None if there is none."""
     limit = int(root.findtext("memtune/soft_limit") or UNLIMITED_KIB)
     return None if limit >= UNLIMITED_KIB else limit
 
@@ -372,12 +403,15 @@ def _read_binding(root: ElementTree.Element) -> MemoryBinding:
     memory = root.find("numatune/memory")
     if memory is None:
         return MemoryBinding()
-    # ``strict`` is libvirt's default (formatdomain.html, NUMA Node Tuning).
+    # ``strict`` is libvirt's default for memory (formatdomain.html, NUMA Node Tuning).
     return MemoryBinding(memory.get("mode", "strict"), cpuset.parse(memory.get("nodeset", "")))
 
 
 def _read_pins(root: ElementTree.Element) -> tuple[Pins, frozenset[ThreadRole]]:
-    """The CPUs of each role, and the roles with a pin of their own. Others have ``<vcpu cpuset>``."""
+    """The CPUs of each role, and the roles with a pin of their own.
+
+    All other roles have ``<vcpu cpuset>``.
+    """
     vcpu, tune = root.find("vcpu"), root.find("cputune")
     if vcpu is None:
         return {}, frozenset()
@@ -389,7 +423,7 @@ def _read_pins(root: ElementTree.Element) -> tuple[Pins, frozenset[ThreadRole]]:
     for pin in () if tune is None else tune:
         match pin.tag:
             case "vcpupin":
-                # No role has the number -1, so a pin without a number counts for nothing.
+                # No guest CPU has the number -1, so a pin without a number has no effect.
                 role = ThreadRole(vcpu=int(pin.get("vcpu", -1)))
             case "iothreadpin":
                 role = ThreadRole(iothread=int(pin.get("iothread", 0)))
@@ -397,7 +431,7 @@ def _read_pins(root: ElementTree.Element) -> tuple[Pins, frozenset[ThreadRole]]:
                 role = EMULATOR
             case _:
                 continue
-        # A pin of a thread that the domain cannot have counts for nothing.
+        # A pin of a thread that the domain cannot have has no effect.
         if role in pins:
             pins[role] = _cpus(pin)
             pinned.add(role)
@@ -405,7 +439,7 @@ def _read_pins(root: ElementTree.Element) -> tuple[Pins, frozenset[ThreadRole]]:
 
 
 def _iothread_numbers(root: ElementTree.Element) -> list[int]:
-    """The numbers of the I/O threads. libvirt gives threads without an id the lowest free numbers."""
+    """The numbers of the I/O threads. libvirt gives the lowest free numbers to threads without an id."""
     numbers = [int(thread.get("id", 0)) for thread in root.iterfind("iothreadids/iothread")]
     missing = int(root.findtext("iothreads") or 0) - len(numbers)
     free = (number for number in itertools.count(1) if number not in numbers)

@@ -1,10 +1,10 @@
-"""The XML of a domain (https://libvirt.org/formatdomain.html): settings, demands and Nova's order, as values.
+"""The settings, demands and Nova's order in the XML of a domain (https://libvirt.org/formatdomain.html).
 
-Every user with the right to define domains may have written the content of ``<metadata>``, and libvirt passes
-it on unchecked. So all texts here are checked before use.
+Every user with the right to define domains may write the content of ``<metadata>``, and libvirt does not
+check it. So this module checks each text before use.
 
-*Settings* are in the agent's own namespace. Settings of Nova's flavor are extra specs, from which
-:mod:`compute_agent.classification` reads the ones that count.
+*Settings* are in the agent's own namespace. A Nova flavor states settings as extra specs, which
+:mod:`compute_agent.classification` reads.
 
     <metadata>
       <guest:settings xmlns:guest="urn:placement-compute:guest:1">
@@ -19,12 +19,12 @@ it on unchecked. So all texts here are checked before use.
     </metadata>
 
 *Demands* limit where the guest may run. ``<numatune>`` with mode ``strict``, the default, demands NUMA nodes
-of the host for the whole domain or for single cells of the guest. Other modes are wishes; the agent's own
+of the host for the whole domain or for single cells of the guest. Other modes demand nothing; the agent's own
 bindings have mode ``restrictive``. Pins of another program are demands, too (see
 :mod:`compute_agent.drivers.libvirt.domain_definition`).
 
-*Nova's order* has the flavor, the image, the owner and the kind of the root disk. Image and extra specs are
-there since Nova 32 (2025.2).
+*Nova's order* has the flavor, the image, the owner and the kind of the root disk. Nova writes the image and
+the extra specs since release 32 (2025.2).
 
 The names are those of https://docs.openstack.org/nova/latest/configuration/extra-specs.html
 
@@ -59,16 +59,16 @@ from compute_agent.model.guest import GuestCell, GuestIdentity, PlacementConstra
 from compute_agent.model.guest_settings import MAX_VCPUS, SETTING_NAMES, GuestSettings, read_setting
 from compute_agent.model.resource import CPU_CLASSES
 
-# The most characters that are parsed; twice the limit of libvirt's protocol.
+# The most characters of XML that are parsed: twice the limit of libvirt's protocol.
 _MAX_LENGTH: Final = 8 << 20
 
 
 # Several functions parse the live XML and the inactive XML of one domain in turn, so two entries are enough.
 @functools.lru_cache(maxsize=2)
 def parse(domain_xml: str) -> ElementTree.Element:
-    """The root element of a text. All callers share the element, so none may change it.
+    """The root element of an XML text. Callers share the element through a cache, so none may change it.
 
-    :raises ValueError: the text is not XML, or not as libvirt writes it.
+    :raises ValueError: the text is too long, is not XML, or has a document type.
     """
     if len(domain_xml) > _MAX_LENGTH:
         raise ValueError(f"XML of {len(domain_xml)} characters")
@@ -83,7 +83,7 @@ def parse(domain_xml: str) -> ElementTree.Element:
 
 NAMESPACE: Final = "urn:placement-compute:guest:1"
 
-# Nova raised 1.0 to 1.1; a running domain keeps the one that it was started with.
+# Nova raised version 1.0 to 1.1; a running domain keeps the version with which it was started.
 NOVA_NAMESPACES: Final = (
     "http://openstack.org/xmlns/libvirt/nova/1.0",
     "http://openstack.org/xmlns/libvirt/nova/1.1",
@@ -96,12 +96,12 @@ _MAX_SHOWN: Final = 80
 class DomainDescription:
     """The values in the XML of a domain.
 
-    :ivar settings: the declared settings, with defaults for all others.
-    :ivar declared: the settings in the domain's metadata.
-    :ivar owner: the user of its process, as a name or as a number after ``+``; empty if the XML has none.
+    :ivar settings: the settings of the domain's metadata, with defaults for all others.
+    :ivar declared: the settings in the domain's metadata alone, by name.
+    :ivar owner: the user of the QEMU process, as a name, or as ``+`` and a number; empty if the XML has none.
     :ivar problems: sentences about settings that cannot be used.
     :ivar identity: the names, owner, flavor and image that Nova wrote.
-    :ivar devices: the addresses of the PCI devices of the host that it has.
+    :ivar devices: the PCI addresses of the host's devices that are passed through to the domain.
     """
 
     uuid: str
@@ -114,12 +114,13 @@ class DomainDescription:
     devices: frozenset[str] = frozenset()
 
 
-# Settings by element of the agent's namespace, including the first name of ``priority``.
+# The setting of each element in the agent's namespace. ``eviction_priority`` was the first name of
+# ``priority``.
 _ELEMENTS: Final = {"eviction_priority": "priority", **{name: name for name in SETTING_NAMES}}
 
 
 def describe_domain(domain_xml: str) -> DomainDescription:
-    """The values in the XML of a running domain. Only guest CPUs that are plugged in count.
+    """The values in the XML of a running domain. Guest CPUs that are not plugged in are not counted.
 
     :raises ValueError: the text is not the XML of a domain.
     """
@@ -130,14 +131,15 @@ def describe_domain(domain_xml: str) -> DomainDescription:
     declared: dict[str, Any] = {}
     problems: list[str] = []
     for element, text in _our_settings(root).items():
-        # Elements of a later release are not a problem.
+        # A later release of the agent may know more elements.
         if element not in _ELEMENTS:
             continue
         try:
             declared[_ELEMENTS[element]] = read_setting(_ELEMENTS[element], text)
         except ValueError as error:
             problems.append(f"{element} = {text[:_MAX_SHOWN]!r} cannot be used ({error})")
-    # A number of any size would make the agent build as many sets of CPUs.
+    # The XML may have any number here, and the agent builds one set of CPUs for each guest CPU, so the number
+    # is capped.
     vcpus = min(int(vcpu.get("current") or vcpu.text or 1), MAX_VCPUS)
     return DomainDescription(
         uuid.text.strip(),
@@ -156,14 +158,17 @@ _ADDRESS_LIMITS: Final = {"domain": 0xFFFFFFFF, "bus": 0xFF, "slot": 0x1F, "func
 
 
 def read_devices(root: ElementTree.Element) -> frozenset[str]:
-    """The addresses of the PCI devices of the host in the XML of a domain; unreadable ones are left out."""
+    """The PCI addresses of the host's devices that the domain has. Unreadable addresses are left out."""
     sources = (element.find("source/address") for path in _DEVICE_PATHS for element in root.iterfind(path))
     found = (_read_address(source) for source in sources if source is not None)
     return frozenset(address for address in found if address)
 
 
 def _read_address(source: ElementTree.Element) -> str:
-    """An address such as ``0000:81:00.0``; empty if it cannot be read. libvirt writes ``0x81``."""
+    """A PCI address such as ``0000:81:00.0`` from an element with hexadecimal parts.
+
+    Empty if it cannot be read.
+    """
     numbers = []
     for name, limit in _ADDRESS_LIMITS.items():
         try:
@@ -180,15 +185,15 @@ def _read_address(source: ElementTree.Element) -> str:
 def run_number(domain_xml: str) -> str | None:
     """The id that libvirtd gave to this run of a domain; None if the domain does not run.
 
-    :raises ValueError: the text is not the XML of a domain.
+    :raises ValueError: the text is not XML.
     """
     return parse(domain_xml).get("id")
 
 
 def usual_owner(capabilities: str) -> str:
-    """The user that libvirt's capabilities name for domains without a label of their own.
+    """The user of QEMU processes without a label of their own, from libvirt's capabilities.
 
-    That user is the option ``user`` of qemu.conf; empty if there is none.
+    The user is the option ``user`` of qemu.conf; empty if the DAC security driver is off.
 
     :raises ValueError: the text is not XML.
     """
@@ -205,7 +210,7 @@ def _our_settings(root: ElementTree.Element) -> dict[str, str]:
 
 
 def read_identity(root: ElementTree.Element) -> GuestIdentity:
-    """The names, owner, flavor and image that Nova wrote into a domain. Earlier releases write fewer."""
+    """The names, owner, flavor and image that Nova wrote into a domain. Fields that are missing are empty."""
     for namespace in NOVA_NAMESPACES:
         prefix = f"{{{namespace}}}"
         instance = root.find(f"metadata/{prefix}instance")
@@ -234,14 +239,14 @@ def _text(element: ElementTree.Element | None) -> str:
 
 
 def _named_texts(element: ElementTree.Element | None, path: str) -> dict[str, str]:
-    """The texts of the elements at a path, by their attribute ``name``."""
+    """The texts of the elements at ``path``, by their attribute ``name``."""
     found = () if element is None else element.iterfind(path)
     return {each.get("name", ""): _text(each) for each in found}
 
 
 def _read_owner(root: ElementTree.Element) -> str:
-    """The user of the label ``USER:GROUP`` that the DAC security driver gave the process."""
-    # The live XML has the label in use; a definition has one only if its author fixed it.
+    """The user in the DAC label ``USER:GROUP`` of a domain; empty if the XML has no such label."""
+    # The live XML has the label in use. A definition has a label only if its author set one.
     for label in root.iterfind("seclabel[@model='dac']/label"):
         return (label.text or "").partition(":")[0]
     return ""
@@ -251,12 +256,12 @@ _STRICT: Final = "strict"
 
 
 def parse_constraints(domain_xml: str) -> PlacementConstraints:
-    """The demands in the XML of a domain.
+    """The NUMA nodes that the XML of a domain demands for all its memory and for single cells.
 
     :raises ValueError: the text is not XML, or a set of CPUs or nodes cannot be read.
     """
     root = parse(domain_xml)
-    # libvirt numbers cells without an id in their order.
+    # libvirt numbers cells without an id by their position.
     vcpus = {
         cell.get("id", str(number)): cpuset.parse(cell.get("cpus", ""))
         for number, cell in enumerate(root.iterfind("cpu/numa/cell"))
@@ -274,7 +279,10 @@ def parse_constraints(domain_xml: str) -> PlacementConstraints:
 def with_pins(
     constraints: PlacementConstraints, pins: Mapping[ThreadRole, frozenset[int]]
 ) -> PlacementConstraints:
-    """The same constraints with exactly these pins. I/O threads follow the emulator."""
+    """A copy of ``constraints`` with ``pins`` in place of its pins. Pins of I/O threads are left out.
+
+    I/O threads get the CPUs of the emulator.
+    """
     vcpus = {role.vcpu: cpus for role, cpus in pins.items() if role.vcpu is not None}
     return replace(constraints, pins=tuple(sorted(vcpus.items())), emulator=pins.get(EMULATOR, frozenset()))
 
@@ -286,16 +294,17 @@ def _strict_nodes(element: ElementTree.Element) -> frozenset[int]:
 
 
 _MIB_IN_GIB: Final = 1024
-# The largest amount that Placement takes for one allocation.
+# The largest amount of one allocation in Placement.
 _MAX_AMOUNT: Final = (1 << 31) - 1
-# A longer number is above the largest amount in any case, and takes long to convert.
+# A longer number exceeds the largest amount in any case, and takes long to convert.
 _MAX_DIGITS: Final = 20
-# Suffixes of groups as in Placement 1.33. ``\Z`` and not ``$``, which also matches before a final newline.
+# The syntax of Placement 1.33 for group suffixes. ``\Z`` and not ``$``, which also matches before a final
+# newline.
 _RESOURCES: Final = re.compile(r"resources(?P<group>[A-Za-z0-9_-]{0,64}):(?P<name>[A-Z0-9_]+)\Z")
 
 
 def read_flavor(domain_xml: str) -> GuestFlavor:
-    """The order that Nova wrote into a domain; an empty one if there is none. Bad numbers count as 0.
+    """The flavor that Nova wrote into a domain; an empty one if there is none. Bad numbers count as 0.
 
     :raises ValueError: the text is not the XML of a domain.
     """
@@ -337,13 +346,14 @@ def _read(instance: ElementTree.Element, flavor: ElementTree.Element, prefix: st
 
 
 def _with_specs(resources: Mapping[str, int], specs: Mapping[str, str]) -> dict[str, int]:
-    """The resources with those of extra specs."""
+    """The flavor's amounts with its extra specs ``resources:CLASS=N`` applied, without VCPU and PCPU."""
     amounts = Counter(resources)
     found = [(match, amount) for name, amount in specs.items() if (match := _RESOURCES.match(name))]
-    # Unnumbered entries sort first: they replace, and must not replace a sum.
+    # The group without a suffix sorts first. Its entry replaces the flavor's own amount, and must not replace
+    # a sum.
     for match, amount in sorted(found, key=lambda pair: pair[0]["group"]):
-        # ``resources:CLASS`` replaces the flavor's own amount; numbered groups (``resources1:CLASS``) add to
-        # it.
+        # ``resources:CLASS`` replaces the flavor's own amount; groups with a suffix (``resources1:CLASS``)
+        # add to it.
         if match["group"]:
             amounts[match["name"]] += _read_amount(amount)
         else:
@@ -352,7 +362,11 @@ def _with_specs(resources: Mapping[str, int], specs: Mapping[str, str]) -> dict[
 
 
 def _dedicated_count(specs: Mapping[str, str], vcpus: int, own: frozenset[int] | None) -> int | None:
-    """The number of dedicated guest CPUs; None if their mask cannot be read."""
+    """The number of guest CPUs with dedicated CPUs; None if the mask of a ``mixed`` flavor cannot be read.
+
+    :param vcpus: the number of guest CPUs of the flavor.
+    :param own: the dedicated guest CPUs of a ``mixed`` flavor.
+    """
     match specs.get("hw:cpu_policy"):
         case "dedicated":
             return vcpus
@@ -363,13 +377,16 @@ def _dedicated_count(specs: Mapping[str, str], vcpus: int, own: frozenset[int] |
 
 
 def _dedicated_vcpus(specs: Mapping[str, str], vcpus: int) -> frozenset[int] | None:
-    """The dedicated guest CPUs with policy ``mixed``; None if their mask cannot be read."""
+    """The numbers of the dedicated guest CPUs of a ``mixed`` flavor, empty for other policies.
+
+    None if the mask cannot be read.
+    """
     if specs.get("hw:cpu_policy") != "mixed":
         return frozenset()
-    # Without a mask of dedicated CPUs Nova uses the mask of realtime CPUs.
+    # Nova uses the mask of realtime CPUs if there is no mask of dedicated CPUs.
     mask = (specs.get("hw:cpu_dedicated_mask") or specs.get("hw:cpu_realtime_mask", "")).strip()
     everything = f"0-{vcpus - 1}"
-    # A mask that begins with "^" leaves CPUs out of all, in Nova's notation.
+    # In Nova's notation a mask that begins with "^" excludes CPUs from all CPUs.
     try:
         cpus = cpuset.parse(f"{everything},{mask}" if mask.startswith("^") else mask)
         return cpus & cpuset.parse(everything)
@@ -378,7 +395,7 @@ def _dedicated_vcpus(specs: Mapping[str, str], vcpus: int) -> frozenset[int] | N
 
 
 def _read_amount(text: str | None) -> int:
-    """A text as an amount that Placement can have; 0 if it is not a number."""
+    """An amount in the range of Placement (at most 2^31 - 1) from a text; 0 if the text is not a number."""
     text = (text or "").strip()
     if not text.isascii() or not text.isdecimal():
         return 0

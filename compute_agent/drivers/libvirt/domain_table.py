@@ -1,11 +1,11 @@
-"""The table of running domains, and the search for domains that are about to start.
+"""The table of running domains, and the search for the processes of domains that are about to start.
 
-One thread updates the table; any thread may read it. libvirtd answers nothing about a domain until its CPUs
-run, but its process exists well before. The process is found in /proc, among the processes that did not exist
-when libvirt's hook announced the start.
+One thread updates the table; any thread may read it. libvirtd answers no questions about a domain until its
+guest CPUs run, but the QEMU process exists well before. The agent finds the process in /proc, among the
+processes that did not exist when libvirt's hook announced the start.
 
-The table is apart from the driver because two locks protect it, and both are explained here: ``_lock`` for
-the entries, ``changing`` for the values of one entry. ``changing`` is taken first.
+The table is separate from the driver because two locks protect it, and both are explained here. ``_lock``
+protects the entries, ``changing`` the values of one entry. ``changing`` is taken first.
 """
 
 from __future__ import annotations
@@ -44,19 +44,21 @@ from compute_agent.model.guest_settings import SettingSource
 from compute_agent.model.messages import DriverError, GuestGoneError
 
 EXPECTED_SECONDS: Final = 30.0
-"""Seconds that an announced start may take until its process is there."""
+"""The seconds after the announcement of a start within which its process must exist."""
 
-# A bound on the memory that announcements through the agent's socket can take.
+# Any caller of the agent's socket can announce starts, so their number is bounded, and with it the memory.
 MAX_EXPECTED: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class _ExpectedProcess:
-    """A domain that is about to start.
+    """A domain with an announced start.
 
-    :ivar owner: the user of its process; empty: libvirt's usual one.
-    :ivar older: the pids that existed at the announcement. None of these is the process of the domain. :ivar
-        until: the monotonic second at which it is given up. :ivar process: its process, once it was found.
+    :ivar guest: the guest that the start will make; its pid is 0 until the process is found.
+    :ivar owner: the user of its process; empty: the user that libvirtd uses for domains without a label.
+    :ivar older: the pids that existed at the announcement. None of these is the process of the domain.
+    :ivar until: the time by the monotonic clock, in seconds, after which the agent gives the start up.
+    :ivar process: its process; None until the process is found.
     """
 
     guest: Guest
@@ -67,12 +69,12 @@ class _ExpectedProcess:
 
 
 class ExpectedDomains:
-    """The domains with an announced start, until it is over or given up. For any thread."""
+    """The domains with an announced start that is neither over nor given up. For any thread."""
 
     def __init__(self, driver: str, usual_owner: Callable[[], str]) -> None:
-        """Expect no domain yet.
+        """Begin without expected domains.
 
-        :param driver: the name of the driver, for guests.
+        :param driver: the name of the driver, which each guest bears.
         :param usual_owner: asks libvirtd for the user of domains without a label.
         """
         self._driver = driver
@@ -81,10 +83,10 @@ class ExpectedDomains:
         self._expected: dict[str, _ExpectedProcess] = {}
 
     def expect_guest(self, domain_xml: str) -> Guest:
-        """Wait for the process of a domain from now on.
+        """Register a domain that is about to start, so that find_appeared() looks for its process.
 
-        :return: the guest that it will be, with pid 0. The constraints of the guest are all pins that libvirt
-            is about to set, including those of the agent.
+        :return: the guest that the start will make, with pid 0. Its constraints are all pins that libvirt is
+            about to set, including pins that the agent wrote.
         :raises ValueError: the text is not the XML of a domain, or too many domains are expected.
         """
         found = domain_metadata.describe_domain(domain_xml)
@@ -92,8 +94,8 @@ class ExpectedDomains:
         pins = {role: cpus for role, cpus in parse_definition(domain_xml, True).pins.items() if cpus}
         constraints = with_pins(UNCONSTRAINED, pins)
         guest = replace(_make_guest(found, guest_uuid, self._driver, 0), constraints=constraints)
-        # Outside of the lock, as this reads all of /proc. The hook holds the start up meanwhile, so the
-        # process of the domain cannot be among these.
+        # Read without the lock, because this reads all of /proc. libvirt waits for the hook meanwhile, so the
+        # process of the domain cannot exist yet.
         older, now = frozenset(procfs.all_pids()), time.monotonic()
         with self._lock:
             self._expected = {key: one for key, one in self._expected.items() if one.until > now}
@@ -103,7 +105,7 @@ class ExpectedDomains:
         return guest
 
     def find_appeared(self) -> tuple[Sequence[Guest], bool]:
-        """The expected guests that have a process now, each reported once, and whether others are expected.
+        """The expected guests that got a process since the last call, and whether others are still expected.
 
         :raises DriverError: libvirtd does not report the user of QEMU.
         """
@@ -112,11 +114,11 @@ class ExpectedDomains:
             waiting = {key: one for key, one in self._expected.items() if not one.process and one.until > now}
         if not waiting:
             return (), False
-        # All owners first: an error in the loop below would lose guests that were found and are reported
-        # once.
+        # All owners are read before the search: an error within the loop below would lose guests that were
+        # found already, because each is reported only once.
         owners = {key: one.owner or self._usual_owner() for key, one in waiting.items()}
         found = []
-        # Processes older than all announcements need no look at their command lines.
+        # A process that is older than all announcements is skipped before its command line is read.
         oldest = frozenset.intersection(*(one.older for one in waiting.values()))
         for pid in procfs.all_pids():
             if pid in oldest:
@@ -137,7 +139,7 @@ class ExpectedDomains:
         return found, bool(waiting)
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
-        """The threads of an expected guest with a process; empty for all other guests."""
+        """The thread ids of an expected guest with a living process; empty for all other guests."""
         with self._lock:
             one = self._expected.get(guest.uuid)
         if one is None or one.process is None or one.guest.pid != guest.pid:
@@ -146,7 +148,7 @@ class ExpectedDomains:
 
 
 def _uuid_of(pid: int) -> str:
-    """The word after ``-uuid`` on the command line of a process; empty without one."""
+    """The word after ``-uuid`` on the command line of a process; empty if there is none."""
     words = itertools.pairwise(procfs.command_line(pid))
     return next((value for word, value in words if word == "-uuid"), "")
 
@@ -155,14 +157,15 @@ LOG = logging.getLogger(__name__)
 
 
 class DomainTable:
-    """The domains that run, by uuid."""
+    """The running domains by uuid, and the domains that the driver cannot manage."""
 
     def __init__(
         self, driver: str, connection: LibvirtConnection, report: Callable[[GuestChange], None]
     ) -> None:
         """Begin without domains; look_around() finds them.
 
-        :param driver: the name of the driver, for guests.
+        :param driver: the name of the driver, which each guest bears.
+        :param connection: the connection to libvirtd.
         :param report: called for each change of a guest.
         """
         self._driver = driver
@@ -170,31 +173,32 @@ class DomainTable:
         self._report = report
         self._lock = threading.Lock()
         self.changing = threading.Lock()
-        """Held while a domain is read or changed, so that a look does not undo the note of a change.
+        """Held while a domain is read or changed. Otherwise a read of the table's thread could overwrite what
+        a change has just noted.
 
-        This lock is taken before the lock of the entries, and held during calls of libvirtd.
+        The lock ``changing`` is taken before ``_lock``, and held during calls of libvirtd.
         """
         self._running: dict[str, RunningDomain] = {}
         self._complete = False
-        """Whether all domains have been looked at once. A domain that is new after that has started."""
+        """Whether all domains were looked at once. A domain that is found later has started meanwhile."""
         self._lost: dict[str, str] = {}
 
     # For any thread
 
     def all_domains(self) -> list[RunningDomain]:
-        """The domains with an end that was not seen yet."""
+        """The domains that the table's thread has not yet seen ending."""
         with self._lock:
             return list(self._running.values())
 
     def lost_guests(self) -> dict[str, str]:
-        """The domains that run and that the driver cannot manage, by uuid, with the reason and the remedy."""
+        """The domains that run but that the driver cannot manage: reason and remedy, by uuid."""
         with self._lock:
             return dict(self._lost)
 
     def find_entry(self, guest: Guest) -> RunningDomain:
-        """The domain of a guest, without a look at its process.
+        """The entry of a guest. Its process is not checked and may have ended.
 
-        :raises GuestGoneError: the guest's end was seen, or another run of it is known.
+        :raises GuestGoneError: the table's thread has seen the guest's end, or a later run of the domain.
         """
         with self._lock:
             known = self._running.get(guest.uuid)
@@ -203,28 +207,28 @@ class DomainTable:
         return known
 
     def find_living(self, guest: Guest) -> RunningDomain:
-        """The domain of a guest that runs.
+        """The entry of a guest with a living process.
 
-        :raises GuestGoneError: the guest has ended, or another run of it is known.
+        :raises GuestGoneError: the guest has ended, or the domain was started again.
         """
         known = self.find_entry(guest)
         if not known.is_alive:
             raise GuestGoneError(f"guest {guest} has ended")
         return known
 
-    # For the thread that looks
+    # For the table's thread
 
     def look_around(self, everything: bool) -> list[Any]:
-        """Look at the domains that came or went without an event.
+        """Read the domains that started or ended without an event, and lost domains.
 
-        :param everything: whether to look at all domains, as after libvirtd was away.
-        :return: the domains with a definition, as objects of libvirt.
+        :param everything: whether to read all domains, as after libvirtd was away.
+        :return: the running domains that have a definition, as objects of libvirt.
         :raises DriverError: libvirtd does not list its domains.
         """
         active = {domain.UUIDString(): domain for domain in self._connection.active_domains()}
-        # Read without the lock: only this thread changes the table.
+        # Read without the lock, because only this thread changes the table.
         known = self._running.keys()
-        # Lost domains are looked at each time: no event tells that their fault was mended.
+        # Lost domains are read each time: no event reports that the cause was corrected.
         suspects = (known | active.keys() if everything else known ^ active.keys()) | self._lost.keys()
         for guest_uuid in sorted(suspects):
             self.look_at(guest_uuid)
@@ -235,7 +239,7 @@ class DomainTable:
     def look_at(self, guest_uuid: str) -> None:
         """Read one domain again, update the table, and report the difference.
 
-        :raises DriverError: libvirtd went away.
+        :raises DriverError: the connection to libvirtd broke.
         """
         with self.changing:
             known = self._running.get(guest_uuid)
@@ -243,8 +247,8 @@ class DomainTable:
             if reason and known is not None and known.is_alive:
                 return  # It runs, and its former description is good enough.
             before = None if known is None else known.guest
-            # The same object is the same run, because _describe_domain() keeps the known process while it is
-            # alive.
+            # The same object of the process means the same run: _describe_domain() keeps the known process
+            # while it lives.
             same = known is not None and found is not None and known.process is found.process
             with self._lock:
                 if known is not None and found is not None and same:
@@ -258,7 +262,7 @@ class DomainTable:
                 was_lost = not reason and self._lost.pop(guest_uuid, None) is not None
                 if was_lost:
                     LOG.info("The agent manages domain %s again", guest_uuid)
-        # Reported without the locks, as the listener may ask the table.
+        # The listener may read the table, so it is called without the locks.
         if before is not None and not same:
             self._report_change(ChangeKind.STOPPED, before)
         if found is not None and before != found.guest:
@@ -269,20 +273,20 @@ class DomainTable:
     def look_at_definition(self, domain: Any) -> None:
         """Read the definition of a domain again, and report changed constraints.
 
-        :param domain: libvirt's object.
-        :raises DriverError: libvirtd went away.
+        :param domain: libvirt's object of the domain.
+        :raises DriverError: the connection to libvirtd broke.
         """
         with self.changing:
             known = self._running.get(domain.UUIDString())
             if known is None:
                 return
             try:
-                # No event tells changes of these limits. Without own ones there is nothing to repair, and the
-                # call is saved.
+                # No event reports changes of block I/O and the soft limit. If the agent has set neither, it
+                # has nothing to repair, and the call is saved.
                 if known.definition.own_items:
                     known.blockio, known.soft_limit = parse_live(domain.XMLDesc(0))
                 source = self._read_source(domain)
-                # Comparing texts is far cheaper than parsing, and mostly nothing has changed.
+                # Most definitions have not changed, and a comparison of texts is far cheaper than parsing.
                 if source == known.source:
                     return
                 definition = _read_definition(domain, source)
@@ -292,7 +296,8 @@ class DomainTable:
                 if known.is_alive:
                     LOG.warning("The definition of guest %s cannot be read: %s", known.guest, error)
                 return
-            # A defect that one definition meets must not keep the driver from all others.
+            # An error in the agent's code for one definition must not keep the driver from reading all
+            # others.
             except Exception:
                 LOG.exception("The definition of guest %s cannot be read", known.guest)
                 return
@@ -306,11 +311,12 @@ class DomainTable:
         self._report_change(ChangeKind.CHANGED, known.guest)
 
     def _look_closely(self, guest_uuid: str) -> tuple[RunningDomain | None, str]:
-        """The present state of a domain, and the reason why the driver cannot manage it, logged once.
+        """The present state of a domain, and the reason why the driver cannot manage it.
 
-        None if it does not run, as far as the driver can see.
+        The state is None if the domain does not run or cannot be managed. The reason is empty if it can be
+        managed, and is logged once.
 
-        :raises DriverError: libvirtd went away.
+        :raises DriverError: the connection to libvirtd broke.
         """
         known_reason = self._lost.get(guest_uuid)
         try:
@@ -325,16 +331,16 @@ class DomainTable:
             if reason != known_reason:
                 LOG.error("%s", reason)
         except Exception as error:
-            # A defect that one domain's XML meets must not keep the driver from all other domains.
+            # An error in the agent's code for one domain must not keep the driver from all other domains.
             reason = f"domain {guest_uuid} cannot be described ({error!r}), and is not managed: report that"
             if reason != known_reason:
                 LOG.exception("Domain %s cannot be described", guest_uuid)
         return None, reason
 
     def _describe_domain(self, guest_uuid: str) -> RunningDomain | None:
-        """The present state of a domain; None if it does not run.
+        """The present state of a domain; None if it does not run or its start is still under way.
 
-        :raises DriverError: the domain cannot be described, or libvirtd went away.
+        :raises DriverError: the domain cannot be described, or the connection to libvirtd broke.
         """
         domain = self._connection.find_domain(guest_uuid)
         try:
@@ -355,17 +361,17 @@ class DomainTable:
             if known is not None and known.is_alive:
                 process: QemuProcess | None = known.process
             elif self._is_starting(domain):
-                # An event comes when its start is over. Until then libvirtd holds calls on it up for as long
-                # as 30 s, and its process may belong to another user yet, or be a wrapper that starts others.
+                # libvirtd sends an event when the start is over. Until then it delays calls for this domain
+                # for up to 30 s, and its process may still run as another user or be a wrapper.
                 return None
             else:
                 process = qemu.find_process(guest_uuid, owner)
-                # A known process that is gone has ended before libvirtd noticed: so has the domain, and the
-                # next look finds its next start. _still_runs() comes last, as it is a call of libvirtd.
+                # If a known process is gone, the domain has ended before libvirtd noticed, and the next look
+                # finds its next start. _still_runs() is asked last, because it calls libvirtd.
                 if process is None and (known is not None or not self._still_runs(guest_uuid, xml)):
                     return None
         except (self._connection.libvirt.libvirtError, ValueError) as error:
-            # It has ended between two of the calls.
+            # The domain ended between two calls.
             if self._connection.is_unknown_domain(error):
                 return None
             raise DriverError(
@@ -373,9 +379,9 @@ class DomainTable:
             ) from error
         if process is None:
             raise DriverError(
-                f"domain {guest_uuid} ({description.name!r}) runs, but no process with its uuid on the"
-                f" command line is that of user {owner or os.geteuid()}, as libvirt has it: start it again,"
-                " as the user in qemu.conf may have been another one when it started"
+                f"domain {guest_uuid} ({description.name!r}) runs, but user {owner or os.geteuid()}, as"
+                " whom libvirt starts domains, has no process with its uuid on the command line. Start"
+                " the domain again: the user in qemu.conf may have changed since its start"
             )
         guest = replace(
             _make_guest(description, guest_uuid, self._driver, process.identity.pid),
@@ -400,13 +406,16 @@ class DomainTable:
         return with_pins(constraints, definition.demanded_pins(self._connection.host_cpus))
 
     def _is_starting(self, domain: Any) -> bool:
-        """Whether the start of a domain is under way."""
+        """Whether libvirtd is still starting the domain: it is paused before its guest CPUs first run."""
         libvirt = self._connection.libvirt
         state: list[int] = domain.state()
         return state == [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP]
 
     def _still_runs(self, guest_uuid: str, xml: str) -> bool:
-        """Whether the run with this XML goes on. A domain that was started again has another id."""
+        """Whether the run of a domain that this XML describes goes on.
+
+        A new start of the domain has another id.
+        """
         domain = self._connection.find_domain(guest_uuid)
         return domain is not None and str(domain.ID()) == domain_metadata.run_number(xml)
 
@@ -420,7 +429,7 @@ class DomainTable:
 
 
 def _make_guest(found: DomainDescription, guest_uuid: str, driver: str, pid: int) -> Guest:
-    """The guest of a domain, with its declared settings."""
+    """The guest of a domain, with the settings of its metadata."""
     return Guest(
         guest_uuid,
         driver,
@@ -436,9 +445,10 @@ def _make_guest(found: DomainDescription, guest_uuid: str, driver: str, pid: int
 
 
 def _read_definition(domain: Any, source: str) -> DomainDefinition:
-    """The definition of a domain from its inactive XML.
+    """The settings in the inactive XML of a domain.
 
-    :raises libvirtError:
-    :raises ValueError:
+    :param source: the inactive XML.
+    :raises libvirtError: libvirtd does not answer, or the domain is gone.
+    :raises ValueError: a value cannot be read.
     """
     return parse_definition(source, bool(domain.isPersistent()))

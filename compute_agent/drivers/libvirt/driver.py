@@ -1,9 +1,10 @@
-"""The driver of QEMU domains: libvirtd runs them, and the driver sets CPUs, memory and block I/O.
+"""The driver of QEMU domains: libvirtd runs them, and the driver sets their CPUs, memory and block I/O.
 
-One thread keeps the connection and a table of running domains. The thread reads a domain when libvirtd
-reports an event of it, and all domains after libvirtd was away. The differences between table and domains
-replace the missed events. Guests run on without libvirtd, and the table stays. libvirtd reports no changes of
-definitions (``virsh schedinfo --config``, ``vcpupin --config``), so definitions are read in turn.
+One thread keeps the connection to libvirtd and the table of running domains. The thread reads a domain when
+libvirtd reports an event, and all domains after libvirtd was away. Events that were missed show as
+differences between the table and the domains. Guests run on without libvirtd, and the table keeps them.
+libvirtd reports no changes of definitions (``virsh schedinfo --config``, ``vcpupin --config``), so the thread
+reads all definitions in turn.
 """
 
 from __future__ import annotations
@@ -47,18 +48,19 @@ from compute_agent.threads import ThreadSpec, start_thread
 
 LOG = logging.getLogger(__name__)
 
-# Seconds until the next attempt to connect; the pause doubles from the first number to the second. The first
-# is short, as a restart of libvirtd takes a moment, and starts of guests are not seen meanwhile.
+# Seconds until the next attempt to connect; the pause doubles from the first number up to the second. The
+# first pause is short: a restart of libvirtd takes a moment, and the agent sees no starts of guests
+# meanwhile.
 _FIRST_PAUSE: Final = 0.1
 _MAX_PAUSE: Final = 2.0
 
-# Definitions that are read in one go, and the least seconds between two goes. A larger go costs less for each
-# definition; a smaller one lets events wait less.
+# The number of definitions that are read together, and the shortest pause in seconds before the next ones.
+# Larger batches cost less for each definition; events wait less for smaller ones.
 _LOOK_BATCH: Final = 8
 _LOOK_PAUSE: Final = 0.1
 
-# Seconds that the constructor and close() wait for the thread at most. libvirtd may hang, and the agent
-# starts and stops without it.
+# The longest time in seconds for which the constructor and close() wait for the thread. libvirtd may hang,
+# and the agent must start and stop without it.
 _FIRST_LOOK: Final = 10.0
 _LAST_LOOK: Final = 2.0
 
@@ -76,7 +78,7 @@ GUESTS_THREAD: Final = ThreadSpec(
 
 
 class LibvirtDriver:
-    """Guests that are domains of the libvirtd of this host, which starts and ends them."""
+    """The driver of guests that are domains of the libvirtd of this host."""
 
     name = "libvirt"
 
@@ -87,15 +89,19 @@ class LibvirtDriver:
         lock: Callable[[], None] = lambda: None,
         state_folder: Path = STATE_FOLDER,
     ) -> None:
-        """Connect, and look which domains run. The thread waits for a libvirtd that is away.
+        """Start the thread that connects and lists the running domains.
 
-        :param look_interval: seconds between two looks at all domains and definitions; longer with many
-            domains.
+        The thread waits while libvirtd is away.
+
+        :param uri: the URI of libvirtd.
+        :param look_interval: the shortest time in seconds in which the thread lists all domains and reads
+            their definitions once.
         :param lock: called before each connection; raises DriverError if another agent has the domains.
-        :param state_folder: that of libvirt's driver of QEMU.
+        :param state_folder: the state folder of libvirt's driver of QEMU, with the pid files of helpers.
         :raises DriverError: libvirt-python is missing.
         """
-        # libvirt's event thread puts uuids here; it must not call libvirt, nor wait for this driver's thread.
+        # libvirt's event thread puts the uuids of domains with an event here. That thread must neither call
+        # libvirt nor wait for the driver's thread.
         self._messages: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._connection = LibvirtConnection(uri, self._messages.put)
         self._table = DomainTable(self.name, self._connection, self._report_change)
@@ -108,12 +114,13 @@ class LibvirtDriver:
         self._look_interval = look_interval
         self._check_lock = lock
         self._round: list[Any] = []
-        """The domains with definitions that are still to be read in this round, as objects of libvirt."""
+        """The domains, as objects of libvirt, that have definitions still to be read in this round."""
         self._look_pause = self._next_look = 0.0
         self._stopped = threading.Event()
         tried = threading.Event()
         self._thread = start_thread(GUESTS_THREAD, partial(self._run, tried))
-        # Usually the guests are known when this returns, and the agent takes them over at its start.
+        # In most cases the guests are known when the constructor returns, so the agent can take them over at
+        # its start.
         tried.wait(_FIRST_LOOK)
 
     # What runs
@@ -126,21 +133,23 @@ class LibvirtDriver:
         return self._absence or f"libvirtd at {self._connection.uri} does not answer"
 
     def guests(self) -> Sequence[Guest]:
-        """The domains that run now; while libvirtd is away, those of the table with a living process.
+        """The domains that run now.
+
+        While libvirtd is away, the domains of the table that have a living process.
 
         :raises DriverError: libvirtd has not answered since the agent started.
         """
         if not self._listed:
             raise DriverError(self.outage_reason)
-        # An end is in the table only after an event, so each process is looked at.
+        # The table learns of an end only by an event, so the process of each domain is checked here.
         return [it.guest for it in self._table.all_domains() if it.is_alive]
 
     def lost_guests(self) -> Mapping[str, str]:
-        """The domains that run and that the driver cannot manage, by uuid, with the reason and the remedy."""
+        """The domains that run but that the driver cannot manage: reason and remedy, by uuid."""
         return self._table.lost_guests()
 
     def read_flavor(self, guest: Guest) -> GuestFlavor:
-        """The order that Nova wrote into the domain; an empty one for a domain of another program."""
+        """The flavor that Nova wrote into the domain; an empty one for a domain of another program."""
         with self._on_domain(self._table.find_living(guest), "is not described") as domain:
             xml = domain.XMLDesc()
         try:
@@ -150,11 +159,11 @@ class LibvirtDriver:
 
     @property
     def host_name(self) -> str:
-        """The name of this host by libvirt, which is that of its provider in Nova."""
+        """The host name that libvirt reports. Nova gives the same name to the host's resource provider."""
         return self._connection.host_name
 
     def inactive_guests(self) -> frozenset[str]:
-        """The domains that are defined and do not run."""
+        """The uuids of the domains that are defined and do not run."""
         return frozenset(domain.UUIDString() for domain in self._connection.inactive_domains())
 
     def watch_guests(self, listener: Listener) -> None:
@@ -163,18 +172,18 @@ class LibvirtDriver:
 
     def close(self) -> None:
         """Disconnect. Domains run on."""
-        # Before the message that wakes the thread, which then looks at this.
+        # Set before the message below wakes the thread, which then checks it.
         self._stopped.set()
         self._messages.put(None)
         if threading.current_thread() is not self._thread:
-            # A thread that is in a call of a hung libvirtd is left behind; it ends with the process.
+            # A thread in a call of a hung libvirtd is not waited for any longer; it ends with the process.
             self._thread.join(_LAST_LOOK)
-        # Objects of domains keep their connection open.
+        # libvirt's objects of domains keep their connection open.
         self._round = []
         self._connection.close()
 
     def oom_kills(self) -> Sequence[OomKill]:
-        """The kernel's kills of domains since the last call, in groups of cgroup v2 that still exist."""
+        """The OOM kills of running domains since the last call; only those in groups of cgroup v2."""
         for known in self._table.all_domains():
             # Kills are read from memory.events, a file of cgroup v2.
             if (group := known.domain_group) is not None and group.unified:
@@ -186,13 +195,13 @@ class LibvirtDriver:
     def stop(self, guest: Guest, timeout: float) -> None:
         """Shut the domain down by ACPI; destroy it if it still runs after ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
-        # A guest that has ended needs no stop.
+        # A guest that has already ended needs no stop.
         with contextlib.suppress(GuestGoneError):
             known = self._table.find_living(guest)
             try:
                 with self._on_domain(known, "cannot be shut down") as domain:
                     domain.shutdown()
-            # A GuestGoneError is a DriverError as well, and here it ends the whole call.
+            # GuestGoneError is a DriverError, but here it must end the whole call.
             except GuestGoneError:
                 raise
             except DriverError as error:
@@ -215,9 +224,9 @@ class LibvirtDriver:
 
     @contextlib.contextmanager
     def _on_domain(self, known: RunningDomain, failing: str) -> Iterator[Any]:
-        """The domain of a guest for some calls; libvirt's errors become the driver's.
+        """Yield libvirt's object of the domain for a few calls, and translate libvirt's errors.
 
-        :param failing: the end of the sentence "guest X ...", for the error.
+        :param failing: the end of the sentence "guest X ..." in the error message.
         :raises GuestGoneError: the guest has ended, maybe during the calls.
         :raises DriverError: libvirt refuses a call.
         """
@@ -236,13 +245,13 @@ class LibvirtDriver:
         return DomainTuning(self._connection.libvirt, domain, self._connection.host_cpus)
 
     def _is_active(self, known: RunningDomain) -> bool:
-        """Whether a guest still runs. libvirt reports an end before the process is gone from /proc."""
+        """Whether a guest still runs. libvirt may report its end before the process is gone from /proc."""
         if not known.is_alive:
             return False
         with contextlib.suppress(DriverError, self._connection.libvirt.libvirtError):
             domain = self._connection.find_domain(known.guest.uuid)
             return domain is not None and bool(domain.isActive())
-        # A libvirtd without an answer says nothing about the guest, and its process is alive.
+        # If libvirtd does not answer, only the process counts, and it is alive.
         return True
 
     # Inner parts: the thread
@@ -255,7 +264,8 @@ class LibvirtDriver:
                     # Another agent may have started while this one had no connection.
                     self._check_lock()
                     self._connection.open()
-                    # Before the next event: what happened while there was no connection has no event.
+                    # libvirtd reports no events that happened without a connection, so all domains are read
+                    # before the next event is handled.
                     self._table.look_around(everything=True)
                     self._next_look = time.monotonic() + self._look_interval
                     self._listed, self._absence = True, ""
@@ -264,7 +274,7 @@ class LibvirtDriver:
                     tried.set()
                 self._handle_next()
             except DriverError as error:
-                # Logged once for each reason, and not with each attempt.
+                # The same reason is logged once, and not at each attempt.
                 if str(error) != self._absence:
                     LOG.warning("%s; the agent tries again", error)
                 self._absence = str(error)
@@ -274,22 +284,23 @@ class LibvirtDriver:
                 self._stopped.wait(pause)
                 pause = min(2 * pause, _MAX_PAUSE)
             except Exception:
-                # A defect: the thread goes on, as without it no start or end of a guest would be seen.
+                # An error in the agent's code. The thread goes on, because without it the agent would see no
+                # start or end of a guest.
                 LOG.exception("An answer of libvirtd could not be handled")
                 self._stopped.wait(pause)
 
     def _handle_next(self) -> None:
-        """Handle the next event of libvirtd, or the next step of a round of looks."""
+        """Handle the next event of libvirtd, or the next step of the round over all definitions."""
         if time.monotonic() >= self._next_look:
             self._look_on()
         pause = max(self._next_look - time.monotonic(), 0.0)
-        # No event has come before the next look.
+        # queue.Empty: no event arrived before the time of the next step.
         with contextlib.suppress(queue.Empty):
             if (message := self._messages.get(timeout=pause)) is not None:
                 self._table.look_at(message)
 
     def _look_on(self) -> None:
-        """Do the next step of a round: list the domains, then read some of their definitions.
+        """Do the next step of a round: list the domains, or read the next few definitions.
 
         :raises DriverError: libvirtd went away.
         """
@@ -299,7 +310,7 @@ class LibvirtDriver:
             del self._round[:_LOOK_BATCH]
         else:
             self._round = self._table.look_around(everything=False)
-            # Spread over the interval, so that libvirtd is not busy for long at a time.
+            # The steps are spread over the interval, so that libvirtd is never busy for long.
             steps = 1 + math.ceil(len(self._round) / _LOOK_BATCH)
             self._look_pause = max(self._look_interval / steps, _LOOK_PAUSE)
         self._next_look = time.monotonic() + self._look_pause
@@ -312,12 +323,12 @@ class LibvirtDriver:
 
     @property
     def starting_driver(self) -> None:
-        """Always None: the programs that define domains start them."""
+        """Always None: the programs that define domains also start them."""
         return
 
     @property
     def flavor_source(self) -> LibvirtDriver:
-        """The driver itself: Nova writes its orders into the definitions of domains."""
+        """The driver itself: Nova writes the flavors of guests into the definitions of domains."""
         return self
 
     @property
@@ -328,11 +339,11 @@ class LibvirtDriver:
     # CPUs and memory
 
     def process_ids(self, guest: Guest) -> Sequence[int]:
-        """The QEMU process only, as it starts no other processes."""
+        """The pid of the QEMU process alone. libvirtd starts helpers, and they are not counted."""
         return (guest.pid,)
 
     def usage_group(self, guest: Guest) -> str:
-        """The outer group that libvirt made for the domain; it counts helpers of QEMU as well."""
+        """The outermost group that libvirt made for the domain. Its counters include helpers of QEMU."""
         try:
             group = self._table.find_entry(guest).domain_group
         except GuestGoneError:
@@ -340,7 +351,7 @@ class LibvirtDriver:
         return str(group.folders[0]) if group is not None and group.unified else ""
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
-        """The thread ids of the domain's QEMU process, even before libvirtd has reported the domain."""
+        """The thread ids of the domain's QEMU process, also for a start that only the hook has announced."""
         return self._expected.thread_ids(guest) or frozenset(self._living_threads(guest))
 
     def vcpu_threads(self, guest: Guest) -> frozenset[int]:
@@ -349,35 +360,35 @@ class LibvirtDriver:
         return frozenset(tid for tid, role in threads.items() if role.runs_guest) or frozenset(threads)
 
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
-        """The threads with CPUs other than those that ``settings`` give their roles, each with its CPUs."""
+        """The threads with CPUs other than ``settings`` give their roles, with their present CPUs."""
         known = self._table.find_living(guest)
         found = {tid: has for tid, (_, has) in known.process.misplaced_threads(settings).items()}
         found |= self._helpers.misplaced_tasks(known, settings.emulator_cpus)
-        # Pins that libvirt does not know yet are reported as a misplaced main thread, so that they are set
-        # again through libvirt once it answers.
+        # If pins were set in the kernel that libvirt does not know yet, the main thread is reported as
+        # misplaced. So apply_cpu_settings() is called again and sets them through libvirt once it answers.
         if known.unreported and (has := procfs.thread_affinity(guest.pid)) is not None:
             found.setdefault(guest.pid, has)
         return found
 
     def definition_drift(self, guest: Guest, settings: CpuSettings) -> str:
-        """The differing pins of the persistent definition, as it was last read, in words."""
+        """A sentence about pins in the persistent definition, as last read, that differ from ``settings``."""
         other = self._table.find_entry(guest).definition.other_pins(settings, self._connection.host_cpus)
         return f"the definition has {len(other)} other pins, such as for {next(iter(other))}" if other else ""
 
     def observed_cpus(self, guest: Guest) -> frozenset[int]:
-        """The CPUs that the threads of the QEMU process may use, all together."""
+        """The CPUs that at least one thread of the QEMU process may use."""
         found = (procfs.thread_affinity(tid) for tid in self._living_threads(guest))
         return frozenset().union(*(cpus for cpus in found if cpus is not None))
 
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
-        """Pin the threads that run elsewhere, and write the pins into a persistent definition."""
+        """Pin the threads that are elsewhere, and write the pins into the persistent definition."""
         known = self._table.find_living(guest)
         misplaced = known.process.misplaced_threads(settings)
         roles = {role for role, _ in misplaced.values()}
         if known.unreported:
             roles.update(known.process.thread_roles().values())
-        # First in the kernel, as a busy libvirtd may take seconds. Where libvirt's cpuset groups forbid the
-        # new CPUs, this fails, and the calls of libvirt below do it.
+        # A busy libvirtd may take seconds, so the threads are pinned in the kernel first. Where libvirt's
+        # cpuset groups forbid the new CPUs this fails, and the calls of libvirt below pin the threads.
         known.unreported = True
         with contextlib.suppress(DriverError):
             known.pin_rest(settings)
@@ -395,16 +406,16 @@ class LibvirtDriver:
         return len(misplaced) + moved
 
     def helper_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
-        """The CPUs of processes such as swtpm, and of the kernel's threads of vhost."""
+        """The CPUs of the domain's helper processes, such as swtpm, and of vhost threads, by thread id."""
         return self._helpers.read_affinity(self._table.find_living(guest))
 
     def emulator_threads(self, guest: Guest) -> Mapping[int, frozenset[int]]:
-        """The CPUs of the threads of QEMU that run no guest CPU, and of helper_affinity()."""
+        """The CPUs of QEMU's threads that run no guest CPU, and of the helpers, by thread id."""
         known = self._table.find_living(guest)
         return known.emulator_threads() | self._helpers.read_affinity(known)
 
     def move_emulator(self, guest: Guest, threads: Collection[int], cpus: frozenset[int]) -> int:
-        """Move those of these threads for which the definition has pins, and helpers among them."""
+        """Move threads to these CPUs if the definition has pins for them, and move helpers."""
         known = self._table.find_living(guest)
         host = self._connection.host_cpus
         with self._on_domain(known, "cannot be pinned") as domain:
@@ -413,12 +424,15 @@ class LibvirtDriver:
         return moved + self._helpers.move_tasks(known, cpus, only=threads)
 
     def moved_emulator(self, guest: Guest, online: frozenset[int]) -> Mapping[int, frozenset[int]]:
-        """The threads of QEMU with other pins than the persistent definition has."""
+        """QEMU's threads without a guest CPU that have other pins than the persistent definition."""
         known = self._table.find_living(guest)
         return known.moved_threads(self._connection.host_cpus, online)
 
     def restore_emulator(self, guest: Guest, online: frozenset[int]) -> int:
-        """Pin these by the definition again. Helpers on the same CPUs may use all that their groups allow."""
+        """Pin QEMU's threads as the definition says.
+
+        Helpers that were moved with them may use all online CPUs again.
+        """
         known, host = self._table.find_living(guest), self._connection.host_cpus
         moved = known.moved_threads(host, online)
         helpers = self._helpers.read_affinity(known)
@@ -428,11 +442,11 @@ class LibvirtDriver:
         return changed + self._helpers.move_tasks(known, online, only=together)
 
     def stuck_helpers(self, guest: Guest) -> Sequence[str]:
-        """Sentences on these that could not be moved."""
+        """Sentences about the domain's helpers that could not be moved to the CPUs of the emulator."""
         return self._helpers.list_stuck(self._table.find_living(guest))
 
     def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
-        """The CPUs of the thread of each guest CPU; empty if one thread runs all guest CPUs."""
+        """The CPUs of the thread of each guest CPU; empty if one thread runs all guest CPUs (TCG)."""
         found = {}
         for tid, role in self._living_threads(guest).items():
             if role.vcpu is not None and (cpus := procfs.thread_affinity(tid)) is not None:
@@ -440,22 +454,29 @@ class LibvirtDriver:
         return found
 
     def emulator_affinity(self, guest: Guest) -> frozenset[int]:
-        """The CPUs of the emulator's and the I/O threads; empty where roles cannot be told apart."""
+        """The CPUs that at least one emulator or I/O thread may use.
+
+        Empty if no thread runs guest CPUs alone.
+        """
         threads = self._living_threads(guest).items()
         found = (procfs.thread_affinity(tid) for tid, role in threads if not role.runs_guest)
         return frozenset().union(*(cpus for cpus in found if cpus is not None))
 
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
-        """Weight and quota of the domain's group where they differ from those wanted.
+        """Weight and quota of the domain's group if they differ from ``wanted``.
 
-        Foreign shares in the domain's definition, and a lower quota there, are respected.
+        Shares and a lower quota that another program wrote into the definition take precedence over
+        ``wanted``.
 
-        :raises DriverError: a quota is wanted for a domain without a group.
+        :raises DriverError: ``wanted`` has a quota, and the domain has no group.
         """
         return self._table.find_entry(guest).other_limits(wanted)
 
     def apply_cpu_limits(self, guest: Guest, wanted: CpuLimits) -> bool:
-        """Set weight and quota where they differ; the weight in the persistent definition as well."""
+        """Set weight and quota of the running domain if they differ.
+
+        The weight is set in the persistent definition, too.
+        """
         with self._table.changing:
             known = self._table.find_living(guest)
             has, group, definition = known.other_limits(wanted), known.domain_group, known.definition
@@ -467,8 +488,9 @@ class LibvirtDriver:
                 return False
             with self._on_domain(known, "does not accept CPU limits") as domain:
                 tuning = self._domain_tuning(domain)
-                # The definition comes first: the comparison of each round looks at the running domain alone,
-                # so a crash after the other order would leave the definition unchanged.
+                # The definition is written first. Each round compares only the running domain, so if the
+                # agent crashed between the writes in the other order, no round would notice the unchanged
+                # definition.
                 if shares is not None and shares != definition.shares:
                     known.note_definition(tuning.persist_shares(definition, shares))
                 if has is not None:
@@ -479,11 +501,11 @@ class LibvirtDriver:
                     except OSError as error:
                         raise DriverError(f"guest {guest} does not accept CPU limits: {error}") from error
             if left := known.other_limits(wanted):
-                raise DriverError(f"guest {guest} has {left}, as libvirt did not make it {goal}")
+                raise DriverError(f"libvirt did not apply {goal} to guest {guest}, which has {left}")
         return True
 
     def missing_limits(self, guest: Guest, wanted: CpuLimits) -> Sequence[str]:
-        """Sentences about the limits that the kernel, or libvirt's kind of group, cannot have."""
+        """Sentences about the limits that this kernel, or this domain without a group, cannot have."""
         group = self._table.find_entry(guest).domain_group
         if group is None:
             return ["libvirt made no cgroup with the controller cpu for it"] if wanted.idle else []
@@ -492,14 +514,14 @@ class LibvirtDriver:
     # Memory
 
     def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
-        """The NUMA nodes of the kernel's and libvirt's binding where they differ from those wanted."""
+        """The NUMA nodes of the kernel's or libvirt's memory binding, if they differ from ``wanted``."""
         return self._table.find_entry(guest).other_nodes(wanted)
 
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
-        """Bind memory to the NUMA nodes wanted, in the persistent definition as well.
+        """Bind the memory to the NUMA nodes wanted, and write the binding into the persistent definition.
 
-        Memory that libvirt refuses to bind stays where it is, with a log line. The refusal depends on
-        cgroups, on the nodes, and on the ``<numatune>`` that the domain was started with.
+        Memory that libvirt refuses to bind stays where it is, with a line in the log. Whether libvirt refuses
+        depends on cgroups, on the nodes, and on the ``<numatune>`` with which the domain was started.
         """
         with self._table.changing:
             known = self._table.find_living(guest)
@@ -523,18 +545,19 @@ class LibvirtDriver:
         return True
 
     def memory_use(self, guest: Guest) -> None:
-        """Always None: domains have no hard limit, because the need of QEMU itself is not known."""
+        """Always None: domains get no hard limit, because the memory that QEMU itself needs is not known."""
         self._table.find_entry(guest)
 
     def huge_page_use(self, guest: Guest) -> Mapping[int, int]:
-        """Always empty: domains have no limit of pages, as their definition fixes the number."""
+        """Always empty: domains get no limit of huge pages, because their definition fixes the number."""
         self._table.find_entry(guest)
         return {}
 
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
-        """The ``oom_score_adj`` of the QEMU process, and the soft limit, where they differ from those wanted.
+        """The ``oom_score_adj`` of the QEMU process and the soft limit, if they differ from ``wanted``.
 
-        Values that another program has set, in the definition or of the process, count as agreeing.
+        Values that another program has set in the definition or for the process count as agreeing. ``high``
+        is the soft limit.
         """
         known = self._table.find_living(guest)
         score = self._scores.without_refused(guest, MemoryLimits(oom_score_adj=wanted.oom_score_adj))
@@ -548,7 +571,7 @@ class LibvirtDriver:
         return replace(has, high=high if live or defined else None)
 
     def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
-        """Write the ``oom_score_adj`` of the QEMU process and the soft limit if they differ."""
+        """Write the ``oom_score_adj`` of the QEMU process and the soft limit where they differ."""
         if self.memory_limits(guest, wanted) is None:
             return False
         score = self._scores.without_refused(guest, wanted)
@@ -564,9 +587,9 @@ class LibvirtDriver:
         return True
 
     def _set_soft_limit(self, guest: Guest, wanted: MemoryLimits) -> None:
-        """Set the soft limit where it differs.
+        """Set the soft limit of the running domain and of its definition where it differs.
 
-        The agent notes the limit as its own first; it logs a refusal.
+        The agent first notes in the definition that the limit is its own. A refusal of libvirt is logged.
         """
         with self._table.changing:
             known = self._table.find_living(guest)
@@ -593,7 +616,7 @@ class LibvirtDriver:
     # Block I/O
 
     def blockio_drift(self, guest: Guest, wanted: BlockIo | None) -> str:
-        """The differing items of block I/O of the domain and of its definition, in words."""
+        """The items of block I/O of the domain or its definition that differ from ``wanted``, in words."""
         known = self._table.find_entry(guest)
         live, defined = _blockio_todo(known, wanted)
         parts = [f"{item} is not {value}" for item, value in live.items()]
@@ -602,9 +625,12 @@ class LibvirtDriver:
         )
 
     def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
-        """Set the differing items of the domain and of its definition. The agent notes them as its own first.
+        """Set the differing items of the running domain and of its definition.
 
-        Items that libvirt refuses are not tried again: the refusal depends on cgroups and on the kernel.
+        The agent first notes in the definition which values are its own.
+
+        Items that libvirt refused are not tried again, because a refusal depends on cgroups and on the
+        kernel.
         """
         with self._table.changing:
             known = self._table.find_living(guest)
@@ -629,7 +655,7 @@ class LibvirtDriver:
         return True
 
     def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
-        """Sentences about parts for which libvirt has no setting, or which it has refused."""
+        """Sentences about parts of ``wanted`` that libvirt cannot set or has refused."""
         refused = self._table.find_entry(guest).refused_blockio
         found = [] if refused is None or refused[0] != wanted else [f"libvirt refuses it: {refused[1]}"]
         if wanted.latency_us is not None:
@@ -640,14 +666,15 @@ class LibvirtDriver:
 def _blockio_todo(
     known: RunningDomain, wanted: BlockIo | None
 ) -> tuple[dict[str, domain_definition.Item], dict[str, domain_definition.Item]]:
-    """The items of block I/O to set on a domain, and those to set in its definition."""
+    """The items of block I/O to set on the running domain, and those to set in its definition."""
     if known.refused_blockio is not None and known.refused_blockio[0] == wanted:
         return {}, {}
     definition = known.definition
     live = domain_definition.items_to_set(known.blockio, wanted, definition.own_items)
     if not definition.persistent:
         return live, {}
-    # A value that another program wrote for the next start is its wish for the running domain as well.
+    # A value that another program wrote into the definition is taken as that program's wish for the running
+    # domain, too.
     theirs = definition.blockio.values.keys() - definition.own_items
     live = {item: value for item, value in live.items() if item not in theirs}
     return live, domain_definition.items_to_set(definition.blockio, wanted, definition.own_items)
@@ -658,13 +685,14 @@ def _soft_limit_kib(wanted: MemoryLimits) -> int | None:
 
 
 def _soft_limit_differs(known: RunningDomain, wanted: MemoryLimits) -> tuple[bool, bool]:
-    """Return whether to set the soft limit of the running domain, and whether that of its definition."""
+    """Whether to set the soft limit of the running domain, and whether to set that of its definition."""
     definition = known.definition
     if wanted.high is None or known.refused_soft_limit:
         return False, False
     kib, own = _soft_limit_kib(wanted), SOFT_LIMIT in definition.own_items
     if definition.soft_limit is not None and not own:
-        # A limit that another program wrote for the next start is its wish for the running domain as well.
+        # A limit that another program wrote into the definition is taken as that program's wish for the
+        # running domain, too.
         return False, False
     live = known.soft_limit != kib and (own or known.soft_limit is None)
     defined = definition.soft_limit != kib and (own or definition.soft_limit is None)

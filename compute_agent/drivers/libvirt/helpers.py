@@ -1,15 +1,16 @@
-"""The tasks that serve a guest outside its QEMU process, and their CPUs.
+"""Helpers: the tasks that serve a domain outside its QEMU process, and their CPUs.
 
 libvirtd starts helpers of a domain as processes: swtpm, virtiofsd, passt. Helpers of a starting domain are in
-the group of its main thread. Helpers that are plugged in later stay in libvirtd's own group.
+the cgroup of QEMU's main thread. Helpers that are plugged in later stay in libvirtd's own cgroup.
 
-From Linux 6.4 on, the kernel's workers of vhost are threads of QEMU. Up to Linux 6.3 they are kernel threads
-``vhost-PID``, in the group of the thread that made them. Without the group of that thread they have all CPUs
-of the host.
+From Linux 6.4 on, the kernel's vhost workers are threads of QEMU. Up to Linux 6.3 they are kernel threads
+named ``vhost-PID``, in the cgroup of the thread that made them. Where the domain has no such cgroup, they may
+use all CPUs of the host.
 
-The members of a group of the main thread are known. Other helpers have pid files in libvirt's state folder.
-The names of these files begin with the number of the domain's run. Users of helpers may write into some of
-its folders. So a pid counts only for a process with the name of a helper, and in no group of another domain.
+The agent finds helpers by the members of the main thread's cgroup. Helpers elsewhere have pid files in
+libvirt's state folder, and the names of these files begin with the number of the domain's run. The users of
+helpers may write into some subfolders. So a pid counts only if its process has the name of a helper and is in
+no cgroup of another domain.
 """
 
 from __future__ import annotations
@@ -33,13 +34,14 @@ from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.messages import printable_text
 
 STATE_FOLDER: Final = Path("/run/libvirt/qemu")
-"""The state folder of libvirt's driver of QEMU on hosts."""
+"""The state folder of libvirt's driver of QEMU, for the libvirtd of the system."""
 
 _FOLDERS: Final = ("", "swtpm", "passt", "slirp", "dbus")
-"""The folders of the state folder that have pid files of helpers."""
+"""The subfolders of the state folder in which helpers have pid files; "" is the state folder itself."""
 
 _PID_FILE: Final = re.compile(r"(?P<number>[0-9]{1,10})-.+\.pid", re.ASCII | re.DOTALL)
-# A helper may write to these folders: neither a long file nor many of them may hold the agent up.
+# Limits of bytes read from a pid file and of files read in a folder. A helper may write to these folders, and
+# must not be able to hold the agent up.
 _MAX_PID_FILE: Final = 32
 _MAX_PID_FILES: Final = 10_000
 
@@ -56,17 +58,19 @@ _HELPERS: Final = frozenset(
         "qemu-pr-helper",
     }
 )
-"""The names of processes that libvirt starts for a domain (``src/qemu/qemu_extdevice.c``)."""
+"""The names of the processes that libvirt starts for a domain (``src/qemu/qemu_extdevice.c``)."""
 
 _VHOST: Final = re.compile(r"vhost-([0-9]{1,10})", re.ASCII)
 
 _LISTING_SECONDS: Final = 5.0
-"""How long lists of pid files and of kernel threads count: all guests of a round have the same ones."""
+"""Seconds for which a list of pid files and of kernel threads is reused, so that a round makes each list
+once.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class HelperTask:
-    """A thread that serves a guest outside its QEMU process, and the CPUs that it may use."""
+    """A thread that serves a guest outside its QEMU process, and the CPUs that the kernel lets it use."""
 
     identity: ProcessIdentity
     name: str
@@ -79,21 +83,21 @@ class HelperFinder:
     def __init__(
         self, state_folder: Path = STATE_FOLDER, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """``clock`` has seconds."""
+        """Read the pid files in ``state_folder``. ``clock`` returns seconds, for the age of the lists."""
         self._state_folder = state_folder
         self._clock = clock
         self._pid_files: tuple[float, Mapping[str, frozenset[int]]] | None = None
         self._workers: tuple[float, Mapping[int, frozenset[int]]] | None = None
 
     def find_tasks(self, known: RunningDomain) -> list[HelperTask]:
-        """The helper tasks of a running domain; none when it has ended."""
+        """The helper tasks of a running domain; empty when it has ended."""
         pid, group = known.guest.pid, known.domain_group
         threads = procfs.thread_ids(pid)
         if not threads or not known.is_alive:
             return []
         found = {}
         for tid in self._list_ids(known, group, threads):
-            # A thread of QEMU that was made meanwhile is not in the list above.
+            # QEMU may have made this thread after its threads were listed above.
             if tid not in threads and not os.path.exists(f"/proc/{pid}/task/{tid}"):
                 found[tid] = _describe_task(tid)
         return [task for task in found.values() if task is not None]
@@ -103,14 +107,15 @@ class HelperFinder:
     ) -> Iterator[int]:
         if group is not None:
             for tid in group.emulator_threads():
-                # Other threads of the kernel are the host's, such as the one that splits huge pages.
+                # The cgroup may contain kernel threads of the host, such as the one that splits huge pages.
                 if not procfs.is_kernel_thread(tid) or _VHOST.fullmatch(procfs.thread_name(tid, tid)):
                     yield tid
         else:
             workers = self._list_workers()
             start = known.process.identity.start_time
             for owner in workers.keys() & threads:
-                # A worker is younger than the process that made it.
+                # A worker is younger than the process that made it; an older one has the number of an earlier
+                # thread.
                 yield from (
                     tid
                     for tid in workers[owner]
@@ -122,20 +127,23 @@ class HelperFinder:
                     yield from procfs.thread_ids(pid)
 
     def _list_workers(self) -> Mapping[int, frozenset[int]]:
-        """The kernel threads of vhost by the thread that made them."""
+        """The ids of the kernel's vhost threads, by the id of the thread that made them."""
         now = self._clock()
         if self._workers is None or now - self._workers[0] >= _LISTING_SECONDS:
             found = defaultdict(set)
             for word in list_kernel_threads(Path("/")) or ():
                 match = _VHOST.fullmatch(procfs.thread_name(int(word), int(word)))
-                # In a container, process 2 and its children may be anything, with any name.
+                # In a container, process 2 and its children may be ordinary processes with any name.
                 if match is not None and procfs.is_kernel_thread(int(word)):
                     found[int(match[1])].add(int(word))
             self._workers = now, {owner: frozenset(tids) for owner, tids in found.items()}
         return self._workers[1]
 
     def _list_pid_files(self) -> Mapping[str, frozenset[int]]:
-        """The processes in pid files by the number of a domain's run, without those that several claim."""
+        """The processes named in pid files, by the number of a domain's run.
+
+        A pid in files of several runs is left out.
+        """
         now = self._clock()
         if self._pid_files is None or now - self._pid_files[0] >= _LISTING_SECONDS:
             found: dict[str, set[int]] = defaultdict(set)
@@ -162,17 +170,18 @@ class HelperFinder:
                         if match := _PID_FILE.fullmatch(entry.name):
                             yield match["number"], entry.path
             except OSError:
-                # An installation without such helpers may lack the folder.
+                # If no such helper was ever used, the folder may not exist.
                 continue
 
 
 def _read_pid(path: str) -> int:
-    """The pid in a file; 0 without one."""
+    """The pid in a file; 0 if the file is absent or has no pid."""
     try:
-        # The user of a helper may put anything there, such as a FIFO that would hold the reader up.
+        # O_NONBLOCK and O_NOFOLLOW: the user of a helper may put anything there, such as a FIFO that would
+        # block the reader.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        # It is gone, or a link.
+        # The file is gone, or is a symbolic link.
         return 0
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -186,7 +195,7 @@ def _read_pid(path: str) -> int:
 
 
 def _is_helper(pid: int, group: DomainGroup | None) -> bool:
-    """Whether a process may be a helper of the domain with this group."""
+    """Whether a process may be a helper of the domain with this cgroup."""
     if procfs.thread_name(pid, pid) not in _HELPERS or procfs.is_kernel_thread(pid):
         return False
     has = find_group(pid)
@@ -194,7 +203,7 @@ def _is_helper(pid: int, group: DomainGroup | None) -> bool:
 
 
 def _describe_task(tid: int) -> HelperTask | None:
-    # The identity comes first, so that the CPUs are those of this task or of a younger one.
+    # The identity is read before the CPUs and checked after: both then belong to one task.
     identity, cpus = procfs.identify_process(tid), procfs.thread_affinity(tid)
     if identity is None or cpus is None or not procfs.is_alive(identity):
         return None
@@ -202,17 +211,20 @@ def _describe_task(tid: int) -> HelperTask | None:
 
 
 class HelperPins:
-    """Sets the CPUs of helper tasks."""
+    """Sets the CPUs of helper tasks, and remembers tasks that cannot be moved."""
 
     def __init__(self, finder: HelperFinder) -> None:
         self._finder = finder
 
     def read_affinity(self, known: RunningDomain) -> dict[int, CpuSet]:
-        """The CPUs of each helper task, by thread id."""
+        """The CPUs that the kernel lets each helper task use, by thread id."""
         return {task.identity.pid: task.cpus for task in self._finder.find_tasks(known)}
 
     def misplaced_tasks(self, known: RunningDomain, cpus: CpuSet) -> dict[int, CpuSet]:
-        """The helper tasks with other CPUs, without those that cannot move, by thread id."""
+        """The helper tasks with other CPUs than ``cpus``, by thread id.
+
+        Tasks that cannot be moved to ``cpus`` are left out.
+        """
         return {task.identity.pid: task.cpus for task in self._list_misplaced(known, cpus)}
 
     def move_tasks(
@@ -222,10 +234,11 @@ class HelperPins:
         is_final: bool = True,
         only: Collection[int] | None = None,
     ) -> int:
-        """Give the helper tasks these CPUs; return how many changed.
+        """Pin the helper tasks to ``cpus``; return how many changed.
 
-        :param only: the thread ids of those to move; None: all.
-        :param is_final: whether the groups of the domain allow these CPUs by now, so that a refusal counts.
+        :param only: the ids of the threads to move; None: all.
+        :param is_final: whether the cgroups of the domain already allow ``cpus``. Only then a failed move is
+            remembered.
         """
         changed, tried = 0, set[ProcessIdentity]()
         for _ in range(procfs.MAX_PASSES):
@@ -245,7 +258,7 @@ class HelperPins:
         return changed
 
     def list_stuck(self, known: RunningDomain) -> tuple[str, ...]:
-        """Sentences on helper tasks that stay on other CPUs."""
+        """Sentences about helper tasks that stay on CPUs other than those wanted."""
         if not known.settled:
             return ()
         tasks = {task.identity: task for task in self._finder.find_tasks(known)}
@@ -270,13 +283,13 @@ def _is_settled(known: RunningDomain, task: HelperTask, cpus: CpuSet) -> bool:
 
 
 def _move_task(task: HelperTask, cpus: CpuSet) -> tuple[CpuSet | None, str]:
-    """Set the CPUs of a task.
+    """Pin a task to ``cpus``.
 
-    :return: the CPUs of the thread afterwards, None if it is gone, and the reason if these CPUs are not the
-        wanted ones.
+    :return: the CPUs of the task afterwards, or None if it is gone, and the reason in case the CPUs are not
+        the wanted ones.
     """
     tid = task.identity.pid
-    # The kernel may have given the id to another task since.
+    # The kernel may have given the thread id to another task meanwhile.
     if not procfs.is_alive(task.identity):
         return None, ""
     reason = "its control group has no others"

@@ -1,13 +1,14 @@
 """The hook of libvirt that announces to the agent which domains are about to start.
 
 libvirt runs the programs in ``/etc/libvirt/hooks/qemu.d`` (https://libvirt.org/hooks.html, since 6.5.0) as
-``PROGRAM DOMAIN OPERATION SUBOPERATION EXTRA``, with the XML of the domain on the standard input, and waits
-for each. Operation ``start`` is the last one before the process exists; at ``started`` the guest's CPUs run
-already. A hook that fails prevents the start, or, at ``reconnect``, ends a running guest. The output of a
-hook becomes the XML of a guest that migrates. A hook that calls libvirt waits for ever.
+``PROGRAM DOMAIN OPERATION SUBOPERATION EXTRA``, with the XML of the domain on the standard input. libvirt
+waits for each program. Operation ``start`` is the last one before the QEMU process exists; at ``started`` the
+guest's CPUs already run.
 
-So this hook acts at ``start`` alone, prints nothing, always succeeds, and has a time limit. Without an agent
-or without Python, guests start as if there were no hook, and the system's log says so.
+A hook can do harm. If it fails, the start fails, or, at ``reconnect``, a running guest ends. Its output
+becomes the XML of a guest that migrates. If it calls libvirt, it waits for ever. So this hook acts at
+``start`` alone, prints nothing, always succeeds, and has a time limit. Without an agent or without Python,
+guests start as if there were no hook, and the system's log says so.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ from typing import Final
 
 HOOKS: Final = Path("/etc/libvirt/hooks")
 HOOK_SECONDS: Final = 3
-"""Maximum delay of a start in seconds; a little longer than the agent's own limit for an answer."""
+"""The longest delay of a guest's start by the hook, in seconds; a little longer than the agent's own time
+limit for an answer.
+"""
 
-# Tells the agent's own hook from one of an operator, which install and remove leave alone.
+# Distinguishes the agent's own hook from an operator's file, which install and remove leave alone.
 _MARK: Final = "# compute-agent libvirt hook"
-# The agent's hook has 2 KiB; a larger file is another program's, and need not be read.
+# The agent's hook has 2 KiB. A file above this size is another program's and is not read.
 _MAX_BYTES: Final = 1 << 16
 
-# Only modules of Python's own library: the hook runs with -I, without the agent's environment.
+# The script uses only Python's standard library: it runs with -I, without the agent's packages.
 _ASK: Final = """\
 import json, socket, sys
 sys.tracebacklimit = 0
@@ -59,7 +62,7 @@ exit 0
 
 
 class HookState(StrEnum):
-    """The state of the hook's place."""
+    """The state of the file in the place of the hook. ``FOREIGN``: the agent did not write this file."""
 
     ABSENT = "absent"
     INSTALLED = "installed"
@@ -68,11 +71,14 @@ class HookState(StrEnum):
 
 
 class ForeignHookError(Exception):
-    """There is a file that the agent has not made; the text gives the remedy."""
+    """Another program's file has the path of the hook. The text of the error says what to do."""
 
 
 def hook_script(socket: Path, python: str = sys.executable) -> str:
-    """The text of the hook for an agent that listens on ``socket``."""
+    """The text of the hook script for an agent that listens on ``socket``.
+
+    :param python: the interpreter that the script runs.
+    """
     return _SCRIPT.format(
         mark=_MARK,
         seconds=HOOK_SECONDS,
@@ -83,15 +89,18 @@ def hook_script(socket: Path, python: str = sys.executable) -> str:
 
 
 def hook_path(hooks: Path) -> Path:
-    """The path of the hook."""
+    """The path of the hook script in libvirt's folder of hooks."""
     return hooks / "qemu.d" / "compute-agent"
 
 
 def state(hooks: Path, socket: Path | None = None) -> HookState:
     """The state of the hook.
 
-    A hook of another release, for another ``socket``, or that is not executable, counts as outdated.
+    A hook is outdated if another release wrote it, if it is for another ``socket``, or if it is not
+    executable.
 
+    :param hooks: libvirt's folder of hooks.
+    :param socket: the agent's socket; None: the hook is never reported as installed.
     :raises OSError: the folder cannot be read.
     """
     path = hook_path(hooks)
@@ -104,7 +113,7 @@ def state(hooks: Path, socket: Path | None = None) -> HookState:
     text = path.read_text(errors="replace")
     if not any(line.startswith(_MARK) for line in text.splitlines()[:2]):
         return HookState.FOREIGN
-    # A caller without a socket only asks which program made the file.
+    # Without a socket the caller only wants to know whether the agent wrote the file.
     usable = status.st_mode & 0o777 == 0o755 and socket is not None and text == hook_script(socket)
     return HookState.INSTALLED if usable else HookState.OUTDATED
 
@@ -112,7 +121,7 @@ def state(hooks: Path, socket: Path | None = None) -> HookState:
 def install_hook(hooks: Path, socket: Path) -> bool:
     """Install the hook; return whether it was missing or outdated.
 
-    :raises ForeignHookError: there is a file that the agent has not made.
+    :raises ForeignHookError: there is a file that the agent did not write.
     :raises OSError: the hook cannot be written; the former state stays.
     """
     path, found = hook_path(hooks), state(hooks, socket)
@@ -121,7 +130,8 @@ def install_hook(hooks: Path, socket: Path) -> bool:
     if found is HookState.INSTALLED:
         return False
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    # Written in the folder above, where libvirt runs nothing, and then moved: half a hook is never run.
+    # The script is written in the folder above, where libvirt runs nothing, and then moved, so that libvirt
+    # never runs half a script.
     beside = hooks / f".compute-agent.{os.getpid()}"
     try:
         handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
@@ -129,7 +139,7 @@ def install_hook(hooks: Path, socket: Path) -> bool:
             file.write(hook_script(socket))
             file.flush()
             os.fsync(file.fileno())
-        # Executable only now, as the file was made without rights for others.
+        # Made executable only after it is complete.
         beside.chmod(0o755)
         beside.replace(path)
     except OSError:

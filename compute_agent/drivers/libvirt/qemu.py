@@ -1,8 +1,9 @@
 """The QEMU process of a domain in /proc, and the roles of its threads.
 
-libvirt reports neither. The process has the domain's uuid on its command line and runs as the user that
-libvirt gave it. The threads of QEMU have names, because libvirt starts QEMU with ``debug-threads=on``: ``CPU
-0/KVM`` or ``CPU 0/TCG``, and ``IO iothread1``. A thread that runs all guest CPUs is ``ALL CPUs/TCG``.
+libvirt reports neither pids nor roles of threads. The process has the domain's uuid on its command line and
+runs as the user that libvirt chose. The threads of QEMU have names, because libvirt starts QEMU with
+``debug-threads=on``: ``CPU 0/KVM`` or ``CPU 0/TCG``, and ``IO iothread1``. A thread that runs all guest CPUs
+is named ``ALL CPUs/TCG``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from compute_agent.drivers import procfs
 from compute_agent.drivers.base import CpuSettings
 from compute_agent.drivers.procfs import ProcessIdentity
 
-# The names that QEMU's accelerators and I/O threads give; libvirt names I/O threads "iothread" and a number.
+# Names of threads as QEMU's accelerators and I/O threads set them. libvirt names I/O threads "iothread" and a
+# number.
 _VCPU: Final = re.compile(r"CPU (\d+)/")
 _IOTHREAD: Final = re.compile(r"IO iothread(\d+)\Z")
 _ALL_VCPUS: Final = "ALL CPUs/"
@@ -27,9 +29,12 @@ _ALL_VCPUS: Final = "ALL CPUs/"
 
 @dataclass(frozen=True, slots=True)
 class ThreadRole:
-    """The role of a thread: guest CPU ``vcpu``, I/O thread ``iothread``, or all guest CPUs.
+    """The role of a QEMU thread: one guest CPU, one I/O thread, all guest CPUs, or the emulator.
 
-    A thread without any of these is a thread of the emulator.
+    :ivar vcpu: the number of the guest CPU that the thread runs; None: no single one.
+    :ivar iothread: the number of the I/O thread; None: the thread is no I/O thread.
+    :ivar all_vcpus: whether the thread runs all guest CPUs. A thread without any of these roles is the
+        emulator's.
     """
 
     vcpu: int | None = None
@@ -38,7 +43,7 @@ class ThreadRole:
 
     @property
     def runs_guest(self) -> bool:
-        """Whether the guest's own code runs in it."""
+        """Whether the guest's own code runs in the thread."""
         return self.vcpu is not None or self.all_vcpus
 
     def __str__(self) -> str:
@@ -53,7 +58,7 @@ EMULATOR: Final = ThreadRole()
 
 
 def thread_role(name: str) -> ThreadRole:
-    """The role of a thread with this name."""
+    """The role of a QEMU thread, from the name that QEMU gave it."""
     if match := _VCPU.match(name):
         return ThreadRole(vcpu=int(match[1]))
     if match := _IOTHREAD.match(name):
@@ -62,9 +67,9 @@ def thread_role(name: str) -> ThreadRole:
 
 
 def wanted_cpus(it: ThreadRole, settings: CpuSettings) -> frozenset[int]:
-    """The CPUs of a thread.
+    """The CPUs in ``settings`` for a thread with this role.
 
-    A guest CPU that was plugged in after the settings were made may use the CPUs of all others.
+    A guest CPU that was plugged in after the settings were made may use the CPUs of all other guest CPUs.
     """
     if it.vcpu is not None and it.vcpu < len(settings.vcpu_cpus):
         return settings.vcpu_cpus[it.vcpu]
@@ -73,7 +78,10 @@ def wanted_cpus(it: ThreadRole, settings: CpuSettings) -> frozenset[int]:
 
 @dataclass(slots=True)
 class QemuProcess:
-    """One QEMU process, with the known roles of its threads."""
+    """One QEMU process, with a cache of the roles of its threads.
+
+    :ivar name: the name of its main thread.
+    """
 
     identity: ProcessIdentity
     name: str
@@ -82,19 +90,21 @@ class QemuProcess:
     def thread_roles(self) -> Mapping[int, ThreadRole]:
         """The roles of all threads by thread id; empty when the process is gone.
 
-        If no thread has the name of a guest CPU, each may run one, and all have the role of all guest CPUs.
+        If no thread has the name of a guest CPU, all threads have the role ``all_vcpus``, because any of them
+        may run a guest CPU.
         """
-        # The identity is checked first, as the pid may be another process's by now.
+        # The pid may belong to another process by now.
         if not procfs.is_alive(self.identity):
             return {}
         tids = procfs.thread_ids(self.identity.pid)
-        # Roles are kept, as each name costs a read of /proc; the kernel may reuse the ids of ended threads.
+        # Roles are cached because each name costs a read of /proc. Ended threads are removed because the
+        # kernel may reuse their ids.
         for gone in self._roles.keys() - tids:
             del self._roles[gone]
         for tid in tids - self._roles.keys():
             name = procfs.thread_name(self.identity.pid, tid)
-            # A young thread still has the name of its maker, the main thread. Its role is not kept, so that
-            # the next call reads the name again.
+            # A new thread has the name of the main thread, which made it, until QEMU renames it. Its role is
+            # not cached, so that the next call reads the name again.
             if name != self.name or tid == self.identity.pid:
                 self._roles[tid] = thread_role(name)
         found_roles = {tid: self._roles.get(tid, EMULATOR) for tid in tids}
@@ -103,7 +113,10 @@ class QemuProcess:
         return dict.fromkeys(tids, ThreadRole(all_vcpus=True))
 
     def misplaced_threads(self, settings: CpuSettings) -> dict[int, tuple[ThreadRole, frozenset[int]]]:
-        """The threads with another affinity than wanted, each with its role and its affinity."""
+        """The threads with another affinity than ``settings`` give their role.
+
+        The result has the role and the present affinity by thread id.
+        """
         found = {}
         for tid, it in self.thread_roles().items():
             has = procfs.thread_affinity(tid)
@@ -114,7 +127,10 @@ class QemuProcess:
     def find_elsewhere(
         self, wanted: Mapping[ThreadRole, frozenset[int]]
     ) -> dict[int, tuple[ThreadRole, frozenset[int]]]:
-        """The threads of some roles with other CPUs than wanted, each with its role and its CPUs."""
+        """The threads with a role in ``wanted`` that have other CPUs than given there.
+
+        The result has the role and the present CPUs by thread id.
+        """
         found = {}
         for tid, role in self.thread_roles().items() if wanted else ():
             has = procfs.thread_affinity(tid) if role in wanted else None
@@ -124,23 +140,24 @@ class QemuProcess:
 
 
 def find_process(guest_uuid: str, owner: str, among: Iterable[int] | None = None) -> QemuProcess | None:
-    """The process of a domain; None if there is none.
+    """The QEMU process of a domain; None if there is none.
 
     Any user can start a process with the same words on its command line. So all user ids of the process must
-    be those of the ``owner``; if that is empty or unknown, of root or of the agent's own user. A fork that
-    has not called execve(2) yet has the command line of its parent, and does not count.
+    be those of ``owner``. If ``owner`` is empty or unknown, they must be root's or the agent's own. A fork
+    has the command line of its parent until it calls execve(2), and is not the process.
 
+    :param owner: a user name, or ``+`` and a number.
     :param among: the pids to look at; None: all.
     """
     users = _user_ids(owner)
-    # From the highest pid on: the newest run of a domain is mostly found first.
+    # The newest run of a domain mostly has the highest pid.
     for pid in sorted(procfs.all_pids() if among is None else among, reverse=True):
         if not _is_named(pid, guest_uuid) or _is_fork(pid):
             continue
         identity = procfs.identify_process(pid)
         found = procfs.users_of(pid)
-        # The command line is read again and the identity compared, so that all answers are of one process and
-        # not of two that had the pid in turn.
+        # The command line is read again and the identity compared at the end: if the pid was reused during
+        # the reads, one of the two differs.
         if identity and found and found <= users and _is_named(pid, guest_uuid) and procfs.is_alive(identity):
             return QemuProcess(identity, procfs.thread_name(pid, pid))
     return None
@@ -158,7 +175,7 @@ def _is_fork(pid: int) -> bool:
 def _user_ids(owner: str) -> frozenset[int]:
     """The user ids that a process of this owner may have.
 
-    :param owner: a name, or a number after ``+``; empty if not known.
+    :param owner: a user name, or ``+`` and a number; empty if not known.
     """
     number = owner.removeprefix("+")
     if number != owner and number.isascii() and number.isdecimal():
@@ -166,5 +183,6 @@ def _user_ids(owner: str) -> frozenset[int]:
     try:
         return frozenset({pwd.getpwnam(owner).pw_uid})
     except KeyError:
-        # Without a known user QEMU may be root's, or the agent's own user's in a session of libvirt.
+        # Without a known user, QEMU runs as root under the system's libvirtd, or as the agent's own user
+        # under the libvirtd of a session.
         return frozenset({0, os.geteuid()})

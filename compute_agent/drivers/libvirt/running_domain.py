@@ -1,10 +1,10 @@
 """A running domain: its settings, their difference from the wanted ones, and the calls that change them.
 
 Limits are set through libvirt and read from the domain's cgroup (https://libvirt.org/cgroups.html). A read of
-the cgroup works while libvirtd is away, and costs a twentieth of a call. The cgroup also shows the kernel's
+the cgroup works while libvirtd is away, costs a twentieth of a call of libvirt, and shows the kernel's
 values. Calls that fail raise ``libvirt.libvirtError``, which the driver translates. The persistent definition
-only decides where the guest runs between its next start and its placement, so a failed write of it is only
-logged.
+matters only from the next start of the guest until the agent places it, so a failed write of the definition
+is only logged.
 """
 
 from __future__ import annotations
@@ -52,46 +52,51 @@ from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError, full_name
 from compute_agent.model.resource import BlockIo
 
-# libvirt makes a group for the whole domain and groups below it, one of them for the main thread. With cgroup
-# v2 under systemd there is one more level between them.
+# Names of groups. libvirt makes a group for the whole domain and groups below it, one of them ("emulator")
+# for the main thread. With cgroup v2 under systemd there is one more level ("libvirt") between them.
 _OF_MAIN_THREAD: Final = "emulator"
 _BETWEEN: Final = "libvirt"
 
-# The defaults of cpu.shares and cpu.weight stand for the same share.
+# The default values of cpu.shares and cpu.weight, which mean the same share of CPU time.
 _DEFAULT_SHARES: Final = 1024
 _DEFAULT_WEIGHT: Final = 100
-# The kernel's lowest cpu.shares of cgroup v1.
+# The kernel refuses a smaller cpu.shares (cgroup v1).
 _MIN_SHARES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class DomainGroup:
-    """The group of a whole domain.
+    """The cgroup that libvirt made for a whole domain.
 
-    :ivar folders: the outer folder, and with cgroup v2 under systemd the one below it that holds all threads.
-    :ivar unified: whether it is of cgroup v2.
+    :ivar folders: the outermost folder; with cgroup v2 under systemd also the folder below it that contains
+        all threads.
+    :ivar unified: whether the group is of cgroup v2.
     """
 
     folders: tuple[Path, ...]
     unified: bool
 
     def read_limits(self) -> CpuLimits | None:
-        """Weight and quota; None when they cannot be read, as when the domain has ended."""
+        """Weight, quota, idleness and burst; None if they cannot be read, as after the domain has ended."""
         try:
             return self._unified_limits() if self.unified else self._legacy_limits()
         except OSError:
             return None
 
     def emulator_threads(self) -> list[int]:
-        """The ids of all threads in the group of the main thread; none when the domain has ended."""
-        # The group of version 2 is threaded: a read of cgroup.procs fails there.
+        """The ids of all threads in the group of the main thread; empty when the domain has ended."""
+        # In cgroup v2 the group of the main thread is threaded, and the kernel refuses to read its
+        # cgroup.procs.
         name = "cgroup.threads" if self.unified else "tasks"
         words = (read_optional(f"{self.folders[-1]}/{_OF_MAIN_THREAD}/{name}") or "").split()
-        # A thread outside of the reader's pid namespace has the id 0.
+        # The kernel shows the id 0 for a thread in a pid namespace that the reader does not see.
         return [int(word) for word in words if word.isdigit() and word != "0"]
 
     def libvirt_shares(self, weight: int) -> int:
-        """The ``cpu_shares`` of libvirt for a weight. libvirt passes the number to the kernel unchanged."""
+        """The ``cpu_shares`` to pass to libvirt for a cgroup v2 weight.
+
+        Libvirt passes the number to the kernel unchanged.
+        """
         if self.unified:
             return weight
         return max(round(weight * _DEFAULT_SHARES / _DEFAULT_WEIGHT), _MIN_SHARES)
@@ -100,7 +105,8 @@ class DomainGroup:
         found = [
             limits for folder in self.folders if (limits := GuestCgroup(folder).cpu_limits()) is not None
         ]
-        # The outer group has libvirt's weight. A quota may be in either one, and the lower one is in force.
+        # libvirt sets the weight on the outermost group. A quota may be on either group, and the lower one
+        # takes effect.
         quotas = [limits.quota for limits in found if limits.quota is not None]
         if not found:
             return None
@@ -108,23 +114,24 @@ class DomainGroup:
         return CpuLimits(found[0].weight, min(quotas, default=None), found[0].idle, burst)
 
     def within_kernel(self, wanted: CpuLimits) -> CpuLimits:
-        """The parts of limits that the kernel knows here."""
+        """The limits without the parts that the kernel of this host lacks."""
         if not self.unified:
             return replace(wanted, idle=False, burst=0.0)
         return without_missing(GuestCgroup(self.folders[0]), wanted)
 
     def missing_parts(self, wanted: CpuLimits) -> list[str]:
-        """Sentences about the parts of limits that the kernel does not know here."""
+        """Sentences about the parts of ``wanted`` that the kernel of this host lacks."""
         if not self.unified:
             return ["cpu_idle and cpu_burst take cgroup v2"] if wanted.idle or wanted.burst else []
         return missing_parts(GuestCgroup(self.folders[0]), wanted)
 
     def write_idle(self, has: CpuLimits, wanted: CpuLimits) -> None:
-        """Write what libvirt has no setting for, before libvirt's calls: an idle group takes no weight.
+        """Write ``cpu.idle``, and reduce the burst, before libvirt sets weight and quota.
 
-        A burst that is too large for the quota goes as well.
+        libvirt has no settings for either. The kernel refuses a weight for an idle group, and a quota below
+        the burst.
 
-        :raises OSError:
+        :raises OSError: the kernel refuses a value.
         """
         if self.unified:
             GuestCgroup(self.folders[0]).share_cpu(has, wanted)
@@ -132,16 +139,17 @@ class DomainGroup:
                 self._write_burst(wanted)
 
     def write_burst(self, has: CpuLimits, wanted: CpuLimits) -> None:
-        """Write a larger burst, after libvirt has set the quota.
+        """Increase the burst, after libvirt has set the quota that must be at least as large.
 
-        :raises OSError:
+        :raises OSError: the kernel refuses the value.
         """
-        # Rounded, because cores as a float need not give back the exact microseconds.
+        # A burst in cores is a float, and need not give the exact number of microseconds, so the value is
+        # rounded.
         if self.unified and burst_microseconds(wanted) > round(has.burst * PERIOD):
             self._write_burst(wanted)
 
     def _write_burst(self, wanted: CpuLimits) -> None:
-        # The burst is of the group with the quota; the other one has none to save from.
+        # The kernel saves unused time only in a group with a quota, so the burst of the other group is 0.
         for folder in self.folders:
             group = GuestCgroup(folder)
             limits = group.cpu_limits()
@@ -149,9 +157,9 @@ class DomainGroup:
                 group.save_burst(wanted if limits.quota is not None else CpuLimits())
 
     def _legacy_limits(self) -> CpuLimits:
-        """The limits of cgroup v1 (Documentation/scheduler/sched-bwc.rst), in terms of version 2."""
+        """Limits of cgroup v1 (Documentation/scheduler/sched-bwc.rst), converted to those of version 2."""
         shares, quota = (self._read_number(name) for name in ("cpu.shares", "cpu.cfs_quota_us"))
-        # A quota of -1 is not a limit.
+        # -1 stands for no quota.
         weight = max(round(shares * _DEFAULT_WEIGHT / _DEFAULT_SHARES), 1)
         return CpuLimits(weight, quota / self._read_number("cpu.cfs_period_us") if quota > 0 else None)
 
@@ -160,18 +168,19 @@ class DomainGroup:
 
 
 def find_group(pid: int) -> DomainGroup | None:
-    """The group of the domain of a QEMU process; None if libvirt made none with the controller cpu."""
+    """The cgroup of the domain with this QEMU process; None if libvirt made none with the controller cpu."""
     try:
         lines = read_text(f"/proc/{pid}/cgroup").splitlines()
     except (FileNotFoundError, ProcessLookupError):
         # The process has ended.
         return None
     paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in lines)}
-    # A host with both versions has the controller cpu in one of them; a line of version 1 that names it wins.
+    # A host that mounts both versions has the controller cpu in one of them: in version 1 if a line of
+    # version 1 names it.
     legacy = next((key for key in paths if "cpu" in key.split(",")), None)
     mount = _mount_points().get("cpu" if legacy is not None else "")
     leaf = Path(paths.get(legacy or "", "/"))
-    # A libvirtd of a session, or one without cgroups, leaves QEMU in its own group.
+    # A libvirtd of a user's session, or one without cgroups, leaves QEMU in the libvirtd's own cgroup.
     if mount is None or leaf.name != _OF_MAIN_THREAD or ".." in leaf.parts:
         return None  # A path with ".." is outside of the part of the hierarchy that a container shows.
     inner = mount / leaf.parent.relative_to("/")
@@ -181,7 +190,7 @@ def find_group(pid: int) -> DomainGroup | None:
 
 @functools.cache
 def _mount_points() -> Mapping[str, Path]:
-    """The mount points of the hierarchies, by ``cpu`` for version 1 and ``""`` for version 2."""
+    """The mount points of the cgroup hierarchies: ``cpu`` for version 1, the empty string for version 2."""
     # Read once from /proc/self/mountinfo (proc(5)): mount points do not change while a host runs.
     found: dict[str, Path] = {}
     for line in read_text("/proc/self/mountinfo").splitlines():
@@ -196,7 +205,12 @@ def _mount_points() -> Mapping[str, Path]:
 
 @dataclass(frozen=True, slots=True)
 class SettledTask:
-    """A task that still has other CPUs than wanted after the attempt to move it, and the reason."""
+    """A helper task that kept other CPUs after an attempt to move it.
+
+    :ivar wanted: the CPUs that it should have got.
+    :ivar has: the CPUs that it kept.
+    :ivar reason: the reason, for the operator.
+    """
 
     wanted: CpuSet
     has: CpuSet
@@ -205,19 +219,22 @@ class SettledTask:
 
 @dataclass(slots=True)
 class RunningDomain:
-    """One run of a domain.
+    """One run of a domain, with its settings as last read, and the requests that libvirt refused.
 
-    :ivar source: the inactive XML that ``definition`` was read from; empty after a change by the agent.
-    :ivar binding: the present binding of its memory.
-    :ivar refused: the NUMA nodes that libvirt refused to bind its memory to; None: it refused none.
-    :ivar unreported: whether its threads were pinned in the kernel while libvirt may not know it yet.
-    :ivar own_limits: the limits of memory that the agent has set.
-    :ivar blockio: its present block I/O.
+    :ivar source: the inactive XML that ``definition`` was read from; empty after the agent changed the
+        definition.
+    :ivar binding: the present binding of its memory to NUMA nodes.
+    :ivar refused: the NUMA nodes to which libvirt refused to bind its memory; None: there was no refusal.
+    :ivar unreported: whether the agent pinned its threads in the kernel and libvirt may not know these pins
+        yet.
+    :ivar own_limits: the names of the memory limits that the agent has set.
+    :ivar blockio: its present block I/O settings.
     :ivar soft_limit: its present soft limit of memory in KiB; None: no limit.
-    :ivar refused_soft_limit: libvirt's reason; empty: it refused none.
-    :ivar refused_blockio: the block I/O that libvirt refused, with the reason.
-    :ivar number: the number that libvirt gave this run; empty if not known.
-    :ivar settled: helper tasks that could not be moved to the CPUs wanted.
+    :ivar refused_soft_limit: libvirt's reason for a refused soft limit; empty: there was no refusal.
+    :ivar refused_blockio: the block I/O settings that libvirt refused, with its reason; None: there was no
+        refusal.
+    :ivar number: the id that libvirt gave this run; empty if not known.
+    :ivar settled: the helper tasks that could not be moved to the CPUs wanted.
     """
 
     guest: Guest
@@ -238,35 +255,37 @@ class RunningDomain:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process still runs."""
+        """Whether the QEMU process still runs."""
         return procfs.is_alive(self.process.identity)
 
     def describe_as(self, found: RunningDomain) -> None:
-        """Take over the values of a later look at the same process."""
-        # Refusals and the agent's own limits stay: they are not in the XML.
+        """Take over the values that were read later for the same process."""
+        # Refusals and the agent's own limits are kept, because the XML does not contain them.
         self.guest, self.source, self.definition = found.guest, found.source, found.definition
         self.binding, self.blockio = found.binding, found.blockio
         self.soft_limit = found.soft_limit
 
     def note_definition(self, definition: DomainDefinition) -> None:
-        """Note that the agent changed the definition to this one.
+        """Store the definition as the agent has just changed it.
 
-        The new text of the definition is not known. The former text must not count as read: another program
-        may restore it.
+        libvirt's text of the changed definition is not known, so ``source`` is emptied. If the old text
+        stayed and another program restored it, the definition would not be read again.
         """
         if definition != self.definition:
             self.definition, self.source = definition, ""
 
     @property
     def domain_group(self) -> DomainGroup | None:
-        """The group of the domain; None as long as libvirt has made none for CPUs."""
-        # Absence is not cached, as libvirt may make the group later.
+        """The cgroup of the domain; None as long as libvirt has made none with the controller cpu."""
+        # None is not cached, because libvirt may make the group later.
         if self._group is None:
             self._group = find_group(self.guest.pid)
         return self._group
 
     def pin_rest(self, settings: CpuSettings) -> None:
-        """Pin the threads that libvirt's calls left: without cgroups these miss the emulator's helpers.
+        """Pin the threads that libvirt's calls did not pin.
+
+        Without cgroups libvirt pins no helper threads of QEMU.
 
         :raises DriverError: the kernel refuses the CPUs of a thread.
         """
@@ -286,10 +305,10 @@ class RunningDomain:
                     ) from error
 
     def other_limits(self, wanted: CpuLimits) -> CpuLimits | None:
-        """The kernel's limits where they differ from those that the domain should have; None if they agree.
+        """The kernel's limits if they differ from those that the domain should have; None if they agree.
 
-        :raises GuestGoneError:
-        :raises DriverError: a quota is wanted for a domain without a group.
+        :raises GuestGoneError: the guest has ended.
+        :raises DriverError: ``wanted`` has a quota, and the domain has no cgroup.
         """
         has = None if self.domain_group is None else self.domain_group.read_limits()
         if has is not None and self.domain_group is not None:
@@ -303,11 +322,12 @@ class RunningDomain:
         return None
 
     def other_nodes(self, wanted: frozenset[int]) -> frozenset[int] | None:
-        """The NUMA nodes of the kernel's or libvirt's binding where they differ from those wanted.
+        """The NUMA nodes that the kernel or libvirt bind the memory to, if they differ from ``wanted``.
 
-        Empty stands for no binding. None if they agree, or if libvirt refused them before.
+        An empty set means that the memory is not bound. None means that the nodes agree, or that libvirt has
+        refused ``wanted`` before.
 
-        :raises GuestGoneError:
+        :raises GuestGoneError: the guest has ended.
         """
         if self.refused == wanted:
             return None
@@ -316,7 +336,8 @@ class RunningDomain:
             raise GuestGoneError(f"guest {self.guest} has ended")
         if allowed == self.binding.nodes == wanted:
             return None
-        # Both must agree: the kernel's nodes are those in force, libvirt's are those last asked for.
+        # The binding in the kernel and the one in libvirt must be as wanted: the kernel's nodes take effect
+        # now, and libvirt applies its own again later.
         everywhere = procfs.nodes_with_memory()
         for has in (allowed, self.binding.nodes):
             unbound = not has or has >= everywhere
@@ -324,34 +345,38 @@ class RunningDomain:
                 return frozenset() if unbound else has
         return None
 
-    # Threads that run no guest CPU. Where another program pins guests, they get back its pins in the
-    # definition, so that only threads with a pin there are moved. Only the running domain is changed: its
-    # next start is the other program's.
+    # The functions below concern threads that run no guest CPU. If another program pins guests, these threads
+    # later get back that program's pins from the definition, so only threads with a pin there are moved. The
+    # definition is not changed: it belongs to the other program.
 
     def emulator_threads(self) -> dict[int, CpuSet]:
-        """The CPUs of the threads that run no guest CPU, by thread id."""
+        """The present CPUs of the threads that run no guest CPU, by thread id."""
         roles = self.process.thread_roles().items()
         found = {tid: procfs.thread_affinity(tid) for tid, role in roles if not role.runs_guest}
         return {tid: cpus for tid, cpus in found.items() if cpus is not None}
 
     def moved_threads(self, host: CpuSet, online: CpuSet) -> dict[int, CpuSet]:
-        """These threads with other pins than the definition has, with their CPUs, by thread id."""
+        """The threads without a guest CPU that have other pins than the definition, with their present CPUs.
+
+        :param host: all CPUs of the host.
+        :param online: the CPUs that are online.
+        """
         pins = self._emulator_pins(host).items()
         wanted = {role: cpus & online for role, cpus in pins if cpus & online}
         return {tid: has for tid, (_, has) in self.process.find_elsewhere(wanted).items()}
 
     def move_threads(self, tuning: DomainTuning, host: CpuSet, threads: Collection[int], cpus: CpuSet) -> int:
-        """Pin the threads with the roles of some to other CPUs; return how many changed."""
+        """Pin all threads that share a role with one of ``threads`` to ``cpus``; return how many changed."""
         roles = self._roles_of(threads) & self._emulator_pins(host).keys()
         return self._pin_roles(tuning, dict.fromkeys(roles, cpus))
 
     def restore_threads(self, tuning: DomainTuning, host: CpuSet, online: CpuSet) -> int:
-        """Pin the threads by the definition; return how many changed."""
+        """Pin moved threads to the CPUs in the definition again; return how many changed."""
         roles, pins = self._roles_of(self.moved_threads(host, online)), self._emulator_pins(host)
         return self._pin_roles(tuning, {role: pins[role] for role in roles & pins.keys()})
 
     def _emulator_pins(self, host: CpuSet) -> dict[ThreadRole, CpuSet]:
-        """The pins in the definition of these threads, without those to all CPUs of the host."""
+        """The definition's pins for roles without a guest CPU, except pins to all CPUs of the host."""
         pins = self.definition.demanded_pins(host) if self.definition.persistent else {}
         return {role: cpus for role, cpus in pins.items() if not role.runs_guest}
 
@@ -362,7 +387,7 @@ class RunningDomain:
         before = self.process.find_elsewhere(wanted)
         for role, cpus in wanted.items():
             tuning.pin_threads({role}, CpuSettings((), cpus))
-        # Without cgroups, libvirt pins the main thread alone.
+        # Without cgroups, libvirt's pinEmulator() pins only the main thread.
         tried: set[int] = set()
         for _ in range(procfs.MAX_PASSES):
             left = self.process.find_elsewhere(wanted)
@@ -370,7 +395,7 @@ class RunningDomain:
                 break
             for tid, (role, _) in left.items():
                 tried.add(tid)
-                # The thread has ended, or the kernel refuses: the count below has what did not move.
+                # The thread has ended, or the kernel refuses. The result below does not count it.
                 with contextlib.suppress(OSError):
                     os.sched_setaffinity(tid, wanted[role])
         return len(before.keys() - self.process.find_elsewhere(wanted).keys())
@@ -380,9 +405,12 @@ LOG = logging.getLogger(__name__)
 
 
 class DomainTuning:
-    """The calls that change the settings of one domain."""
+    """The calls of libvirt that change the settings of one domain.
 
-    # Any: libvirt-python has no types, and is imported with the first connection only.
+    Each call raises libvirtError if libvirtd refuses it.
+    """
+
+    # Any: libvirt-python has no types, and is not imported with this module.
     def __init__(self, libvirt: Any, domain: Any, host_cpus: frozenset[int]) -> None:
         self._libvirt = libvirt
         self._domain = domain
@@ -391,14 +419,15 @@ class DomainTuning:
     def pin_threads(self, roles: Iterable[ThreadRole], settings: CpuSettings) -> None:
         """Pin the threads of the running domain that have these roles."""
         live = self._libvirt.VIR_DOMAIN_AFFECT_LIVE
-        # Guest CPUs come first: they run the guest's own code, and each call takes milliseconds.
+        # Guest CPUs are pinned first: they run the guest's own code, and each call takes milliseconds.
         for it in sorted(
             set(roles), key=lambda role: (not role.runs_guest, role.iothread or 0, role.vcpu or 0)
         ):
             if it.vcpu is not None and it.vcpu < len(settings.vcpu_cpus):
                 self._domain.pinVcpuFlags(it.vcpu, self._cpu_map(settings.vcpu_cpus[it.vcpu]), live)
             elif it.runs_guest:
-                # A guest CPU plugged in later, or one thread for all of them, gets the CPUs of all.
+                # A guest CPU that was plugged in later, or one thread for all guest CPUs, may use the CPUs of
+                # all.
                 for vcpu in [it.vcpu] if it.vcpu is not None else range(len(settings.vcpu_cpus)):
                     self._domain.pinVcpuFlags(vcpu, self._cpu_map(settings.cpus), live)
             elif it.iothread is not None:
@@ -407,18 +436,21 @@ class DomainTuning:
                 self._domain.pinEmulator(self._cpu_map(settings.emulator_cpus), live)
 
     def bind_memory(self, has: MemoryBinding, nodes: frozenset[int]) -> None:
-        """Bind the memory of the running domain to these NUMA nodes."""
+        """Bind the memory of the running domain to these NUMA nodes.
+
+        :param has: the present binding.
+        """
         self._bind_memory(has, nodes, self._libvirt.VIR_DOMAIN_AFFECT_LIVE)
 
     def persist_pins(self, has: DomainDefinition, settings: CpuSettings) -> DomainDefinition:
-        """Write the differing pins into the persistent definition.
+        """Write the pins that differ from ``settings`` into the persistent definition.
 
-        The note comes first, and has the old and the new pins: after a crash in between, the agent recognises
-        both as its own.
+        The note is written first and names the old and the new pins. If the agent crashes between the writes,
+        it still recognises both as its own.
 
         :return: the definition after the writes.
         """
-        # Only differing pins are written: each call makes libvirtd write a file and sync it.
+        # Pins that agree are not written: each call makes libvirtd write a file and sync it.
         domain, config = self._domain, self._libvirt.VIR_DOMAIN_AFFECT_CONFIG
         wanted = has.other_pins(settings, self._host_cpus)
         if not wanted:
@@ -439,7 +471,7 @@ class DomainTuning:
         return replace(has, pins=pins, pinned=has.pinned | pins.keys() & wanted.keys())
 
     def persist_binding(self, has: DomainDefinition, nodes: frozenset[int]) -> DomainDefinition:
-        """Write NUMA nodes into the persistent definition, unless another program bound the memory.
+        """Write NUMA nodes into the persistent definition, unless another program bound the memory there.
 
         :return: the definition after the write.
         """
@@ -455,8 +487,8 @@ class DomainTuning:
     def limit(self, has: CpuLimits, wanted: CpuLimits, group: DomainGroup) -> None:
         """Set weight and quota of the running domain where they differ.
 
-        The quota is that of the whole domain (``global_quota``). The one of each guest CPU (``vcpu_quota``)
-        belongs to the flavor.
+        The quota is libvirt's quota of the whole domain (``global_quota``). The quota of each guest CPU
+        (``vcpu_quota``) belongs to the flavor.
         """
         change = {}
         if not wanted.idle and wanted.weight not in (None, has.weight):
@@ -469,8 +501,8 @@ class DomainTuning:
     def persist_shares(self, has: DomainDefinition, shares: int) -> DomainDefinition:
         """Write the agent's shares into the definition, with a note.
 
-        The note comes first, and has the old and the new shares: after a crash between the two writes, the
-        agent recognises both as its own.
+        The note is written first and names the old and the new shares. If the agent crashes between the
+        writes, it still recognises both as its own.
 
         :return: the definition after the writes.
         """
@@ -486,28 +518,32 @@ class DomainTuning:
         return replace(has, shares=shares)
 
     def set_soft_limit(self, kib: int | None, persistent: bool) -> None:
-        """Set the soft limit of memory of the running domain, or of its definition."""
+        """Set the soft limit of memory of the running domain, or in its definition.
+
+        :param kib: the limit in KiB; None: no limit.
+        :param persistent: whether the definition is changed and not the running domain.
+        """
         limit = UNLIMITED_KIB if kib is None else kib
         self._domain.setMemoryParameters({SOFT_LIMIT: limit}, self._affect_flag(persistent))
 
     def note_items(self, has: DomainDefinition, items: Iterable[str]) -> DomainDefinition:
-        """Mark these items as set by the agent, and return the changed definition."""
+        """Note these items as the agent's in the metadata, and return the changed definition."""
         return self._write_note(replace(has, own=has.own_pins, own_items=has.own_items.union(items)))
 
     def set_blockio(self, items: Mapping[str, Item], persistent: bool) -> None:
-        """Set items of block I/O on the running domain, or in its definition."""
+        """Set items of block I/O of the running domain, or in its definition if ``persistent``."""
         for item, value in items.items():
             set_item(self._domain, item, value, self._affect_flag(persistent))
 
     def _affect_flag(self, persistent: bool) -> int:
-        """The flag of libvirt for the definition or for the running domain."""
+        """The flag that makes a call of libvirt change the definition, or the running domain."""
         libvirt = self._libvirt
         # The annotation turns Any of the untyped package into int for the type checker.
         flag: int = libvirt.VIR_DOMAIN_AFFECT_CONFIG if persistent else libvirt.VIR_DOMAIN_AFFECT_LIVE
         return flag
 
     def _write_note(self, has: DomainDefinition) -> DomainDefinition:
-        """Write the note of a definition; it names the ``own`` pins, not all pins."""
+        """Write the agent's note into the metadata of the definition. The note names ``own`` pins only."""
         kind = self._libvirt.VIR_DOMAIN_METADATA_ELEMENT
         text = note_element(has.noted, has.own or (), has.own_items)
         self._domain.setMetadata(kind, text, PREFIX, NAMESPACE, self._affect_flag(has.persistent))
@@ -519,18 +555,19 @@ class DomainTuning:
 
     def _bind_memory(self, has: MemoryBinding, nodes: frozenset[int], flag: int) -> None:
         change: dict[str, Any] = {"numa_nodeset": cpuset.format(nodes)}
-        # libvirt refuses another mode than the present one while the domain runs.
+        # While the domain runs, libvirt refuses a mode other than the present one. So the mode is set only if
+        # there is none.
         if not has.mode:
             change["numa_mode"] = self._libvirt.VIR_DOMAIN_NUMATUNE_MEM_RESTRICTIVE
         self._domain.setNumaParameters(change, flag)
 
     def _cpu_map(self, cpus: frozenset[int]) -> tuple[bool, ...]:
-        """CPUs as a map of libvirt. CPUs that the host does not have are left out."""
+        """CPUs as a CPU map of libvirt. CPUs that the host does not have are left out."""
         return tuple(cpu in cpus for cpu in sorted(self._host_cpus))
 
 
 def _quota_parameters(cores: float | None) -> dict[str, int]:
-    # -1 is libvirt's value for no limit.
+    # libvirt uses -1 for "no limit".
     if cores is None:
         return {"global_quota": -1}
     return {"global_period": PERIOD, "global_quota": quota_microseconds(cores)}

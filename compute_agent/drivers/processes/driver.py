@@ -1,9 +1,9 @@
 """The driver of guests that are plain processes.
 
-A guest is started by the agent, in a session of its own, or adopted by the pid of a process or the folder of
-a cgroup v2 group. A guest outlives the agent. Pid and start time identify it, so that a later process with
-the same pid is another one. Guests are pinned by scheduler affinity (sched_setaffinity(2)). Where a cgroup v2
-group is writable, each guest has a group of its own below it.
+The agent starts a guest in a session of its own, or adopts it by the pid of a process or the folder of a
+cgroup v2 group. A guest outlives the agent. Its pid and start time identify it, so a later process with the
+same pid is not mistaken for it. Guests are pinned by scheduler affinity (sched_setaffinity(2)). Where the
+agent may write to a cgroup v2 group, each guest has a group of its own below it.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class ProcessDriver:
     name = DRIVER
 
     def __init__(self, folder: Path, groups: CgroupRoot | None = None, look_only: bool = False) -> None:
-        """Take over the guests recorded in ``folder`` that still run; forget the others.
+        """Take over the guests recorded in ``folder`` that still run; forget all others.
 
-        :param folder: made if absent.
-        :param groups: the groups of guests; None: guests have none.
-        :param look_only: whether nothing is made or forgotten.
+        :param folder: the folder of records, made if absent.
+        :param groups: the delegated group, below which each guest gets a group; None: guests have no groups.
+        :param look_only: whether the driver changes nothing on disk.
         :raises UnsafeFileError: other users may write to the folder.
         :raises OSError: the folder cannot be used.
         """
@@ -70,11 +70,11 @@ class ProcessDriver:
         return [record.as_guest() for record in self._table.running_records()]
 
     def lost_guests(self) -> Mapping[str, str]:
-        """The guests with unusable records, by uuid, with the reason and the remedy."""
+        """The guests with records that cannot be used: reason and remedy, by uuid."""
         return self._table.lost_guests()
 
     def watch_guests(self, listener: Listener) -> None:
-        """Call ``listener`` for each guest that ends later, or goes on with another main process."""
+        """Call ``listener`` for each guest that ends later, or that gets another main process."""
         self._table.start_watch(listener)
 
     def close(self) -> None:
@@ -93,10 +93,10 @@ class ProcessDriver:
         environment: Mapping[str, str] | None = None,
         declared: Sequence[str] = (),
     ) -> Guest:
-        """Make the process of a new guest, held before its first instruction; see release() and discard().
+        """Start the process of a new guest, held before its first instruction; see release() and discard().
 
-        :param environment: variables beside those that each guest has.
-        :param declared: the names of the settings that the order has.
+        :param environment: variables in addition to those that each guest has.
+        :param declared: the names of the settings that the request contained.
         :raises DriverError: the command or the folder cannot be used, or the guest exists.
         """
         variables = launch.guest_environment(guest_uuid, environment or {})
@@ -109,8 +109,8 @@ class ProcessDriver:
             try:
                 child = launch.start_held(command, cwd, variables, output)
             finally:
-                # The guest has its own copy. One in the agent would keep the file of a removed log on the
-                # disk.
+                # The guest has its own copy of the descriptor. A copy in the agent would keep a removed log
+                # file, and its space, on the disk.
                 os.close(output)
         except OSError as error:
             raise DriverError(f"guest {guest_uuid} cannot be started: {error}") from error
@@ -121,11 +121,11 @@ class ProcessDriver:
         record = ProcessRecord(
             guest_uuid, name, identity, settings, tuple(command), log=log, declared=tuple(declared)
         )
-        # The group comes before the record, which names it. A crash in between leaves an empty group, as the
-        # held process ends with the agent.
+        # The record names the group, so the group is made first. If the agent crashes in between, an empty
+        # group is left, because the held process ends with the agent.
         try:
             if self._groups is not None and self._groups.make_group(guest_uuid).process_ids():
-                # An OSError, so that it is undone like a refusal of the kernel.
+                # An OSError, so that the code below handles it like a refusal of the kernel.
                 raise OSError(f"there are processes in its group {group_name(guest_uuid)} already")
             record = self._move_to_group(record)
             self._table.add(record, child)
@@ -140,11 +140,11 @@ class ProcessDriver:
             launch.release(self._table.child_process(guest.uuid))
         except BrokenPipeError as error:
             raise DriverError(f"guest {guest} was killed before it began") from error
-        # Watched from now on: the end of a held process is handled by discard().
+        # Until here discard() handled the end of the held process. From now on its end is the end of a guest.
         self._table.watch_ending(self._table.known_record(guest.uuid))
 
     def discard(self, guest: Guest) -> None:
-        """Undo create_guest(): the held process ends without having run the guest's program."""
+        """Undo create_guest(): end the held process. The guest's program never runs."""
         self._undo_create(self._table.known_record(guest.uuid), self._table.child_process(guest.uuid))
 
     def recent_ending(self, guest: Guest, seconds: float) -> str:
@@ -159,10 +159,10 @@ class ProcessDriver:
         origin: int | Path,
         declared: Sequence[str] = (),
     ) -> Guest:
-        """Take a running process, or all processes of a cgroup v2 group, as a guest.
+        """Make a running process, or all processes of a cgroup v2 group, a guest.
 
-        Where guests have groups, the processes move into one of their own, so that the agent changes no
-        values of another program's group.
+        Where guests have groups, the processes move into a new one, so that the agent changes no values in
+        another program's group.
 
         :raises DriverError: the process cannot be a guest, or cannot be recorded.
         """
@@ -185,11 +185,11 @@ class ProcessDriver:
             adopted=True,
             whole_group=source is not None,
             declared=tuple(declared),
-            # Read before the process moves into a group of the agent.
+            # Read before the process moves: afterwards /proc shows the group that the agent made.
             origin_cgroup=procfs.cgroup_path(identity.pid),
         )
-        # The record names the group, so the move comes first. After a crash in between, the group can be
-        # adopted again.
+        # The record names the group, so the processes move first. If the agent crashes in between, the group
+        # can be adopted again.
         try:
             record = self._move_to_group(record, source)
             self._table.add(record)
@@ -200,14 +200,17 @@ class ProcessDriver:
         return record.as_guest()
 
     def stop(self, guest: Guest, timeout: float) -> None:
-        """Stop the guest: SIGTERM, and SIGKILL after ``timeout`` seconds. An ended guest is not an error.
+        """Stop the guest with SIGTERM, and with SIGKILL after ``timeout`` seconds.
+
+        An ended guest is not an error.
 
         :raises DriverError: the guest does not end even after SIGKILL, for example while it waits for a disk.
         """
         record = self._table.known_record(guest.uuid)
         deadline = time.monotonic() + timeout
         _signal_guest(record, signal.SIGTERM)
-        # is_alive() also reaps a child, without which it would stay a zombie and never count as ended.
+        # is_alive() also reads the exit status of a child. Otherwise an ended child would stay a zombie and
+        # count as alive.
         while self._table.is_alive(record) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
         if self._table.is_alive(record):
@@ -216,17 +219,19 @@ class ProcessDriver:
             while self._table.is_alive(record):
                 if time.monotonic() >= deadline:
                     raise DriverError(
-                        f"guest {guest} does not end {_KILL_SECONDS:g} s after SIGKILL: the kernel holds it"
+                        f"guest {guest} does not end {_KILL_SECONDS:g} s after SIGKILL: it still waits in"
+                        " the kernel"
                     )
-                # Again in each turn: a process of the group may have forked meanwhile.
+                # Sent in each turn, because a process of the guest may have forked meanwhile.
                 _signal_guest(record, signal.SIGKILL)
                 time.sleep(_POLL_SECONDS)
-        # Handled here, so that the guest is gone when this returns. The watch may have been faster.
+        # The end is handled here, so that the guest is no longer listed when this returns. The watch thread
+        # may have handled it before.
         with contextlib.suppress(GuestGoneError):
             self._table.handle_end(self._table.known_record(guest.uuid))
 
     def oom_kills(self) -> Sequence[OomKill]:
-        """The kernel's kills of guests with groups since the last call."""
+        """The OOM kills since the last call of guests that have groups of their own."""
         for record in self._table.known_records():
             if (group := record.own_group) is not None:
                 self._table.oom.look_at_group(record.as_guest(), group)
@@ -235,10 +240,11 @@ class ProcessDriver:
     # Inner parts
 
     def _move_to_group(self, record: ProcessRecord, source: GuestCgroup | None = None) -> ProcessRecord:
-        """Move the processes of a guest into its group.
+        """Move the processes of a guest into its own group.
 
-        :param source: the group that a whole-group guest comes from.
-        :return: the record with the group; unchanged where guests have none.
+        :param source: the group from which all processes move; None: the main process and its descendants
+            move.
+        :return: the record with the new group; unchanged where guests have no groups.
         :raises OSError: a process cannot be moved.
         """
         if self._groups is None:
@@ -248,12 +254,12 @@ class ProcessDriver:
             group.take_processes(source)
         else:
             for pid in procfs.descendants_of(record.identity.pid):
-                # Parents come first, so that children made meanwhile start in the group.
+                # Parents are moved first, so that children that they make meanwhile start in the group.
                 group.add(pid)
         return replace(record, cgroup=str(group.folder))
 
     def _give_back(self, guest_uuid: str, source: GuestCgroup | None) -> None:
-        """Move the processes of a group that was not adopted back to their former groups."""
+        """Move the processes back to the group where they were, after a failed adoption."""
         if source is None or self._groups is None:
             return
         try:
@@ -266,7 +272,7 @@ class ProcessDriver:
             )
 
     def _undo_create(self, record: ProcessRecord, child: subprocess.Popen[bytes]) -> None:
-        """End a held process, and remove its group and record."""
+        """End a held process, and remove the guest's group and record."""
         launch.end_held(child)
         self._table.forget_guest(record)
 
@@ -284,17 +290,17 @@ class ProcessDriver:
 
     @property
     def expecting_driver(self) -> None:
-        """Always None: the agent holds a guest before its first instruction, so no start is announced."""
+        """Always None: a start needs no announcement, because the agent itself holds the guest at first."""
         return
 
     # CPUs
 
     def process_ids(self, guest: Guest) -> Sequence[int]:
-        """The main process and its descendants."""
+        """The pids of the main process and all its descendants."""
         return procfs.descendants_of(guest.pid)
 
     def usage_group(self, guest: Guest) -> str:
-        """The guest's own group; empty if it shares one."""
+        """The folder of the guest's own group; empty if it has none."""
         return guest.cgroup
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
@@ -303,36 +309,37 @@ class ProcessDriver:
         return frozenset().union(*map(procfs.thread_ids, pids))
 
     def vcpu_threads(self, guest: Guest) -> frozenset[int]:
-        """All threads: a process has no guest CPUs."""
+        """The ids of all threads: the driver cannot tell which of them correspond to guest CPUs."""
         return self.thread_ids(guest)
 
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
-        """The threads of the guest with another affinity than ``settings`` give, each with its affinity."""
+        """The threads with another affinity than ``settings`` give: their present affinity by thread id."""
         wanted = _process_cpus(settings)
         record = self._table.running_record(guest.uuid)
         pids, left_group = _guest_processes(record)
         found: dict[int, frozenset[int]] = {}
         for pid in pids:
             found.update(procfs.misplaced_threads(pid, wanted))
-        # A main process outside of its group counts as misplaced, so that apply_cpu_settings() moves it back.
+        # A main process outside of its group is reported as misplaced, so that apply_cpu_settings() moves it
+        # back.
         if left_group and (has := procfs.thread_affinity(record.identity.pid)) is not None:
             found[record.identity.pid] = has
         return found
 
     def definition_drift(self, guest: Guest, settings: CpuSettings) -> str:
-        """Always empty: a process is started once and has no definition."""
+        """Always empty: a process has no definition for a next start."""
         self._table.known_record(guest.uuid)
         return ""
 
     def observed_cpus(self, guest: Guest) -> frozenset[int]:
-        """The CPUs of the guest's main thread."""
+        """The CPUs that the guest's main thread may use."""
         cpus = procfs.thread_affinity(self._table.running_record(guest.uuid).identity.pid)
         if cpus is None:
             raise GuestGoneError(f"guest {guest} has ended")
         return cpus
 
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
-        """Pin all threads of the guest's processes, and read back; how many threads changed."""
+        """Pin all threads of the guest and read the pins back; return how many threads changed."""
         wanted = _process_cpus(settings)
         changed = 0
         record = self._table.running_record(guest.uuid)
@@ -342,13 +349,13 @@ class ProcessDriver:
                     "Another program moved guest %s out of its cgroup; the agent moves it back", guest
                 )
                 self._move_to_group(record)
-            # The cpuset comes first: with it the kernel moves all threads at once, and processes that are
-            # made meanwhile start within it. The affinity is set as well, as tools show it and the cpuset may
-            # be absent.
+            # The cpuset is written first: the kernel then moves all threads at once, and new processes start
+            # within it. The affinity is set, too, because tools show it and the cpuset may be missing.
             if record.own_group is not None:
                 record.own_group.confine_cpus(wanted)
             seen: set[int] = set()
-            # Until a pass finds no new process: one may fork while others are pinned.
+            # The loop ends when a pass finds no new process, because a process may fork while others are
+            # pinned.
             while fresh := [
                 pid for pid in _guest_processes(self._table.running_record(guest.uuid))[0] if pid not in seen
             ]:
@@ -367,64 +374,64 @@ class ProcessDriver:
         return {}
 
     def emulator_affinity(self, guest: Guest) -> frozenset[int]:
-        """Always empty: the threads of a process are all alike."""
+        """Always empty: the threads of a process are not divided into guest CPUs and an emulator."""
         self._table.running_record(guest.uuid)
         return frozenset()
 
     def helper_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
-        """Always empty: all processes of a guest are its own."""
+        """Always empty: a process guest has no helpers outside its own processes."""
         self._table.running_record(guest.uuid)
         return {}
 
     def emulator_threads(self, guest: Guest) -> Mapping[int, frozenset[int]]:
-        """Always empty: the threads of a process are all alike."""
+        """Always empty: the threads of a process are not divided into guest CPUs and an emulator."""
         return self.helper_affinity(guest)
 
     def move_emulator(self, guest: Guest, threads: Collection[int], cpus: frozenset[int]) -> int:
-        """Change nothing, as above."""
+        """Always 0: a process has no emulator threads to move."""
         return len(self.helper_affinity(guest))
 
     def moved_emulator(self, guest: Guest, online: frozenset[int]) -> Mapping[int, frozenset[int]]:
-        """Always empty, as above."""
+        """Always empty: a process has no emulator threads."""
         return self.helper_affinity(guest)
 
     def restore_emulator(self, guest: Guest, online: frozenset[int]) -> int:
-        """Change nothing, as above."""
+        """Always 0: a process has no emulator threads to move back."""
         return len(self.helper_affinity(guest))
 
     def stuck_helpers(self, guest: Guest) -> Sequence[str]:
-        """Always empty, as above."""
+        """Always empty: a process guest has no helpers outside its own processes."""
         self._table.running_record(guest.uuid)
         return ()
 
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
-        """Weight and quota of the guest's group where they differ from those wanted.
+        """Weight and quota of the guest's group if they differ from ``wanted``.
 
-        :raises DriverError: a quota is wanted for a guest without a group.
+        :raises DriverError: ``wanted`` has a quota, and the guest has no group.
         """
         return guest_cgroup.other_limits(guest, self._group_of(guest), wanted)
 
     def apply_cpu_limits(self, guest: Guest, wanted: CpuLimits) -> bool:
-        """Write weight and quota of the guest's group where they differ, and read back."""
+        """Write weight and quota of the guest's group where they differ, and read them back."""
         return guest_cgroup.limit_cpu(guest, self._group_of(guest), wanted)
 
     def missing_limits(self, guest: Guest, wanted: CpuLimits) -> Sequence[str]:
-        """Sentences about the limits that the kernel, or a guest without a group, cannot have."""
+        """Sentences about the limits that this kernel, or a guest without a group, cannot have."""
         return guest_cgroup.missing_limits(self._group_of(guest), wanted)
 
     # Memory
 
     def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
-        """The NUMA nodes of the guest's group where they differ from those wanted."""
+        """The NUMA nodes of the guest's group if they differ from ``wanted``."""
         return guest_cgroup.other_nodes(self._group_of(guest), wanted)
 
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
-        """Write the NUMA nodes of the guest's group if they differ, and read back.
+        """Write the NUMA nodes of the guest's group if they differ from ``wanted``, and read them back.
 
-        The kernel moves the memory. The memory of a guest without a group stays on its nodes.
+        The kernel then moves the memory. The memory of a guest without a group stays on its nodes.
         """
         group = self._group_of(guest)
-        # Once for all guests: the reason is the same, and a host may have hundreds of them.
+        # One log line stands for all guests: the reason is the same, and a host may have hundreds of guests.
         if wanted and not self._warned_of_memory and (group is None or group.memory_nodes() is None):
             self._warned_of_memory = True
             LOG.warning(
@@ -435,35 +442,43 @@ class ProcessDriver:
         return guest_cgroup.bind_memory(guest, group, wanted)
 
     def memory_use(self, guest: Guest) -> int | None:
-        """The bytes that the guest's group uses, page cache included; None without a group."""
+        """The bytes that the guest's group uses, page cache included; None if the guest has no group."""
         group = self._group_of(guest)
         return None if group is None else group.memory_use()
 
     def huge_page_use(self, guest: Guest) -> Mapping[int, int]:
-        """The bytes in huge pages that the guest's group uses, by size in KiB; empty without a group."""
+        """The bytes in huge pages that the guest's group uses, by page size in KiB; empty without a group."""
         return memory_limits.huge_page_use(self._group_of(guest))
 
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
-        """The limits of the guest's group and of its processes where they differ from those wanted."""
+        """The limits of the guest's group and processes if they differ from ``wanted``.
+
+        None if they agree.
+        """
         record = self._table.running_record(guest.uuid)
         pids, wanted = _guest_processes(record)[0], self._scores.without_refused(guest, wanted)
         todo = memory_limits.differing_limits(record.own_group, pids, wanted, _own_limits(record))
         return memory_limits.present_limits(record.own_group, pids, wanted) if todo else None
 
     def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
-        """Write what differs, noted as the agent's before, and read back."""
+        """Write the limits that differ from ``wanted``, and read them back.
+
+        The limits are first noted as the agent's.
+        """
         record = self._table.running_record(guest.uuid)
         pids, wanted = _guest_processes(record)[0], self._scores.without_refused(guest, wanted)
         todo = memory_limits.differing_limits(record.own_group, pids, wanted, _own_limits(record))
         if not todo:
             return False
         try:
-            # Noted first: after a crash in between the values are still known as the agent's.
+            # The note comes before the writes: if the agent crashes in between, the next agent still knows
+            # the values as its own.
             self._table.note_limits(guest.uuid, todo)
             for name, amount in todo.items():
                 if name != memory_limits.OOM_SCORE and record.own_group is not None:
                     record.own_group.limit_memory(name, amount)
-            # The kernel protects a group only as far as the groups above it (cgroup-v2.rst, memory.low).
+            # The kernel protects the memory of a group only up to memory.low of the groups above it
+            # (cgroup-v2.rst).
             if memory_limits.LOW in todo and self._groups is not None:
                 self._groups.protect_guests()
             if memory_limits.OOM_SCORE in todo:
@@ -471,23 +486,26 @@ class ProcessDriver:
         except OSError as error:
             raise DriverError(f"the memory of guest {guest} cannot be limited: {error}") from error
         if (left := self.memory_limits(guest, wanted)) is not None:
-            raise DriverError(f"guest {guest} has {left}, as the kernel did not take {wanted}")
+            raise DriverError(f"the kernel did not apply {wanted} to guest {guest}, which has {left}")
         return True
 
     # Block I/O
 
     def blockio_drift(self, guest: Guest, wanted: BlockIo | None) -> str:
-        """The lines that would have to be written into the guest's group, in words."""
+        """The lines that the agent would have to write to block I/O files of the guest's group, in words."""
         todo = self._blockio_writes(guest, wanted)
         return "; ".join(f"{name} has not {line}" for name, line in todo)
 
     def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
-        """Write what differs, noted as the agent's before, and read back."""
+        """Write the lines that differ from ``wanted``, and read them back.
+
+        The files are first noted as the agent's.
+        """
         todo = self._blockio_writes(guest, wanted)
         group = self._group_of(guest)
         if not todo or group is None:
             return False
-        name = line = ""  # For the message of an error before the first write.
+        name = line = ""  # Set for the error message, in case the note fails before the first write.
         try:
             self._table.note_limits(guest.uuid, {name for name, _ in todo})
             for name, line in todo:
@@ -499,7 +517,7 @@ class ProcessDriver:
         return True
 
     def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
-        """Sentences about parts that the kernel, or a guest without a group, does not have."""
+        """Sentences about parts of ``wanted`` that this kernel, or a guest without a group, cannot have."""
         return guest_cgroup.missing_parts(self._group_of(guest), wanted)
 
     def _blockio_writes(self, guest: Guest, wanted: BlockIo | None) -> list[tuple[str, str]]:
@@ -511,23 +529,23 @@ class ProcessDriver:
     # Inner parts
 
     def _group_of(self, guest: Guest) -> GuestCgroup | None:
-        """The guest's group; None if it has none.
+        """The guest's own group; None if it has none.
 
         :raises GuestGoneError: the guest has ended.
         """
-        # A guest without a group needs no look at its process, which would cost a read of /proc.
+        # The process of a guest without a group is not checked, which saves a read of /proc.
         record = self._table.known_record(guest.uuid)
         return self._table.running_record(guest.uuid).own_group if record.cgroup else None
 
 
 def _signal_guest(record: ProcessRecord, number: signal.Signals) -> None:
-    """Send a signal to a guest: to all processes of a whole group, else to the main one."""
+    """Send a signal to the main process of a guest, or to all processes of a whole group."""
     if record.whole_group:
         targets = record.member_pids()
     else:
         targets = [record.identity.pid] if procfs.is_alive(record.identity) else []
     for pid in targets:
-        # It may have ended since the list was made.
+        # The process may have ended since the list was made.
         with contextlib.suppress(ProcessLookupError):
             # A started guest leads its own process group. An adopted process may be in the group of a shell
             # or a service, which must not be stopped with it.
@@ -538,9 +556,10 @@ def _signal_guest(record: ProcessRecord, number: signal.Signals) -> None:
 
 
 def _guest_processes(record: ProcessRecord) -> tuple[list[int], bool]:
-    """The processes of a guest, and whether another program moved the main one out of the guest's group.
+    """The pids of a guest, and whether another program moved its main process out of the guest's group.
 
-    The processes are the members of the group; without a group, the main process with all descendants.
+    The pids are those of the group's members. A main process outside of the group counts with all its
+    descendants.
     """
     members = record.member_pids()
     if record.identity.pid in members:
@@ -549,13 +568,14 @@ def _guest_processes(record: ProcessRecord) -> tuple[list[int], bool]:
 
 
 def _own_limits(record: ProcessRecord) -> frozenset[str]:
-    """The files of limits that belong to the agent: noted ones, and the score that started guests inherit."""
+    """The names of limits that the agent may change: noted ones, and the score of guests that it started."""
     own = frozenset(record.limits)
-    # The unit may set the agent's own oom_score_adj, and a child inherits it.
+    # The agent's unit may set oom_score_adj for the agent, and a started guest inherits it. So the value is
+    # no other program's.
     return own if record.adopted else own | {memory_limits.OOM_SCORE}
 
 
 def _process_cpus(settings: CpuSettings) -> frozenset[int]:
     """The CPUs for all threads of a process, which has no guest CPUs."""
-    # A guest that gets emulator CPUs alone, as one that is confined, runs on these.
+    # A guest that is confined gets emulator CPUs alone, and runs on these.
     return settings.cpus or settings.emulator_cpus

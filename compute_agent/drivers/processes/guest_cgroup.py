@@ -1,10 +1,11 @@
-"""The cgroup of a process guest: its CPU weight, memory nodes and block I/O, compared and written.
+"""The cgroup of a process guest: CPU weight, memory nodes and block I/O, compared and written.
 
-A value in a file that the agent never wrote belongs to another program and stays. A value that the agent
-wrote is repaired, and removed when it is no longer wanted. A guest without a group has none of these.
+A value in a file that the agent never wrote belongs to another program and stays. A value in a file that the
+agent wrote is corrected if it changes, and removed when it is no longer wanted. A guest without a group has
+none of these values.
 
 This module decides what to write; :mod:`compute_agent.drivers.cgroup` knows the files. The module is separate
-from the process driver, so that these decisions can be read and tested without processes.
+from the process driver, so its decisions can be read and tested without processes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from compute_agent.model.resource import DEFAULT_WEIGHT, BlockIo, DeviceRates
 MAX: Final = "io.max"
 LATENCY: Final = "io.latency"
 WEIGHTS: Final = {"io.weight": 10_000, "io.bfq.weight": 1000}
-"""The weight files of io.cost and of the scheduler bfq, with their highest values."""
+"""The files for the weight, with the highest weight that each accepts: one of io.cost, one of the scheduler
+bfq.
+"""
 
 _KEYS: Final = ("rbps", "wbps", "riops", "wiops")
 _NO_LIMIT: Final = "max"
@@ -32,12 +35,12 @@ _NO_LIMIT: Final = "max"
 def pending_writes(
     group: GuestCgroup, wanted: BlockIo | None, noted: Collection[str]
 ) -> list[tuple[str, str]]:
-    """The lines to write for the ``wanted`` block I/O, with the file of each.
+    """The lines to write so that the group has the ``wanted`` block I/O, as pairs of file and line.
 
-    :param wanted: None: the kernel's defaults.
+    :param wanted: the settings that the guest should have; None: the kernel's defaults.
     :param noted: the files that the agent has written before.
     """
-    # A file that is neither wanted nor noted is not read: any value in it is another program's.
+    # A file that is neither wanted nor noted is not read, because any value in it is another program's.
     goal = wanted or BlockIo()
     todo = list(_weight_writes(group, goal, noted))
     if goal.rates or MAX in noted:
@@ -50,9 +53,9 @@ def pending_writes(
 
 
 def missing_parts(group: GuestCgroup | None, wanted: BlockIo) -> list[str]:
-    """Sentences about the parts of ``wanted`` that the kernel, or a guest without a group, cannot have."""
+    """Sentences about the parts of ``wanted`` that this kernel, or a guest without a group, cannot have."""
     if group is None:
-        return ["it is in no cgroup v2 group of its own ([cgroup] root), which limits take"]
+        return ["it has no cgroup (version 2) of its own ([cgroup] root), which limits need"]
     found = []
     has_weight = any(group.has_file(name) for name in WEIGHTS)
     if wanted.weight is not None and not has_weight:
@@ -67,7 +70,8 @@ def missing_parts(group: GuestCgroup | None, wanted: BlockIo) -> list[str]:
 
 
 def _weight_writes(group: GuestCgroup, goal: BlockIo, noted: Collection[str]) -> Iterator[tuple[str, str]]:
-    # Both files, where the kernel has both: which one counts depends on the scheduler of each device.
+    # Both files are written where both exist, because the I/O scheduler of each device decides which one
+    # takes effect.
     for name, most in WEIGHTS.items():
         if goal.weight is None and name not in noted:
             continue
@@ -76,7 +80,7 @@ def _weight_writes(group: GuestCgroup, goal: BlockIo, noted: Collection[str]) ->
             continue
         has = next((int(line.split()[-1]) for line in text.splitlines() if line.startswith("default")), None)
         wanted = min(DEFAULT_WEIGHT if goal.weight is None else goal.weight, most)
-        # The default weight may be overwritten: it says nothing about another program.
+        # The kernel's default weight is no sign of another program, and may be overwritten.
         if has != wanted and (name in noted or has in (None, DEFAULT_WEIGHT)):
             yield name, f"default {wanted}"
 
@@ -84,13 +88,13 @@ def _weight_writes(group: GuestCgroup, goal: BlockIo, noted: Collection[str]) ->
 def _device_writes(
     group: GuestCgroup, name: str, wanted: dict[str, str], noted: Collection[str]
 ) -> Iterator[tuple[str, str]]:
-    """The lines to write to a file that has one line for each device with limits."""
+    """The lines to write to a file such as ``io.max``, which has one line for each device with limits."""
     text = group.io_text(name)
     if text is None:
         return
     has = {device: rest for device, _, rest in (line.partition(" ") for line in text.splitlines()) if device}
     nothing = _max_text(DeviceRates()) if name == MAX else _latency_text(None)
-    # The kernel drops the line of a device without limits, so a missing line equals "nothing".
+    # The kernel removes the line of a device without limits, so a missing line stands for "no limit".
     for device in sorted({*has, *wanted}):
         goal = wanted.get(device, nothing)
         if has.get(device, nothing).split() != goal.split() and (name in noted or device not in has):
@@ -109,9 +113,9 @@ def _latency_text(latency_us: int | None) -> str:
 
 
 def other_limits(guest: Guest, group: GuestCgroup | None, wanted: CpuLimits) -> CpuLimits | None:
-    """The limits of the group where they differ from those wanted; None if they agree.
+    """The limits of the group if they differ from ``wanted``; None if they agree.
 
-    :raises DriverError: a quota is wanted, and the guest cannot have one.
+    :raises DriverError: ``wanted`` has a quota, and the guest cannot have one.
     """
     has = None if group is None else group.cpu_limits()
     if has is None and wanted.quota is not None:
@@ -123,7 +127,7 @@ def other_limits(guest: Guest, group: GuestCgroup | None, wanted: CpuLimits) -> 
 
 
 def missing_limits(group: GuestCgroup | None, wanted: CpuLimits) -> list[str]:
-    """Sentences about the CPU limits that the kernel, or a guest without a group, cannot have."""
+    """Sentences about the CPU limits that this kernel, or a guest without a group, cannot have."""
     if group is not None and group.cpu_limits() is not None:
         return cgroup.missing_parts(group, wanted)
     if not wanted.idle and not wanted.burst:
@@ -132,9 +136,9 @@ def missing_limits(group: GuestCgroup | None, wanted: CpuLimits) -> list[str]:
 
 
 def limit_cpu(guest: Guest, group: GuestCgroup | None, wanted: CpuLimits) -> bool:
-    """Write the limits that differ, and read them back; return whether any differed.
+    """Write the limits that differ from ``wanted``, and read them back; return whether any differed.
 
-    :raises DriverError: the kernel refuses them.
+    :raises DriverError: the kernel refuses a limit.
     """
     has = other_limits(guest, group, wanted)
     if group is None or has is None:
@@ -144,26 +148,26 @@ def limit_cpu(guest: Guest, group: GuestCgroup | None, wanted: CpuLimits) -> boo
     except OSError as error:
         raise DriverError(f"the CPU limits of guest {guest} cannot be set: {error}") from error
     if left := other_limits(guest, group, wanted):
-        raise DriverError(f"guest {guest} has {left}, as the kernel did not take {wanted}")
+        raise DriverError(f"the kernel did not apply {wanted} to guest {guest}, which has {left}")
     return True
 
 
 def other_nodes(group: GuestCgroup | None, wanted: frozenset[int]) -> frozenset[int] | None:
-    """The NUMA nodes of the group where they differ from those wanted (empty: all that it could have).
+    """The NUMA nodes of the group if they differ from ``wanted``; None if they agree or cannot be set.
 
-    None if they agree or cannot be set.
+    :param wanted: the NUMA nodes; empty: all nodes that the group could have.
     """
     has = None if group is None else group.memory_nodes()
     if group is None or has is None or has == wanted:
         return None
-    # A lifted binding names all nodes (see bind_memory of the group), and counts as no binding.
+    # A binding is lifted by writing all possible nodes, so a group with all nodes counts as not bound.
     return None if not wanted and has >= group.possible_nodes() else has
 
 
 def bind_memory(guest: Guest, group: GuestCgroup | None, wanted: frozenset[int]) -> bool:
-    """Write the NUMA nodes if they differ, and read them back; return whether they differed.
+    """Write the NUMA nodes if they differ from ``wanted``, and read them back; return whether they differed.
 
-    :raises DriverError: the kernel refuses them.
+    :raises DriverError: the kernel refuses the nodes.
     """
     if group is None or other_nodes(group, wanted) is None:
         return False

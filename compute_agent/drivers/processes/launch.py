@@ -1,4 +1,4 @@
-"""Starting and adopting process guests.
+"""Starts process guests, and checks processes before the agent adopts them.
 
 A started guest is held before its first instruction, so that it is recorded and pinned before it runs. A
 guest inherits neither the agent's environment nor its open files. Kernel threads, the agent itself, and parts
@@ -24,14 +24,14 @@ from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.model.messages import DriverError
 
 _INIT: Final = 1
-# The pid that cgroup.procs shows for a process of another pid namespace.
+# The kernel shows the pid 0 in cgroup.procs for a process of another pid namespace.
 _OUTSIDE: Final = 0
 
 
 def adoptable_process(pid: int) -> ProcessIdentity:
-    """The process with a pid.
+    """The identity of the process with this pid, after the check that it can be a guest.
 
-    :raises DriverError: the process cannot be a guest.
+    :raises DriverError: there is no such process, or it is a kernel thread.
     """
     identity = procfs.identify_process(pid)
     if identity is None:
@@ -44,10 +44,10 @@ def adoptable_process(pid: int) -> ProcessIdentity:
 def adoptable_group(
     folder: Path, groups: CgroupRoot | None, guests: Collection[str]
 ) -> tuple[GuestCgroup, ProcessIdentity]:
-    """The cgroup v2 group in a folder, and its oldest process, which is the main one of the guest.
+    """The cgroup v2 group in a folder, and its oldest process, which becomes the main process of the guest.
 
-    :param groups: the groups of all guests.
-    :param guests: the uuids of the guests.
+    :param groups: the delegated group with the groups of all guests; None: guests have no groups.
+    :param guests: the uuids of all present guests.
     :raises DriverError: the folder is not a group, is empty, or contains the system, the agent or another
         guest.
     """
@@ -56,7 +56,7 @@ def adoptable_group(
             f"group {folder} cannot be a guest: guests have no groups of their own here ([cgroup] root)"
         )
     try:
-        # Resolved first, so that a symbolic link cannot lead past the checks below.
+        # Symbolic links are resolved first, so that none leads past the checks below.
         group = GuestCgroup(folder.resolve(strict=True))
         same_system = group.folder.stat().st_dev == groups.folder.stat().st_dev
     except OSError as error:
@@ -75,7 +75,7 @@ def adoptable_group(
 
 
 def oldest_process(pids: Iterable[int]) -> ProcessIdentity | None:
-    """The process that runs longest among these; None if none runs."""
+    """The process that started first among these pids; None if none of them runs."""
     alive = (identity for pid in pids if (identity := procfs.identify_process(pid)) is not None)
     return min(alive, key=lambda identity: (identity.start_time, identity.pid), default=None)
 
@@ -87,7 +87,8 @@ def _find_objection(group: GuestCgroup, groups: CgroupRoot, guests: Collection[s
         return "it is not a group of cgroup v2"
     if root.is_relative_to(folder):
         return f"it holds all guests ([cgroup] root is {root})"
-    # A group of a guest that is not known was left by an agent that crashed while it adopted; that may go on.
+    # A group of an unknown guest was left by an agent that crashed during an adoption, and may be adopted
+    # again.
     if (owner := groups.owner_of(folder)) in guests:
         return f"it belongs to guest {owner} already"
     if folder.name.endswith(".slice"):
@@ -105,32 +106,33 @@ def _find_objection(group: GuestCgroup, groups: CgroupRoot, guests: Collection[s
 
 
 GUEST_VARIABLE: Final = "COMPUTE_AGENT_GUEST"
-"""The variable with the uuid of a guest. After the guest's end, younger processes with it are killed, too.
+"""The environment variable with the uuid of a guest.
 
-Any process can set any variable, so the agent concludes nothing else from it.
+When a guest has ended, the agent kills processes with this variable that are younger than the guest. Any
+process can set any variable, so the agent concludes nothing else from it.
 """
 
 VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z", re.ASCII)
 
-# That of a system service: a guest must not depend on the PATH of the user that started the agent.
+# The PATH of a system service: a guest must not depend on the PATH of the user that started the agent.
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-# The child reads a line from its standard input before it becomes the guest's program. If the agent dies
-# first, the read meets the end of the pipe and the child ends: no guest runs before it is recorded and
-# pinned. exec keeps the pid, and </dev/null takes the pipe away from the guest.
+# The child waits for a line on its standard input before it becomes the guest's program. If the agent dies
+# first, the read meets the end of the pipe and the child ends, so no guest runs before it is recorded and
+# pinned. exec keeps the pid, and </dev/null closes the pipe for the guest.
 _HOLD: Final = 'read -r go && exec "$@" </dev/null'
 
 
 def guest_environment(guest_uuid: str, wanted: Mapping[str, str]) -> dict[str, str]:
-    """All variables of a starting guest: a few that programs rely on, and the ``wanted`` ones."""
+    """The environment of a starting guest: a few variables that programs rely on, and the ``wanted`` ones."""
     user = os.geteuid()
     try:
         entry = pwd.getpwuid(user)
         name, home, shell = entry.pw_name, entry.pw_dir, entry.pw_shell
     except KeyError:
-        # A user without an entry, as in a container.
+        # A user without an entry in the user database, as in a container.
         name, home, shell = str(user), "/", ""
-    # The uuid comes last: an order must not give a guest the mark of another one.
+    # The uuid comes last, so that an order cannot give a guest the variable of another guest.
     return {
         "PATH": PATH,
         "HOME": home,
@@ -144,14 +146,14 @@ def guest_environment(guest_uuid: str, wanted: Mapping[str, str]) -> dict[str, s
 
 
 def check_command(command: Sequence[str], cwd: str, path: str) -> None:
-    """Check the command and the working folder before anything is made.
+    """Check the command and the working folder before the process is started.
 
     :param path: the PATH of the guest.
     :raises DriverError: the command or the working folder cannot be used.
     """
     if not command:
         raise DriverError("the command of the guest is empty")
-    # A relative command with a slash is looked up in the guest's folder, as the shell will do.
+    # The shell looks a relative command with a slash up in the guest's folder, so the check does the same.
     found = shutil.which(command[0], path=path) or os.access(os.path.join(cwd, command[0]), os.X_OK)
     if not found:
         raise DriverError(f"the command {command[0]!r} is not found in {path}, or not executable")
@@ -166,11 +168,11 @@ def start_held(
 
     The guest does not inherit the limit that the unit sets on the agent's own memory (LimitDATA=).
 
-    :param output: the descriptor for its standard output and error.
-    :raises OSError: the command cannot be started.
+    :param output: the file descriptor for the guest's standard output and error.
+    :raises OSError: the process cannot be started.
     """
-    # A session of its own, so that signals to the agent's group do not reach it and its leftovers can be
-    # found.
+    # In a session of its own, signals to the agent's process group do not reach the guest, and processes that
+    # it leaves behind can be found by the session.
     child = subprocess.Popen(
         ["/bin/sh", "-c", _HOLD, "compute-agent-guest", *command],
         stdin=subprocess.PIPE,
@@ -181,15 +183,18 @@ def start_held(
         start_new_session=True,
     )
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
-    # From outside: preexec_fn would run Python between fork and exec in a process with threads. A process
-    # that is gone already is reported by release().
+    # prlimit(2) from outside: preexec_fn would run Python code between fork and exec in a process with
+    # threads. If the process is gone already, release() reports that.
     with contextlib.suppress(ProcessLookupError):
         resource.prlimit(child.pid, resource.RLIMIT_DATA, (most, most))
     return child
 
 
 def end_held(child: subprocess.Popen[bytes]) -> None:
-    """End a held process that never runs the guest's program; it may have ended. No zombie stays."""
+    """End a held process, which then never runs the guest's program, and read its exit status.
+
+    The process may have ended before the call.
+    """
     child.kill()
     child.wait()
     assert child.stdin is not None  # start_held() opened it; the assertion is for the type checker.

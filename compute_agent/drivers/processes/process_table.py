@@ -1,7 +1,8 @@
 """The table of process guests, in memory and on disk, and the watch for their ends through pidfd_open(2).
 
-The table is apart from the process driver because it has its own lock and thread. The driver asks it for a
-record, and changes the kernel without the lock. Each change is on disk before it is in memory.
+The table is separate from the process driver because it has its own lock and thread. The driver asks it for
+records, and changes the kernel's settings without the lock. Each change of a record is written to disk before
+it takes effect in memory.
 """
 
 from __future__ import annotations
@@ -44,30 +45,37 @@ PIDWATCH_THREAD: Final = ThreadSpec(
 
 
 class PidWatch(Generic[Key]):
-    """One thread that waits for any number of processes and calls back when one ends."""
+    """One thread that waits for the ends of any number of processes, and calls a function at each end."""
 
     def __init__(self, ended: Callable[[Key], None]) -> None:
-        """:param ended: called once, from the watch's thread, with the key of a process that has ended."""
+        """Start the thread.
+
+        :param ended: called once for each process that ended, from the watch's thread, with the key of the
+            process.
+        """
         self._ended = ended
         self._selector = selectors.DefaultSelector()
         self._lock = threading.Lock()
-        # close() writes to this pipe, as select() in the other thread has no other reason to return. It does
-        # not block: one byte in it is enough.
+        # close() writes to this pipe to wake the thread from select(). The pipe does not block: if it is
+        # full, one byte is in it already, which is enough.
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._closed = False
         self._watched: dict[int, tuple[int, select.poll]] = {}
-        """The pidfd of each watched process, with a poll object that shows its end."""
+        """The pidfd of each watched process, with a poll object that shows whether the process has ended, by
+        pid.
+        """
         self._thread = start_thread(PIDWATCH_THREAD, self._run)
 
     def add(self, key: Key, process: ProcessIdentity) -> bool:
-        """Watch a process; False if it is gone already, and ``ended`` is then not called."""
+        """Watch a process. Return False if it is gone already; ``ended`` is then not called."""
         pid = process.pid
         try:
             descriptor = os.pidfd_open(pid)
         except ProcessLookupError:
             return False
-        # The descriptor is of the process that has the pid now: only afterwards it cannot be another one.
+        # pidfd_open() takes the process that has the pid at that moment. Only a check after it proves that it
+        # is the right one.
         if procfs.identify_process(pid) not in (process, None):  # None: a zombie; its end is seen at once
             os.close(descriptor)
             return False
@@ -88,13 +96,13 @@ class PidWatch(Generic[Key]):
             return watched is not None and not watched[1].poll(0)
 
     def close(self) -> None:
-        """Stop watching and end the thread. Processes are left alone."""
+        """Stop watching and end the thread. The processes run on."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
         os.write(self._wake_write, b"x")
-        # A listener may close the driver from this thread, which cannot wait for itself.
+        # A listener may close the driver from the watch's thread, which cannot wait for itself.
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -106,17 +114,18 @@ class PidWatch(Generic[Key]):
                 key, pid = ready.data
                 with self._lock:
                     self._selector.unregister(ready.fileobj)
-                    # Another guest with the same pid may be watched by now: only the own entry is removed.
+                    # Another process with the same pid may be watched by now, so only an entry with this
+                    # descriptor is removed.
                     if pid in self._watched and self._watched[pid][0] == ready.fd:
                         del self._watched[pid]
                     os.close(ready.fd)
-                # Without the lock, as the callback may add the next main process of the guest.
+                # The callback may add the next main process of the guest, so it is called without the lock.
                 try:
                     self._ended(key)
                 except Exception:
                     LOG.exception("Could not handle the end of %s", key)
         with self._lock:
-            # From here on is_running() knows nothing, and the table asks /proc.
+            # Without entries, is_running() returns False for all processes, and the table asks /proc instead.
             self._watched.clear()
         with contextlib.suppress(OSError):
             for watched in list(self._selector.get_map().values()):
@@ -125,40 +134,41 @@ class PidWatch(Generic[Key]):
             self._selector.close()
 
 
-# Seconds between a kill and the next look for processes that are left.
+# Seconds between a kill and the next search for processes that are left.
 _KILL_PAUSE: Final = 0.02
 
 
 MAX_ENDINGS: Final = 64
-"""The number of endings that are kept for commands, which ask within a moment."""
+"""The number of endings that are remembered. Commands ask for an ending within a moment, so a few are enough.
+"""
 
 ENDING_PAUSE: Final = 0.01
-"""Seconds between two looks for an ending."""
+"""Seconds between two checks whether a guest has ended."""
 
 
 class ProcessTable:
-    """The guests of one store. Methods may be called from any thread."""
+    """The guests of one store of records. Methods may be called from any thread."""
 
     def __init__(self, store: RecordStore, look_only: bool = False) -> None:
-        """Take over the recorded guests that still run, and forget the others, with their groups.
+        """Take over the recorded guests that still run, and remove the records and groups of all others.
 
-        A record that cannot be used stays unchanged, and so does its guest.
+        A record that cannot be used stays on disk, and its guest is reported as lost.
 
-        :param look_only: whether guests that have ended are passed over instead of forgotten.
+        :param look_only: whether records of guests that have ended are ignored instead of removed.
         """
         self._store = store
-        # Reentrant: ended() holds it and calls functions that take it, too.
+        # Reentrant, because handle_end() holds it and calls functions that take it again.
         self._lock = threading.RLock()
         self._records: dict[str, ProcessRecord] = {}
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._endings: dict[tuple[str, int], str] = {}
-        """The endings of guests by uuid and pid, oldest first."""
+        """The exit status or signal of ended guests, by uuid and pid, oldest first."""
         self._listener: Listener | None = None
         self._watch: PidWatch[ProcessRecord] | None = None
         self.oom = OomWatch()
         records, self._unusable = store.load()
         for record in records:
-            # Added first, because current_record() looks for it in the table.
+            # current_record() reads the table, so the record is added before the check.
             self._records[record.uuid] = record
             if self.current_record(record.uuid) is None:
                 if look_only:
@@ -178,8 +188,8 @@ class ProcessTable:
             LOG.error("%s", describe_unusable(it))
 
     def start_watch(self, listener: Listener) -> None:
-        """Call ``listener`` for each guest that ends, or gets another main process, from now on."""
-        # The thread starts here and not in the constructor: a reader that only looks needs none.
+        """Call ``listener`` from now on for each guest that ends, or gets another main process."""
+        # The thread starts here and not in the constructor, because a driver that only reads needs no thread.
         with self._lock:
             self._listener = listener
             self._watch = PidWatch(self.handle_end)
@@ -195,7 +205,7 @@ class ProcessTable:
     # Guests that come
 
     def forbid_double(self, guest_uuid: str) -> None:
-        """Check that no guest has this uuid.
+        """Check that no present guest has this uuid.
 
         :raises DriverError: a guest has this uuid already.
         """
@@ -204,7 +214,7 @@ class ProcessTable:
                 raise DriverError(f"guest {guest_uuid} exists already")
 
     def forbid_lost(self, guest_uuid: str) -> None:
-        """Check that no unusable record has this uuid: its guest may still run.
+        """Check that there is no unusable record of this uuid, because that guest may still run.
 
         :raises DriverError: there is such a record.
         """
@@ -214,17 +224,17 @@ class ProcessTable:
     def forbid_guests(self, pids: set[int]) -> None:
         """Check that none of the processes is the main process of a guest.
 
-        :raises DriverError: one of them is a guest.
+        :raises DriverError: one of the processes is a guest.
         """
         for record in self.running_records():
             if record.identity.pid in pids:
                 raise DriverError(f"pid {record.identity.pid} is guest {record} already")
 
     def add(self, record: ProcessRecord, child: subprocess.Popen[bytes] | None = None) -> None:
-        """Add a guest, on disk first; its end is not watched yet.
+        """Add a guest, on disk first. Its end is not watched yet.
 
-        :param child: its process, if this agent started it.
-        :raises OSError: the record cannot be written; the guest is not added.
+        :param child: the process of the guest, if this agent started it.
+        :raises OSError: the record cannot be written, and the guest is not added.
         """
         self._store.save(record)
         with self._lock:
@@ -233,46 +243,47 @@ class ProcessTable:
                 self._children[record.uuid] = child
 
     def watch_ending(self, record: ProcessRecord) -> None:
-        """Watch for the end of a guest. An end that has come already is handled at once."""
+        """Watch for the end of a guest. If it has ended already, handle its end at once."""
         if self._watch is not None and not self._watch.add(record, record.identity):
             self.handle_end(record)
 
     def child_process(self, guest_uuid: str) -> subprocess.Popen[bytes]:
         """The process of a guest that this agent started.
 
-        :raises KeyError: an earlier agent started it, or it was adopted.
+        :raises KeyError: an earlier agent started the guest, or it was adopted.
         """
         return self._children[guest_uuid]
 
     # Running
 
     def lost_guests(self) -> dict[str, str]:
-        """The guests with unusable records, by uuid, with the reason and the remedy."""
-        # Looked up again each time: an operator may have adopted the process again, or removed the file.
+        """The guests with records that cannot be used: reason and remedy, by uuid."""
+        # Read again at each call: an operator may have adopted the process again, or removed the file.
         with self._lock:
             found = {it.guest_uuid: self._store.find_unusable(it.guest_uuid) for it in self._unusable}
         return {guest_uuid: describe_unusable(it) for guest_uuid, it in found.items() if it is not None}
 
     def running_records(self) -> list[ProcessRecord]:
-        """The guests that run now."""
+        """The records of the guests that run now."""
         known = (record.uuid for record in self.known_records())
         return [record for guest_uuid in known if (record := self.current_record(guest_uuid)) is not None]
 
     def known_records(self) -> list[ProcessRecord]:
-        """The guests with an end that was not handled yet."""
+        """The records of guests that run, or that have ended without the agent having handled it yet."""
         with self._lock:
             return list(self._records.values())
 
     def current_record(self, guest_uuid: str) -> ProcessRecord | None:
         """The record of a guest that runs; None if it has ended.
 
-        When the main process of a whole group ends before others, the oldest of these replaces it.
+        If the main process of a whole group ends before the others, the oldest of the others becomes the main
+        process.
         """
         with self._lock:
             record = self._records.get(guest_uuid)
             if record is None or self._is_running(record.identity):
                 return record
-            # The oldest one, so that each reader of the record finds the same heir.
+            # The oldest process is chosen, so that each reader of the record chooses the same one.
             heir = launch.oldest_process(record.member_pids()) if record.whole_group else None
             if heir is None:
                 return None
@@ -282,7 +293,7 @@ class ProcessTable:
         try:
             self._store.save(record)
         except OSError as error:
-            # The record with the former pid leads to the same heir when the next agent reads it.
+            # The next agent reads the former pid and chooses the same process again.
             LOG.warning(
                 "The new main process cannot be recorded; the agent searches for it again when needed: %s",
                 error,
@@ -292,17 +303,21 @@ class ProcessTable:
         return record
 
     def _is_running(self, identity: ProcessIdentity) -> bool:
-        """Whether a process runs. The poll of a watched one costs less than reading /proc, at each round."""
+        """Whether a process runs.
+
+        For a watched process a poll is enough, which costs less than a read of /proc.
+        """
         return (self._watch is not None and self._watch.is_running(identity.pid)) or procfs.is_alive(identity)
 
     def note_limits(self, guest_uuid: str, names: Collection[str]) -> ProcessRecord:
-        """Note the files of limits that the agent is about to write, on disk first.
+        """Note the files of limits that the agent is about to write in the guest's record, on disk first.
 
-        After a crash between the note and the write, the next agent repairs or removes a value of its own.
-        The other order could leave a value that looks like another program's for ever.
+        If the agent crashes between note and write, the next agent corrects or removes the value as its own.
+        If the note came after the write, a crash could leave a value that looks like another program's for
+        ever.
 
-        :raises GuestGoneError:
-        :raises DriverError: the note cannot be kept.
+        :raises GuestGoneError: the guest has ended.
+        :raises DriverError: the note cannot be written.
         """
         with self._lock:
             record = self.running_record(guest_uuid)
@@ -320,7 +335,7 @@ class ProcessTable:
     def running_record(self, guest_uuid: str) -> ProcessRecord:
         """The record of a guest that runs.
 
-        :raises GuestGoneError:
+        :raises GuestGoneError: the guest has ended.
         """
         record = self.current_record(guest_uuid)
         if record is None:
@@ -328,9 +343,9 @@ class ProcessTable:
         return record
 
     def known_record(self, guest_uuid: str) -> ProcessRecord:
-        """The record of a guest with an end that was not handled yet.
+        """The record of a guest that runs, or that has ended without the agent having handled it yet.
 
-        :raises GuestGoneError: the end of the guest was handled.
+        :raises GuestGoneError: the agent has handled the end of the guest.
         """
         with self._lock:
             record = self._records.get(guest_uuid)
@@ -339,27 +354,34 @@ class ProcessTable:
         return record
 
     def is_alive(self, record: ProcessRecord) -> bool:
-        """Whether the guest, or any process of its whole group, runs; a child that has ended is reaped."""
+        """Whether the guest runs: its main process, or any process of a whole group.
+
+        The status of an ended child is read.
+        """
         self._reap_child(record.uuid)
         return procfs.is_alive(record.identity) or (record.whole_group and bool(record.member_pids()))
 
     # Guests that end
 
     def handle_end(self, record: ProcessRecord) -> None:
-        """Clean up after a guest, and report its end. Several threads may see the end; the first one acts."""
+        """Remove record and group of an ended guest, and report its end.
+
+        If several threads see the end, the first acts.
+        """
         if record.whole_group and self.current_record(record.uuid) is not None:
             return
         with self._lock:
             present = self._records.get(record.uuid)
             if present is None or present.identity != record.identity:
-                return  # Another thread was first, and the consumer may have a new guest by now.
+                return  # Another thread handled the end, and the uuid may have a new guest by now.
             status = self._reap_child(record.uuid)
             ending = "" if status is None else describe_status(status)
             self._endings[record.uuid, record.identity.pid] = ending
             # A dict keeps the order of insertion, so its first key is the oldest.
             while len(self._endings) > MAX_ENDINGS:
                 del self._endings[next(iter(self._endings))]
-            # Under the lock: a new guest of this uuid would have the same mark and be killed as a leftover.
+            # Done under the lock: a new guest of this uuid would have the same variable and would be killed
+            # as a leftover.
             _end_leftovers(record)
             del self._records[record.uuid]
         self.forget_guest(record)
@@ -387,13 +409,13 @@ class ProcessTable:
     def forget_guest(self, record: ProcessRecord) -> None:
         """Remove the record and the group of a guest that has ended.
 
-        A record that cannot be removed is found again, and removed, by the next agent.
+        If the record cannot be removed, the next agent finds it and removes it.
         """
         with self._lock:
             self._records.pop(record.uuid, None)
             self._children.pop(record.uuid, None)
         if (group := record.own_group) is not None:
-            # The counters of kills go with the group.
+            # The kernel removes the counters of OOM kills together with the group.
             self.oom.look_at_group(record.as_guest(), group, last=True)
             group.remove()
         try:
@@ -402,11 +424,14 @@ class ProcessTable:
             LOG.error("The record of guest %s cannot be removed: %s", record, error)
 
     def _reap_child(self, guest_uuid: str) -> int | None:
-        """Read the exit status of a guest that is a child of this process; None if it is not, or runs."""
-        # Popen.poll() returns None to the second of two threads that ask at once.
+        """Read the exit status of a guest that is a child of this process.
+
+        None if it is no child, or runs.
+        """
+        # If two threads call Popen.poll() at once, the second one gets None.
         with self._lock:
             child = self._children.get(guest_uuid)
-            # A child that nothing reaps stays a zombie, which keeps its pid and its group busy.
+            # An ended child stays a zombie until its status is read, and keeps its pid and its group busy.
             return None if child is None else child.poll()
 
     def _report_change(self, kind: ChangeKind, record: ProcessRecord, ending: str = "") -> None:
@@ -415,7 +440,10 @@ class ProcessTable:
 
 
 def describe_status(status: int) -> str:
-    """The exit status of a child, as :meth:`subprocess.Popen.poll` returns it, in words."""
+    """The exit status or signal of a child in words.
+
+    :param status: the return value of :meth:`subprocess.Popen.poll`; a negative number stands for a signal.
+    """
     if status >= 0:
         return f"exit status {status}"
     try:
@@ -426,7 +454,7 @@ def describe_status(status: int) -> str:
 
 
 def describe_unusable(it: UnusableRecord) -> str:
-    """A sentence with the fault of a record and the remedy."""
+    """A sentence with the fault of a record and what to do about it."""
     return (
         f"the guest record {it.path} cannot be used ({it.reason}), so its guest is not managed:"
         f" adopt the process again (compute-agent guest adopt --uuid {it.guest_uuid} --pid PID), or remove"
@@ -435,19 +463,20 @@ def describe_unusable(it: UnusableRecord) -> str:
 
 
 def _end_leftovers(record: ProcessRecord) -> None:
-    """Kill the processes that the guest left behind, which would go on using its CPUs."""
-    # A group is killed as a whole when it is removed. Processes of an adopted guest belong to the program
-    # that started them. No process survives a reboot, and its pids are of others now.
+    """Kill the processes that an ended guest left behind, because they would go on using its CPUs."""
+    # Leftovers in a group are killed when the group is removed. Processes of an adopted guest belong to the
+    # program that started them. After a reboot no process of the guest is left, and other processes have its
+    # pids.
     if record.cgroup or record.adopted or record.identity.boot_id != procfs.boot_id():
         return
     killed: set[int] = set()
-    # A leftover may start another process while the agent looks.
+    # A leftover may start another process during the search.
     for _ in range(procfs.MAX_PASSES):
         left = _find_leftovers(record)
         if not left:
             return
         for pid in left:
-            # A process of another user stays, and is named below.
+            # A process of another user stays, and the message below names it.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         for pid in left - killed:
@@ -460,15 +489,15 @@ def _end_leftovers(record: ProcessRecord) -> None:
 
 
 def _find_leftovers(record: ProcessRecord) -> set[int]:
-    """The processes of the guest's session, and those of other sessions with its mark."""
+    """The pids of processes in the guest's session, or with the guest's variable in other sessions."""
     leader = record.identity.pid
-    # The kernel does not reuse a pid while a session has that number, so a living process with the leader's
-    # pid means that the session is another one.
+    # The kernel does not reuse a pid while a session has that number. So if a process with the leader's pid
+    # lives, the session is another one.
     found = set(procfs.session_members(leader)) if procfs.identify_process(leader) is None else set()
     for pid in procfs.all_pids():
         if pid != os.getpid() and procfs.has_variable(pid, GUEST_VARIABLE, record.uuid):
             identity = procfs.identify_process(pid)
-            # A process that is older than the guest cannot have the mark from it.
+            # A process that is older than the guest did not get the variable from it.
             if identity is not None and identity.start_time >= record.identity.start_time:
                 found.add(pid)
     return found

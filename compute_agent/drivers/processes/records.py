@@ -1,13 +1,12 @@
-"""Records and logs of process guests: one small file per guest, and its output beside it.
+"""Records and logs of process guests: one small file for each guest, and its output beside the file.
 
-A record, ``UUID.json``, corresponds to the definition of a domain. A record does not depend on the agent's
-state file, so that the loss of either does not lose the guests. A record is written before the guest's
-program runs. Only a record makes a process a guest: the agent believes no statement of a process about
-itself.
+A record, ``UUID.json``, corresponds to the definition of a domain. Records are separate from the agent's
+state file, so the loss of either does not lose the guests. A record is written before the guest's program
+runs. Only a record makes a process a guest: the agent believes no statement of a process about itself.
 
-The output is ``UUID.log``. A log without a record is of a guest that has ended. The modification time of such
-a log is the guest's end (see :meth:`RecordStore.remove`) or its last output. Logs are kept for a while, as
-far as there is room.
+The output of a guest is ``UUID.log``. A log without a record belongs to a guest that has ended. Its
+modification time is the time of the guest's end (see :meth:`RecordStore.remove`) or of its last output. Logs
+of ended guests are kept for a time and up to a total size.
 """
 
 from __future__ import annotations
@@ -53,19 +52,19 @@ LOG_SUFFIX: Final = ".log"
 RECORD_SUFFIX: Final = ".json"
 
 GRACE_SECONDS: Final = 60.0
-"""Seconds for which a log without a record stays in any case: its guest may be about to be recorded."""
+"""Seconds for which a log without a record always stays, because the guest may be about to be recorded."""
 
 
 TAIL_BYTES: Final = 1 << 20
-"""Maximum size, in bytes, of a log after it was shortened."""
+"""Maximum number of bytes of a log that are kept when it is shortened."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndedLog:
     """The log of a guest that has ended.
 
-    :ivar size: bytes.
-    :ivar ended: seconds since the epoch.
+    :ivar size: the size of the log in bytes.
+    :ivar ended: the time of the guest's end, in seconds since the epoch.
     """
 
     path: Path
@@ -74,14 +73,14 @@ class EndedLog:
 
 
 def choose_logs(logs: Iterable[EndedLog], now: float, retention: float, max_bytes: int) -> list[EndedLog]:
-    """The logs to remove: old ones, and the oldest of the others while they take too much space.
+    """The logs to remove: those above the age, and the oldest of the others while all together are too large.
 
-    :param now: seconds since the epoch.
-    :param retention: seconds that a log is kept after the guest's end.
-    :param max_bytes: the most bytes of all kept logs together.
+    :param now: the present time in seconds since the epoch.
+    :param retention: the seconds for which a log is kept after the guest's end.
+    :param max_bytes: the maximum number of bytes of all kept logs together.
     """
     chosen, taken = [], 0
-    # From the youngest on, so that the oldest ones are those beyond the sum.
+    # From the youngest log on, so that the oldest logs are those above the total size.
     for log in sorted(logs, key=lambda one: one.ended, reverse=True):
         taken += log.size
         age = now - log.ended
@@ -91,8 +90,11 @@ def choose_logs(logs: Iterable[EndedLog], now: float, retention: float, max_byte
 
 
 def prune_logs(folder: Path, retention: float, max_bytes: int) -> None:
-    """Remove the logs that choose_logs() names in the folder of the records.
+    """Remove the logs of ended guests that choose_logs() chooses.
 
+    :param folder: the folder of the records.
+    :param retention: the seconds for which a log is kept after the guest's end.
+    :param max_bytes: the maximum number of bytes of all kept logs together.
     :raises OSError: a log cannot be removed.
     """
     chosen = choose_logs(_ended_logs(folder), time.time(), retention, max_bytes)
@@ -104,7 +106,7 @@ def prune_logs(folder: Path, retention: float, max_bytes: int) -> None:
 
 
 def try_prune(folder: Path, options: cfg.ConfigOpts.GroupAttr) -> None:
-    """Remove logs by the options of ``[guests]``; a failure is logged."""
+    """Remove logs of ended guests as the options of ``[guests]`` say. An error is logged."""
     try:
         prune_logs(folder, options.log_retention, options.log_max_mb * 10**6)
     except OSError as error:
@@ -112,12 +114,12 @@ def try_prune(folder: Path, options: cfg.ConfigOpts.GroupAttr) -> None:
 
 
 class GuestLogs:
-    """Keeps the logs of guests from filling the file system of the agent's own state.
+    """Keeps the logs of guests from filling the file system that also has the agent's state.
 
-    Guests write their logs themselves, whether the agent runs or not. Guests append (O_APPEND), so a log is
-    shortened in place. A guest that writes meanwhile may lose a part of its output. The logs of ended guests
-    are shortened as well: a guest that fills a small disk within a second ends by that, and its log would
-    keep the disk full.
+    Guests write their logs themselves, whether the agent runs or not. Guests open their logs with O_APPEND,
+    so the agent can shorten a log in place. Output that a guest writes at that moment may be lost. Logs of
+    ended guests are shortened, too: a guest may end because it filled the disk, and its log would keep the
+    disk full.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -125,7 +127,7 @@ class GuestLogs:
         self._told: dict[str, str] = {}
 
     def shorten_logs(self, max_bytes: int) -> None:
-        """Shorten each log above ``max_bytes`` to its end; a failure is logged once for each guest."""
+        """Shorten each log above ``max_bytes`` to its last part. An error is logged once for each guest."""
         try:
             names = set(os.listdir(self._folder))
         except OSError as error:
@@ -137,15 +139,16 @@ class GuestLogs:
                 try:
                     if (removed := _shorten_log(self._folder / name, max_bytes)) > 0:
                         self._warn_once(
-                            guest_uuid, "has much output: [guests] log_guest_mb is what its log may have"
+                            guest_uuid,
+                            "has a log above [guests] log_guest_mb: the agent removes its older part",
                         )
                         LOG.debug("Removed %d bytes of %s", removed, name)
                 except FileNotFoundError:
-                    # It was removed since the folder was listed.
+                    # The log was removed after the folder was listed.
                     continue
                 except OSError as error:
                     self._warn_once(guest_uuid, f"has a log that cannot be shortened: {error}")
-        # Forgets guests without a log, so that the memory does not grow with each guest that ever ran.
+        # Guests without a log are forgotten, so that the memory does not grow with each guest that ever ran.
         self._told = {guest: text for guest, text in self._told.items() if guest + LOG_SUFFIX in names}
 
     def _warn_once(self, guest_uuid: str, text: str) -> None:
@@ -155,23 +158,24 @@ class GuestLogs:
 
 
 def _shorten_log(path: Path, max_bytes: int) -> int:
-    """Shorten a log above ``max_bytes``; its modification time stays.
+    """Shorten a log above ``max_bytes`` to its last part. Its modification time stays the same.
 
     :return: how many bytes were removed.
-    :raises OSError:
+    :raises OSError: the log cannot be read or written.
     """
-    # lstat(2) costs less than an open, and most logs are small.
+    # lstat(2) costs less than an open, and most logs need no shortening.
     if path.lstat().st_size <= max_bytes:
         return 0
     descriptor = open_own(path, os.O_RDWR | os.O_APPEND)
     try:
         status = os.fstat(descriptor)
         size = status.st_size
-        # Half of the limit at most, so that a guest with steady output does not reach it again at once.
+        # At most half of the limit is kept, so that a guest with steady output does not reach the limit again
+        # at once.
         start = max(0, size - min(TAIL_BYTES, max_bytes // 2))
         tail = os.pread(descriptor, size - start, start)
-        # Before the tail is written: a full disk may have no room for both. A crash in between loses the
-        # tail.
+        # The file is truncated before the tail is written, because a full disk may have no room for both. If
+        # the agent crashes in between, the tail is lost.
         os.ftruncate(descriptor, 0)
         os.write(descriptor, b"[compute-agent removed %d bytes]\n" % start + tail)
         # The modification time of an ended guest's log is the time of its end.
@@ -182,7 +186,7 @@ def _shorten_log(path: Path, max_bytes: int) -> int:
 
 
 def _ended_logs(folder: Path) -> Iterator[EndedLog]:
-    """The logs in a folder without a record beside them."""
+    """The logs in a folder that have no record beside them."""
     names = set(os.listdir(folder)) if folder.is_dir() else set()
     for name in names:
         guest_uuid, suffix = os.path.splitext(name)
@@ -191,15 +195,15 @@ def _ended_logs(folder: Path) -> Iterator[EndedLog]:
         path = folder / name
         with contextlib.suppress(FileNotFoundError):
             status = path.lstat()
-            # Anything else under that name is not the agent's, and stays.
+            # The agent makes regular files only. Anything else with that name is not the agent's and stays.
             if stat.S_ISREG(status.st_mode):
                 yield EndedLog(path, status.st_size, status.st_mtime)
 
 
 DRIVER: Final = "process"
-"""The name of the driver of these guests."""
+"""The name of the driver of process guests, in ``[guests] driver`` and in documents."""
 
-# A record with a higher number is used as far as it is understood, and never written.
+# A record with a higher format number is read as far as this release knows its fields, and never written.
 _FORMAT: Final = 1
 
 T = TypeVar("T")
@@ -207,21 +211,23 @@ T = TypeVar("T")
 
 @functools.lru_cache(maxsize=4096)
 def _cached_group(folder: str) -> GuestCgroup:
-    """The group in a folder; cached, as each round asks for it a dozen times."""
+    """The group in a folder. Cached, because each round asks for the group of each guest a dozen times."""
     return GuestCgroup(Path(folder))
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessRecord:
-    """A process guest: its identity, its process, and the way in which it was made.
+    """The record of a process guest: its identity, its process, its settings, and how it was made.
 
     :ivar adopted: whether another program started it. That program is its parent and reads its exit status.
-    :ivar log: the file with the guest's output.
-    :ivar cgroup: the path of the guest's own cgroup v2 group; empty where affinity alone is used.
-    :ivar whole_group: whether it lives as long as any process in its group, and not as its main process.
+    :ivar log: the path of the file with the guest's output.
+    :ivar cgroup: the path of the guest's own cgroup v2 group; empty: the guest has none.
+    :ivar whole_group: whether the guest lives as long as any process in its group, and not only as its main
+        process.
     :ivar limits: the cgroup files, and ``oom_score_adj``, that the agent has written.
     :ivar newer: whether a later release wrote the record. Fields that this release does not know are missing.
-    :ivar declared: the names of the settings that the order had, at their defaults or not.
+    :ivar declared: the names of the settings that the request for the guest contained, even with default
+        values.
     :ivar origin_cgroup: the cgroup of an adopted process before its adoption.
     """
 
@@ -248,11 +254,11 @@ class ProcessRecord:
         return _cached_group(self.cgroup) if self.cgroup else None
 
     def member_pids(self) -> list[int]:
-        """The processes in the guest's own group."""
+        """The pids of the processes in the guest's own group; empty if it has none."""
         return [] if self.own_group is None else self.own_group.process_ids()
 
     def as_guest(self) -> Guest:
-        """The guest as the other rooms know it."""
+        """The guest in the form that all drivers share."""
         details = {
             "command": printable_text(" ".join(self.command)),
             "log": self.log,
@@ -274,14 +280,14 @@ class ProcessRecord:
 
 @dataclass(frozen=True, slots=True)
 class UnusableRecord:
-    """A file in place of a record that cannot be used, and the reason."""
+    """A file in the place of a record that cannot be used as one, and the reason."""
 
     path: Path
     reason: str
 
     @property
     def guest_uuid(self) -> str:
-        """The guest that the file is named after."""
+        """The uuid in the file's name."""
         return self.path.name.removesuffix(RECORD_SUFFIX)
 
 
@@ -289,9 +295,9 @@ class RecordStore:
     """Records as files ``UUID.json`` in one folder, with the output of the guests in ``UUID.log``."""
 
     def __init__(self, folder: Path, look_only: bool = False) -> None:
-        """Use a folder, which is made if absent.
+        """Use a folder for records and logs, and make it if absent.
 
-        :param look_only: whether nothing is made, saved or removed.
+        :param look_only: whether the store makes, saves and removes nothing.
         :raises OSError: the folder cannot be made.
         :raises UnsafeFileError: other users may write there.
         """
@@ -301,9 +307,9 @@ class RecordStore:
             secure_folder(folder)
 
     def save(self, record: ProcessRecord) -> None:
-        """Write a record; durable when this returns. An unusable file in its place is put aside.
+        """Write a record, durably. An unusable file in its place is moved aside first.
 
-        :raises OSError: the record cannot be written, or a later release wrote the record, which stays.
+        :raises OSError: the record cannot be written, or a later release wrote it, and it stays.
         """
         if self._look_only:
             return
@@ -314,7 +320,7 @@ class RecordStore:
             **dataclasses.asdict(record),
             "settings": _chosen_settings(record.settings),
         }
-        # This field is about the reading of a record, and belongs to no file.
+        # This field tells how the record was read, and is no content of the file.
         del content["newer"]
         if self.find_unusable(record.uuid) is not None:
             self._put_aside(record.uuid)
@@ -323,14 +329,16 @@ class RecordStore:
     def remove(self, record: ProcessRecord) -> None:
         """Remove the record of a guest that has ended, if there is one. The guest's log stays.
 
+        The modification time of the log becomes the time of the end.
+
         :raises OSError: the record cannot be removed.
         """
         if self._look_only:
             return
-        # The time of the end, which the retention of the log counts from.
+        # prune_logs() counts the retention of the log from this time.
         with contextlib.suppress(OSError):
             os.utime(self._log_path(record.uuid), follow_symlinks=False)
-        # A later release may need what this one does not understand.
+        # A later release may still need a record with fields that this release does not know.
         if record.newer:
             with contextlib.suppress(FileNotFoundError):
                 self._put_aside(record.uuid)
@@ -338,7 +346,7 @@ class RecordStore:
             remove_durably(self._path(record.uuid))
 
     def load(self) -> tuple[list[ProcessRecord], list[UnusableRecord]]:
-        """All records of the folder, and the files that should be one and cannot be used."""
+        """All usable records of the folder, and the files in the place of records that cannot be used."""
         records, unusable = [], []
         for path in sorted(self.folder.glob(f"*{RECORD_SUFFIX}")):
             found = self._read(path)
@@ -349,19 +357,20 @@ class RecordStore:
         return records, unusable
 
     def find_unusable(self, guest_uuid: str) -> UnusableRecord | None:
-        """The unusable file in place of a guest's record; None without one."""
+        """The unusable file in the place of a guest's record; None if there is none."""
         path = self._path(guest_uuid)
-        # lexists(): a dangling symbolic link in this place counts as well.
+        # lexists(), because a dangling symbolic link in this place counts, too.
         found = self._read(path) if os.path.lexists(path) else None
         return found if isinstance(found, UnusableRecord) else None
 
     def open_log(self, guest_uuid: str) -> int:
-        """Open the log of a guest for its output; the caller closes the descriptor.
+        """Open the log of a guest for appending, and return the file descriptor, which the caller closes.
 
-        :raises OSError:
+        :raises OSError: the log cannot be opened.
         """
         descriptor = open_own(self._log_path(guest_uuid), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
-        # A log of an earlier run of this uuid must not be pruned before the new record is there.
+        # The modification time is set to now: a log of an earlier run with this uuid must not be pruned
+        # before the new record exists.
         try:
             os.utime(descriptor)
         except BaseException:
@@ -376,13 +385,14 @@ class RecordStore:
     def _read(self, path: Path) -> ProcessRecord | UnusableRecord:
         try:
             record = parse_record(json.loads(read_own(path)))
-            # A copied file would make one process two guests.
+            # A copy of a record under another name would make one process two guests.
             if path != self._path(record.uuid):
                 raise ValueError(f"it is the record of guest {record.uuid}")
-        # Whatever the file contains: one unusable record must not cost the others.
+        # The file may contain anything, and one unusable record must not keep the others from being read.
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             return UnusableRecord(path, f"{type(error).__name__}: {error}")
-        # The path is derived and not read: the folder may have moved, and content must not choose a file.
+        # The path of the log is derived from the uuid and not read from the file: the folder may have moved,
+        # and the content must not choose a file.
         return record if record.adopted else replace(record, log=self.log_of(record.uuid))
 
     def _put_aside(self, guest_uuid: str) -> None:
@@ -397,7 +407,7 @@ class RecordStore:
 
 
 def parse_record(content: Any) -> ProcessRecord:
-    """A record from its JSON form. Of a later format the known fields are used.
+    """A record from its JSON form. If a later release wrote it, the fields that this release knows are used.
 
     :raises ValueError: a field cannot be used.
     :raises KeyError: a field is missing.
@@ -413,7 +423,8 @@ def parse_record(content: Any) -> ProcessRecord:
     if not is_uuid(guest_uuid):
         raise ValueError(f"{guest_uuid!r} is not a uuid as it is written here")
     cgroup = _typed_value(content, "cgroup", str)
-    # All processes of this folder are killed with the guest, so no other folder may be named.
+    # The agent kills all processes of this folder with the guest, so a record must not be able to name
+    # another folder.
     if cgroup and (not os.path.isabs(cgroup) or Path(cgroup).name != group_name(guest_uuid)):
         raise ValueError(f"{cgroup!r} is not the group of guest {guest_uuid}")
     command = content["command"]
@@ -427,7 +438,7 @@ def parse_record(content: Any) -> ProcessRecord:
         command=tuple(command),
         adopted=_typed_value(content, "adopted", bool),
         cgroup=cgroup,
-        # Absent in records of earlier releases, as are the fields below.
+        # Records of earlier releases lack this field and the fields below.
         whole_group="whole_group" in content and _typed_value(content, "whole_group", bool),
         limits=_read_names("limits", content),
         newer=newer,
@@ -444,9 +455,9 @@ def _read_names(key: str, content: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def parse_settings(content: Mapping[str, Any], strict: bool = True) -> GuestSettings:
-    """Guest settings from their JSON form; an absent setting has its default.
+    """Guest settings from their JSON form. A setting that is absent has its default.
 
-    :param strict: whether unknown settings are errors.
+    :param strict: whether an unknown setting is an error.
     :raises ValueError: a value cannot be used, or a setting is unknown.
     """
     known = {field.name: field.default for field in dataclasses.fields(GuestSettings)}
@@ -471,9 +482,9 @@ def parse_settings(content: Mapping[str, Any], strict: bool = True) -> GuestSett
 
 
 def _chosen_settings(settings: GuestSettings) -> dict[str, Any]:
-    """The settings that are not at their defaults."""
-    # An earlier release refuses a record with a setting that it does not know. So a setting that was not
-    # chosen is not written, and most records stay readable after a downgrade.
+    """The settings that differ from their defaults, by name."""
+    # An earlier release refuses a record with a setting that it does not know. So defaults are not written,
+    # and most records stay readable after a downgrade.
     defaults = dataclasses.asdict(GuestSettings())
     return {name: value for name, value in dataclasses.asdict(settings).items() if value != defaults[name]}
 

@@ -1,4 +1,4 @@
-"""Cases of one victim, one suspect and one control: pure functions to the next case and decisions."""
+"""Cases: pure functions that advance a case of a victim, a suspect and a control, and return decisions."""
 
 from __future__ import annotations
 
@@ -11,28 +11,35 @@ from compute_agent.throttling.interference.evidence import WINDOW_SECONDS
 from compute_agent.throttling.interference.signals import InterferenceWatch
 
 IMPROVEMENT: Final = 0.1
-"""The part by which the victim must suffer less, in two windows in a row: one of them might be chance."""
+"""The part by which the victim's signal must fall during a trial for the verdict guilty.
+
+The signal must fall in two successive windows, because a fall in a single one may be chance.
+"""
 
 SETTLE_SECONDS: Final = 10.0
-"""Between a step and the windows: a sample of that time is of before and after."""
+"""Seconds between a new limit and the first window, because a sample of that time is partly from before."""
 
 TRIAL_SECONDS: Final = SETTLE_SECONDS + 2 * WINDOW_SECONDS
+"""Length of a trial in seconds."""
 
 HOLD_SECONDS: Final = 300.0
-"""Most bursts of a batch job are over by then, and a longer hold would cost the suspect too much."""
+"""Seconds for which a limit that helps is kept before it is raised.
+
+Most bursts of a batch job are over by then, and a longer hold would cost the suspect too much.
+"""
+
 RETURN_SECONDS: Final = 60.0
-"""Between two steps of giving back: two windows, in which a relapse would be seen."""
+"""Seconds between two steps that raise a limit: two windows, in which a relapse would be seen."""
 
 WAIT_SECONDS: Final = 300.0
-"""Seconds for which the removal of a limit waits for trials of other cases; afterwards it precedes new
-trials."""
+"""Seconds for which raising a limit waits for trials of other cases; afterwards new trials wait for it."""
 
 MAX_RELAPSES: Final = 4
-"""Highest count of relapses: a limit that helps is then held 16 times as long."""
+"""Maximum number of relapses that count. Each doubles the hold, so that it is at most 16 times as long."""
 
 
 class CasePhase(enum.StrEnum):
-    """The phases of a case."""
+    """The phases of a case: the limit is on trial, or kept, or given back step by step."""
 
     TRIAL = "trial"
     HOLD = "hold"
@@ -48,27 +55,29 @@ class CaseVerdict(enum.StrEnum):
     NOT_GUILTY = "not guilty"
     RELAPSE = "relapse"
     GIVE_BACK = "give back"
-    # Without a verdict, or after one: nothing is in force any more.
+    # The case ends, with or without a verdict, and its limit is removed.
     CLOSE = "close"
     ESCALATE = "escalate"
     PREVIEW = "preview"
 
 
 VERDICTS: Final = frozenset({CaseVerdict.GUILTY, CaseVerdict.RELAPSE})
-"""The decisions that say that the suspect disturbs its victim, for the first time or again."""
+"""The decisions that find the suspect guilty, for the first time or again."""
 
 
 @dataclass(frozen=True, slots=True)
 class InterferenceCase:
-    """A suspect that is limited for a victim.
+    """A suspect that is limited for the sake of a victim.
 
-    - ``watch`` is the name of the section.
-    - ``before`` is the level of the victim's signal before the latest step, or before the first of giving
-      back.
-    - ``limits`` are the limits of all steps, and the first ``depth`` of them are in force; the last of these
-      is the limit.
-    - ``since`` is when the phase, or the step of it, began (monotonic seconds).
-    - ``guilty``: a step has helped. ``exhausted``: no further step would help, or can be taken.
+    - ``watch`` is the name of the section; ``victim`` and ``suspect`` are uuids; ``knob`` is the control.
+    - ``correlation`` is that of the suspect's use with the victim's signal, from -1 to 1.
+    - ``before`` is the level of the victim's signal before the latest step down, or at the end of the hold.
+    - ``limits`` are the limits of all steps down, in the lever's unit. The limit with the index ``depth`` - 1
+      is in force; with a ``depth`` of 0 the suspect has no limit.
+    - ``since`` is the time at which the phase or its latest step began (monotonic seconds).
+    - ``relapses`` is the number of times that a raised limit had to be lowered again.
+    - ``guilty``: a step has helped the victim.
+    - ``exhausted``: the last step has not helped, or the limit is the lowest already.
     """
 
     watch: str
@@ -86,13 +95,13 @@ class InterferenceCase:
     exhausted: bool = False
 
     def is_settled(self, time: float) -> bool:
-        """Whether this suspect cannot be limited further, so that another one may be tried."""
-        # As long as a further step may help, another suspect would share the blame for it.
+        """Whether this suspect cannot be limited further, so that another suspect may be tried."""
+        # While a further step may still help, a trial of another suspect could not be told from it.
         return self.phase is CasePhase.HOLD and self.exhausted and time - self.since >= TRIAL_SECONDS
 
     def is_overdue(self, time: float) -> bool:
-        """Whether the removal of the limit is late, so that other trials wait for it."""
-        # A trial ends by itself; only giving back can be kept waiting.
+        """Whether the next raise of the limit is late by WAIT_SECONDS, so that new trials wait for it."""
+        # A trial ends in time. Only steps that raise a limit wait for trials of other cases.
         match self.phase:
             case CasePhase.HOLD:
                 due = self.since + _hold_seconds(self)
@@ -104,16 +113,17 @@ class InterferenceCase:
 
     @property
     def limit(self) -> float | None:
-        """The limit in force, in the lever's unit; None without one."""
+        """The limit in force, in the lever's unit; None if the case has no limit."""
         return self.limits[self.depth - 1] if self.depth else None
 
 
 @dataclass(frozen=True, slots=True)
 class CaseDecision:
-    """A decision, with the case after it.
+    """A decision about a case, with the case after the decision.
 
-    ``level`` is the level of the victim's signal, ``watch`` the watch of the case if its section still
-    exists.
+    - ``what`` is the decision.
+    - ``level`` is the mean of the victim's signal over the latest window; None if it is not known.
+    - ``watch`` is the watch of the case; None if its section does not exist any more.
     """
 
     what: CaseVerdict
@@ -123,28 +133,30 @@ class CaseDecision:
 
     @property
     def limit(self) -> float | None:
-        """The new limit of the suspect."""
-        # These take the limit away whatever depth the case still shows.
+        """The limit of the suspect after the decision, in the lever's unit; None for no limit."""
+        # Both decisions remove the limit, although ``depth`` of the case may not be 0.
         gone = self.what in (CaseVerdict.CLOSE, CaseVerdict.NOT_GUILTY)
         return None if gone else self.case.limit
 
     @property
     def changes_limit(self) -> bool:
-        """Whether the decision changes a limit."""
+        """Whether the decision changes the limit of the suspect, or only reports a verdict."""
         return self.what not in (CaseVerdict.GUILTY, CaseVerdict.ESCALATE, CaseVerdict.PREVIEW)
 
     @property
     def takes_away(self) -> bool:
-        """Whether the decision restricts the suspect."""
+        """Whether the decision lowers the limit of the suspect."""
         return self.what in (CaseVerdict.TRY, CaseVerdict.FURTHER, CaseVerdict.RELAPSE)
 
 
 @dataclass(frozen=True, slots=True)
 class VictimLevels:
-    """The victim at present: levels of both windows of a trial (None: not known), and of the latest window.
+    """The levels of the victim's signal that a case is advanced by; None is an unknown level.
 
-    The victim ``suffers`` if the latest level is above its threshold; this ``lasts`` if it held for the whole
-    window.
+    - ``first`` and ``second`` are the means of the two windows of a trial.
+    - ``latest`` is the mean of the latest window.
+    - ``suffers``: the latest level is above the threshold of the victim.
+    - ``lasts``: the signal has been above the threshold for a whole window.
     """
 
     first: float | None = None
@@ -155,7 +167,7 @@ class VictimLevels:
 
 
 Turn = tuple[InterferenceCase | None, tuple[CaseVerdict, ...]]
-"""The next state of the case (None: it is closed), and the decision."""
+"""The next state of the case (None: it is closed), and the decisions about it."""
 
 
 def advance_case(
@@ -166,30 +178,34 @@ def advance_case(
     waits: bool = False,
     tries: bool = True,
 ) -> Turn:
-    """The case after another sample, at ``time``, and the decisions about it.
+    """The case after another sample, and the decisions about it.
 
-    ``lower`` is the next lower limit of the suspect, None at the floor. While the case ``waits`` for the
-    trial of another case, its limit is not raised; without ``tries``, it is not lowered further.
+    :param seen: the levels of the victim's signal.
+    :param lower: the next lower limit of the suspect; None if the present one is the lowest.
+    :param time: the time of the sample in monotonic seconds.
+    :param waits: another case has a trial, so that this limit must not change.
+    :param tries: whether the limit may be lowered further.
     """
     elapsed = time - case.since
     match case.phase:
         case CasePhase.TRIAL if elapsed >= TRIAL_SECONDS:
             return _judge_trial(case, seen, lower, time, tries)
-        # A victim that suffers for a whole window in the hold needs more than was taken.
+        # The victim suffers for a whole window in spite of the limit: try a lower one.
         case CasePhase.HOLD if (
             elapsed >= WINDOW_SECONDS and seen.lasts and not case.exhausted and not waits and tries
         ):
             return _try_further(case, seen.latest, lower, time)
-        # The level at the end of the hold is what a relapse is compared with.
+        # A later relapse is recognised by comparison with the level at the end of the hold.
         case CasePhase.HOLD if elapsed >= _hold_seconds(case) and not waits:
             return _give_back(replace(case, before=seen.latest or 0.0), time)
-        # Before giving back more; and the last step again, not another one: that one has helped before.
+        # Checked before the limit is raised further. The step that was undone last is taken again, because it
+        # has helped before.
         case CasePhase.RETURN if elapsed >= RETURN_SECONDS and has_relapsed(case, seen):
             depth, relapses = min(case.depth + 1, len(case.limits)), min(case.relapses + 1, MAX_RELAPSES)
             held = replace(case, depth=depth, relapses=relapses, phase=CasePhase.HOLD, since=time)
-            # Another step may help by now: the suspect does more than it did.
+            # Further steps may help again, because the suspect may use more than during the former hold.
             return replace(held, exhausted=False), (CaseVerdict.RELAPSE,)
-        # Only a while after the last step was given back, so that a relapse can still be seen.
+        # The case is closed a minute after the limit was removed, so that a relapse can still be seen.
         case CasePhase.RETURN if elapsed >= RETURN_SECONDS and not case.depth:
             return None, (CaseVerdict.CLOSE,)
         case CasePhase.RETURN if elapsed >= RETURN_SECONDS and not waits:
@@ -198,24 +214,24 @@ def advance_case(
 
 
 def has_improved(case: InterferenceCase, seen: VictimLevels) -> bool:
-    """Whether the level of the victim was lower in both windows."""
-    # Relative to the level before: a trial is about this step, not about the threshold.
+    """Whether the victim's signal was at least a tenth lower than before the step, in both windows."""
+    # Compared with the level before the step, not with the threshold: the trial is about this step alone.
     line = case.before * (1 - IMPROVEMENT)
     return all(level is not None and level <= line for level in (seen.first, seen.second))
 
 
 def has_relapsed(case: InterferenceCase, seen: VictimLevels) -> bool:
-    """Whether the victim suffers more than during the hold of the suspect.
+    """Whether the victim suffers, and by a tenth more than at the end of the hold.
 
-    Otherwise the victim's suffering has another cause.
+    A victim that suffers as much as during the hold is disturbed by another cause.
     """
     worse = seen.latest is not None and case.before <= seen.latest * (1 - IMPROVEMENT)
-    # Without a verdict there is nothing to relapse to: the limit was a trial that the agent did not see end.
+    # A case in this phase without a verdict comes from a trial that a restart of the agent interrupted.
     return case.guilty and seen.suffers and worse
 
 
 def _hold_seconds(case: InterferenceCase) -> float:
-    # A suspect that begins again and again is held longer each time, instead of being tried each time.
+    # A suspect that disturbs its victim after each hold is held longer each time.
     return HOLD_SECONDS * 2.0 ** min(case.relapses, MAX_RELAPSES)
 
 
@@ -223,27 +239,27 @@ def _judge_trial(
     case: InterferenceCase, seen: VictimLevels, lower: float | None, time: float, tries: bool
 ) -> Turn:
     if has_improved(case, seen):
-        # A further step that helps is no further verdict.
+        # One verdict for a case: further steps that help add none.
         first = () if case.guilty else (CaseVerdict.GUILTY,)
         case = replace(case, guilty=True, phase=CasePhase.HOLD, since=time)
         if not seen.lasts or not tries:
             return case, first
         after, whats = _try_further(case, seen.second, lower, time)
         return after, (*first, *whats)
-    # Nothing helped: the limit goes at once, and the pair is left alone.
+    # The first step has not helped: its limit is removed at once.
     if case.depth == 1:
         return None, (CaseVerdict.NOT_GUILTY,)
-    # The last step made no difference, but those before it did: they stay, and no further one is tried.
+    # The last step has not helped, but those before it have: only the last one is undone.
     limits = case.limits[:-1]
     held = replace(case, limits=limits, depth=len(limits), phase=CasePhase.HOLD, since=time, exhausted=True)
     return held, (CaseVerdict.GIVE_BACK,)
 
 
 def _try_further(case: InterferenceCase, level: float | None, lower: float | None, time: float) -> Turn:
-    """A trial of another step from the present level; none at the lowest limit."""
+    """Begin a trial of the next lower limit; mark the case as exhausted if there is no such limit."""
     if lower is None or level is None:
         return replace(case, exhausted=True), ()
-    # Steps that were given back are forgotten: the next ones go down from the present limit.
+    # Limits beyond ``depth`` were given back and are dropped: the next step goes down from the present limit.
     limits = (*case.limits[: case.depth], lower)
     after = replace(case, before=level, limits=limits, depth=len(limits), phase=CasePhase.TRIAL, since=time)
     return after, (CaseVerdict.FURTHER,)

@@ -1,4 +1,7 @@
-"""Pure decisions, from state and samples to the next state. An executor carries them out."""
+"""Decisions of interference: pure functions from the state and samples to the next state and decisions.
+
+An executor carries out the decisions.
+"""
 
 from __future__ import annotations
 
@@ -46,12 +49,15 @@ def advance_state(
     state: InterferenceState,
     samples: Sequence[GuestSamples],
 ) -> tuple[InterferenceState, tuple[CaseDecision, ...]]:
-    """The state and the decisions after the newest of ``samples``, which cover ten minutes, oldest first."""
+    """The state after the newest sample, and the decisions of this round.
+
+    ``samples`` cover the last ten minutes, oldest first.
+    """
     now = samples[-1]
     tracks = observe_signals(watches, state, now)
     pairs = {pair: one for pair, one in state.pairs.items() if _is_remembered(one, now.time)}
     state = InterferenceState(state.cases, pairs, tracks)
-    # Open cases first: a trial that ends now makes room for another one in this round.
+    # Open cases come first, so that a trial that ends now lets another one begin in this round.
     state, decisions = _advance_cases(watches, steps, state, samples)
     state, more = _open_cases(watches, steps, state, samples)
     by_name = {watch.name: watch for watch in watches}
@@ -61,13 +67,13 @@ def advance_state(
 def observe_signals(
     watches: Sequence[InterferenceWatch], state: InterferenceState, now: GuestSamples
 ) -> dict[SignalKey, SignalTrack]:
-    """The tracks with another sample; tracks of guests that are gone are dropped."""
-    # By signal, not by watch: two sections of one signal share what is learnt.
+    """The tracks after another sample, without those of guests that are gone."""
+    # Tracks are by signal and not by watch, so that two sections with one signal share baselines.
     signals = {watch.signal.name: watch.signal for watch in watches}
     disturbed = {case.victim for case in state.cases}
     found = {key: track for key, track in state.tracks.items() if key.guest in now.readings}
     for guest, reading in now.readings.items():
-        # Neither a limit nor a disturbance is what is usual for a guest.
+        # A baseline is the usual level, which a guest does not have while it is limited or disturbed.
         learns = not reading.limited and guest not in disturbed
         for signal in signals.values():
             for domain, value in signal.values(reading).items():
@@ -86,11 +92,11 @@ def _advance_cases(
     state: InterferenceState,
     samples: Sequence[GuestSamples],
 ) -> tuple[InterferenceState, list[CaseDecision]]:
-    """The cases of the state, and the decisions about them."""
+    """Advance the open cases; return the state after this and the decisions about the cases."""
     now = samples[-1]
     acting = {watch.name: watch for watch in watches if not watch.preview}
     tried = any(case.phase is CasePhase.TRIAL for case in state.cases)
-    # A limit that should be gone comes before a new trial.
+    # While the raising of some limit is overdue, no case lowers its limit further.
     tries = not any(case.is_overdue(now.time) for case in state.cases)
     cases: list[InterferenceCase] = []
     pairs, decisions = dict(state.pairs), []
@@ -98,11 +104,11 @@ def _advance_cases(
         victim, suspect = now.readings.get(case.victim), now.readings.get(case.suspect)
         watch = acting.get(case.watch)
         if suspect is None:
-            continue  # the limit went with the guest
+            continue  # the suspect has ended, and its limit with it
         if (
             watch is None
             or victim is None
-            # A section of that name may have another signal by now, or the suspect another class.
+            # After a reload, a section of that name may have another signal, or the suspect another class.
             or watch.signal.lever.name != case.knob.lever
             or not may_be_limited(watch, victim, suspect, case.knob.domain)
         ):
@@ -110,17 +116,17 @@ def _advance_cases(
             continue
         track = state.tracks.get(SignalKey(case.victim, watch.signal.name, case.knob.domain), SignalTrack())
         seen = _victim_levels(case, watch.signal, track, samples)
-        # Computed here, since a case knows neither allotments nor the size of steps.
+        # Computed here, because a case has no allotments and no sizes of steps.
         lower = watch.signal.lever.down(case.limit, suspect.facts.allotments[case.knob], steps)
-        # Two changes at a time, and nothing could tell which of them helped.
+        # With two changes at a time, it could not be told which of them has helped.
         waits = tried and case.phase is not CasePhase.TRIAL
         after, verdicts = advance_case(case, seen, lower, now.time, waits, tries or case.is_overdue(now.time))
         level = track.mean_level(now.time)
         if after is not None:
             cases.append(after)
-            # A step further in this round is a trial for the cases after it.
+            # A further step is a trial, too, for which the remaining cases of this round have to wait.
             tried = tried or after.phase is CasePhase.TRIAL
-        # These two speak of the level that the trial began with, and not of that of a further step.
+        # A verdict is reported with the case as judged. Its successor may have a further step and its level.
         judged = (CaseVerdict.GUILTY, CaseVerdict.NOT_GUILTY)
         decisions += [
             CaseDecision(what, case if what in judged or after is None else after, level) for what in verdicts
@@ -130,7 +136,7 @@ def _advance_cases(
         if not VERDICTS.isdisjoint(verdicts):
             pair = _case_pair(case)
             record = pairs.get(pair, PairRecord()).with_verdict(now.time)
-            # Once a day: the command may need longer than the next verdict.
+            # At most once a day for a pair: the next verdict may come while the command still runs.
             if record.verdicts >= watch.escalate_after and watch.escalate and not record.escalated:
                 decisions.append(CaseDecision(CaseVerdict.ESCALATE, after or case, level))
                 record = replace(record, escalated=True)
@@ -144,10 +150,10 @@ def _open_cases(
     state: InterferenceState,
     samples: Sequence[GuestSamples],
 ) -> tuple[InterferenceState, list[CaseDecision]]:
-    """Open cases: one trial, unless one runs already, and the cases that watches in preview would open."""
+    """Open at most one case, unless a trial runs already, and report the cases that preview would open."""
     now, decisions = samples[-1], []
     pairs, cases = state.pairs, state.cases
-    # One trial on a host at a time, or nothing could tell which limit helped.
+    # One trial on a host at a time, because the effects of two limits could not be told apart.
     free = not any(case.phase is CasePhase.TRIAL or case.is_overdue(now.time) for case in cases)
     for watch, key, level in _find_victims(watches, state, now):
         if not watch.preview and not free:
@@ -156,8 +162,8 @@ def _open_cases(
         if case is None:
             continue
         if watch.preview:
-            # Left alone as after an acquittal, so that a preview is reported once an hour and not every
-            # round.
+            # The pair is left alone as after an acquittal, so that preview reports it once an hour, not in
+            # each round.
             pairs = put_aside(pairs, case, now.time)
             decisions.append(CaseDecision(CaseVerdict.PREVIEW, case, level))
         else:
@@ -169,11 +175,11 @@ def _open_cases(
 def _find_victims(
     watches: Sequence[InterferenceWatch], state: InterferenceState, now: GuestSamples
 ) -> Iterator[tuple[InterferenceWatch, SignalKey, float]]:
-    """The disturbed guests by signal, with their levels, in descending order of suffering."""
+    """The victims of all watches, each with the key of its track and its level, the worst first."""
     found = []
     for watch in watches:
         for key, track in state.tracks.items():
-            # All tracks are of guests in this sample.
+            # observe_signals() has dropped the tracks of guests that this sample lacks.
             reading = now.readings[key.guest]
             if (
                 key.signal == watch.signal.name
@@ -183,7 +189,7 @@ def _find_victims(
             ):
                 level = track.mean_level(now.time) or 0.0
                 found.append((level / max(track.threshold, 1e-9), watch, key, level))
-    # Relative to the threshold: seconds and shares of different signals cannot be compared.
+    # Ordered by level / threshold, because levels of different signals have different units.
     for _, watch, key, level in sorted(found, key=lambda one: -one[0]):
         yield watch, key, level
 
@@ -196,14 +202,14 @@ def _open_case(
     state: InterferenceState,
     samples: Sequence[GuestSamples],
 ) -> InterferenceCase | None:
-    """The case against the likeliest suspect that can be limited; None if there is none."""
+    """A new case against the likeliest suspect that can be limited; None if no case can be opened."""
     now, knob = samples[-1], ThrottleControl(watch.signal.lever.name, key.domain)
     if any(
         (case.victim == key.guest or case.knob == knob) and not case.is_settled(now.time)
         for case in state.cases
     ):
-        return None  # a suspect that was found guilty of it can still be held down further
-    # Two cases about one control of one guest would give back each other's limits.
+        return None  # a suspect of an open case can still be limited further
+    # Two cases about one control of one guest would remove each other's limits.
     taken = {(case.suspect, case.knob) for case in state.cases}
     for suspect in find_suspects(watch, key.guest, key.domain, samples):
         limit = _first_limit(watch.signal, now.readings[suspect.guest], knob, steps)
@@ -217,16 +223,16 @@ def _open_case(
 def _first_limit(
     signal: InterferenceSignal, suspect: GuestReading, knob: ThrottleControl, steps: ThrottleSteps
 ) -> float | None:
-    """The first limit of a suspect, by steps down from its use; None at the floor.
+    """The first limit of a suspect, one or more steps below its use; None if no lower limit is possible.
 
-    If the use is unknown, the steps begin at the allotment, and might have no effect. A guest near its floor
-    gets fewer steps than the signal takes first.
+    If the use is unknown, the steps begin at the allotment, and may have no effect. A guest near its lowest
+    limit gets fewer steps than ``first_steps`` of the signal.
     """
     allotment = suspect.facts.allotments[knob]
     used, full = signal.amounts(suspect).get(knob.domain), allotment.full
     if used is not None and allotment.per_unit is not None:
         full = min(full, used / allotment.per_unit)
-    # From what it uses: a guest that may have 16 cores and uses 4 would not notice a step to 13.
+    # The steps begin at the use: a guest with 16 virtual CPUs that uses 4 would not notice a limit of 13.
     limit = signal.lever.down(full, allotment, steps)
     for _ in range(signal.first_steps - 1):
         limit = (limit and signal.lever.down(limit, allotment, steps)) or limit
@@ -238,7 +244,7 @@ def _victim_levels(
 ) -> VictimLevels:
     time = samples[-1].time
     latest = track.mean_level(time), track.suffers_now(time), track.suffers_lastingly(time)
-    # Means of windows cost a pass over all samples, and only the end of a trial needs them.
+    # Only the end of a trial needs the means of its windows, which cost a pass over all samples.
     if case.phase is not CasePhase.TRIAL or time - case.since < TRIAL_SECONDS:
         return VictimLevels(None, None, *latest)
     key = SignalKey(case.victim, signal.name, case.knob.domain)
@@ -254,7 +260,7 @@ def _victim_levels(
 def _mean_value(
     signal: InterferenceSignal, key: SignalKey, samples: Iterable[GuestSamples], begin: float, end: float
 ) -> float | None:
-    """The mean of a signal after ``begin`` and up to ``end``; None if it was not measured."""
+    """The mean of a signal after ``begin`` and up to ``end`` (monotonic seconds); None without a sample."""
     values = [
         value
         for sample in samples

@@ -1,7 +1,7 @@
-"""Evidence: the excess of a victim's signal over its baseline, and suspects with correlated use.
+"""Evidence: signals that exceed their baseline, and suspects with a use that correlates with the signal.
 
-The baseline of a guest is learnt from itself. A suspect may be limited for the victim, shares the resource,
-and used more of it whenever the victim suffered more.
+The baseline of a guest is learnt from its own samples. A suspect is a guest that may be limited for the
+victim, shares the resource, and used more of it whenever the victim suffered more.
 """
 
 from __future__ import annotations
@@ -15,27 +15,36 @@ from compute_agent.model.resource import ThrottleControl
 from compute_agent.throttling.interference.signals import GuestReading, GuestSamples, InterferenceWatch
 
 HALF_LIFE: Final = 360
-"""Number of samples after which one counts half: an hour, so that a day's rhythm is followed and a
-disturbance is not."""
+"""Number of later samples after which the weight of a sample in the baseline is half.
+
+With a sample each ten seconds this is an hour: the baseline follows the course of a day, but not a short
+disturbance.
+"""
 
 LEARNING: Final = 30
-"""Samples before a baseline says anything: five minutes."""
+"""Number of samples that a baseline needs before it is used: five minutes."""
 
 SIGMAS: Final = 2.0
-"""Above the mean. Alone this limit would make a victim of one quiet guest in forty samples; see ``least`` and
-``share``."""
+"""Number of standard deviations above the mean from which on a sample may be a violation.
+
+One in forty samples of an undisturbed guest is above. A violation also has to exceed the mean by ``least``
+and ``share`` of the signal.
+"""
 
 WINDOW_SECONDS: Final = 30.0
-"""The window of means, which is also how long a guest has to suffer: three samples, and the one before
-them."""
+"""Length in seconds of the window over which means are taken: three samples. A victim has to suffer for as
+long."""
 
-# An exponential mean needs two numbers for each guest, where a window of an hour would need 360.
+# An exponential mean keeps three numbers for each guest, where a window of an hour would keep 360 samples.
 _ALPHA: Final = 1 - 0.5 ** (1 / HALF_LIFE)
 
 
 @dataclass(frozen=True, slots=True)
 class SignalBaseline:
-    """Mean and variance with lower weights of older samples; ``count`` of samples, up to HALF_LIFE."""
+    """The usual level of a signal: exponentially weighted mean and variance of its samples.
+
+    ``count`` is the number of samples, up to HALF_LIFE.
+    """
 
     mean: float = 0.0
     variance: float = 0.0
@@ -47,19 +56,22 @@ class SignalBaseline:
         return self.count >= LEARNING
 
     def violation_threshold(self, least: float, share: float) -> float:
-        """The threshold of a violation: above the mean by 2 sigma, ``least``, and ``share`` of the mean."""
+        """The value above which a sample is a violation, in the unit of the signal.
+
+        It exceeds the mean by the greatest of 2 standard deviations, ``least``, and ``share`` of the mean.
+        """
         return self.mean + max(SIGMAS * math.sqrt(self.variance), least, share * abs(self.mean))
 
     def with_value(self, value: float) -> SignalBaseline:
         """The baseline with another sample."""
-        # At first each sample counts as much as all before it do: a plain mean, until enough are there.
+        # The first samples have equal weights, as in a plain mean: a fixed weight would favour the first one.
         weight = max(_ALPHA, 1 / (self.count + 1))
-        # Welford's update with weights: no sum of squares, which would lose digits.
+        # Welford's update with weights. A difference of sums of squares would lose digits.
         delta = value - self.mean
         return SignalBaseline(
             self.mean + weight * delta,
             (1 - weight) * (self.variance + weight * delta * delta),
-            # Beyond that the weight is constant, and the count of no use.
+            # Bounded, because a higher count has no effect on the weight.
             min(self.count + 1, HALF_LIFE),
         )
 
@@ -68,9 +80,10 @@ class SignalBaseline:
 class SignalTrack:
     """One signal of one guest on one domain: its baseline, and its recent values.
 
-    - ``threshold`` is that of the latest sample.
-    - ``recent`` are time and value of the samples in a window.
-    - ``since`` is the time of the first violation after the last calm sample; inf if the latest was calm.
+    - ``threshold`` is the value above which the latest sample counted as a violation; inf while learning.
+    - ``recent`` are time and value of the samples in the latest window, oldest first.
+    - ``since`` is the time of the first of the violations up to the latest sample; inf if that sample was
+      no violation.
     """
 
     baseline: SignalBaseline = SignalBaseline()
@@ -79,68 +92,76 @@ class SignalTrack:
     since: float = math.inf
 
     def with_sample(self, time: float, value: float, least: float, share: float, learns: bool) -> SignalTrack:
-        """The track with another sample; without ``learns`` it leaves the baseline as it is.
+        """The track with another sample at ``time``; the baseline changes only if it ``learns``.
 
-        A violation counts with the value of the threshold, so that a lasting level becomes the baseline
-        slowly.
+        A violation enters the baseline with the value of the threshold, so that a lasting higher level
+        becomes the baseline slowly.
         """
-        # Judged by the baseline of before: a violation must not excuse itself.
+        # The threshold comes from the baseline without this sample, which would raise it.
         baseline = self.baseline
         threshold = baseline.violation_threshold(least, share) if baseline.is_usable else math.inf
-        # Of one window, as older samples are in the baseline.
+        # Only the samples of one window are needed one by one.
         recent = tuple(one for one in self.recent if one[0] > time - WINDOW_SECONDS)
-        # A gap in the samples ends a violation: nothing is known of the time between.
+        # After a gap of a window without samples, the time of violations begins again.
         since = min(self.since, time) if recent else time
         return SignalTrack(
             baseline.with_value(min(value, threshold)) if learns else baseline,
             threshold,
             (*recent, (time, value)),
-            # One calm sample begins the count again: only a disturbance that lasts is acted on.
+            # One sample at or below the threshold ends the series of violations: only lasting disturbances
+            # are acted on.
             since if value > threshold else math.inf,
         )
 
     def without_recent(self) -> SignalTrack:
-        """The track without its recent samples, for use after a start or a limit of the guest."""
+        """The track with its baseline only, without recent samples and violations."""
         return replace(self, recent=(), since=math.inf) if self.recent else self
 
     def mean_level(self, time: float) -> float | None:
-        """The mean of the window up to now; None without a sample in it."""
+        """The mean of the samples in the window that ends at ``time``; None if the window has no sample."""
         values = [value for at, value in self.recent if at > time - WINDOW_SECONDS]
         return sum(values) / len(values) if values else None
 
     def suffers_now(self, time: float) -> bool:
-        """Whether the mean over the window up to now is above the threshold."""
+        """Whether the mean over the window that ends at ``time`` is above the threshold."""
         level = self.mean_level(time)
         return level is not None and level > self.threshold
 
     def suffers_lastingly(self, time: float) -> bool:
-        """Whether the guest has suffered for a whole window, so that its level includes no earlier time.
+        """Whether all samples since at least one window ago were violations.
 
-        The first violation is not of that window: a disturbance begins at any time between two samples.
+        The first violation may be older than the window, because a disturbance begins between two samples:
+        the window has only samples that are disturbed throughout.
         """
         return self.suffers_now(time) and time - self.since >= WINDOW_SECONDS
 
 
 CORRELATION_SECONDS: Final = 600.0
-"""Sixty samples: enough to tell a cause from chance, and short enough to be about this disturbance."""
+"""Seconds of samples from which a correlation is computed: sixty samples.
+
+They are enough to tell a cause from chance, and few enough to concern the present disturbance.
+"""
 
 MIN_CORRELATION: Final = 0.35
-"""Of what chance leaves (see :func:`least_correlation`); chosen with seeds 1 and 2 of
-benchmarks.interference."""
+"""Minimum of :func:`least_correlation` for a suspect. The value was chosen with seeds 1 and 2 of
+``benchmarks.interference``."""
 
 LEAST_PART: Final = 0.5
-"""Instead of the likeliest suspect, the agent tries only suspects that explain at least this part of its
-value."""
+"""A guest is a suspect only if its ``part`` is at least this part of the likeliest suspect's."""
 
 _ALIKE: Final = 3
-"""The number of consecutive samples that count as one: samples ten seconds apart depend on each other."""
+"""Number of consecutive samples that count as one independent sample.
+
+Samples that are ten seconds apart depend on each other.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class SuspectGuest:
-    """A guest, and the correlation of its use with the victim's signal.
+    """A guest that may disturb a victim, and the correlation of its use with the victim's signal.
 
-    ``part`` is the part of the signal's variation that its use explains, in units of use.
+    ``part`` is the correlation multiplied by the standard deviation of the guest's use, in the unit of use.
+    It ranks suspects, because small and large batch jobs that run at the same time correlate equally well.
     """
 
     guest: str
@@ -151,12 +172,15 @@ class SuspectGuest:
 def find_suspects(
     watch: InterferenceWatch, victim: str, domain: str, samples: Sequence[GuestSamples]
 ) -> list[SuspectGuest]:
-    """All suspects in the newest of ``samples``, the likeliest first."""
+    """The suspects for a victim's signal on a domain, the likeliest first.
+
+    ``samples`` are those of the last ten minutes and the newest one, oldest first.
+    """
     now = samples[-1]
-    # Current classes and CPUs: a guest that has moved away is not a suspect.
+    # Classes and CPUs come from the newest sample, so that a guest on other CPUs by now is no suspect.
     reading = now.readings[victim]
     signal = watch.signal
-    # Samples without the victim say nothing of it.
+    # Samples without the victim are left out.
     kept = [one for one in samples if one.time > now.time - CORRELATION_SECONDS and victim in one.readings]
     suffered = [signal.values(one.readings[victim]).get(domain) for one in kept]
     found = []
@@ -169,41 +193,43 @@ def find_suspects(
             if value is not None and (amount := _used_amount(watch, sample, guest, domain)) is not None
         ]
         correlation, part = _correlate_pairs(pairs)
-        # The sure part, so that a suspect with few samples needs a stronger correlation.
+        # By the lower bound of the correlation, so that a suspect with few samples needs a stronger one.
         if least_correlation(correlation, len(pairs)) >= MIN_CORRELATION:
             found.append(SuspectGuest(guest, correlation, part))
-    # Several batch jobs often begin together: the correlation of a small one is as good, and its part is not.
+    # Batch jobs often begin together. A small one correlates as well as a large one, but explains less.
     most = max((one.part for one in found), default=0.0)
     likely = [one for one in found if one.part >= LEAST_PART * most]
-    # The uuid last, so that a restart tries the same one.
+    # The uuid comes last, so that the order does not depend on the order of the guests.
     return sorted(likely, key=lambda one: (-one.part, one.guest))
 
 
 def may_be_limited(watch: InterferenceWatch, victim: GuestReading, other: GuestReading, domain: str) -> bool:
-    """Whether a guest may be limited for a victim: unprotected, of a lower class, on the same resource."""
+    """Whether the guest ``other`` may be limited for ``victim``.
+
+    It has to be unprotected, of a lower class (or of the same class with consent), and on the same resource.
+    """
     mine, its = victim.facts, other.facts
-    # Never for a guest that gives way earlier: that would turn the classes upside down.
+    # A guest is never limited for a guest of a lower class, which has to give way first.
     lower = its.rank < mine.rank or (its.rank == mine.rank and its.qos_class in watch.consenting)
     return (
         its.uuid != mine.uuid
         and not its.protected
         and lower
         and ThrottleControl(watch.signal.lever.name, domain) in its.allotments
-        # On a domain both have an allotment of the same cache; else they have to share CPUs. A victim
-        # without known CPUs may be anywhere.
+        # On a domain, both guests use the same cache. Without a domain they have to share CPUs; a victim
+        # without known CPUs may share any.
         and (bool(domain) or not (reach := watch.signal.reach(victim)) or not other.cpus.isdisjoint(reach))
     )
 
 
 def least_correlation(correlation: float, points: int) -> float:
-    """Lower bound of a correlation, which is right in 39 of 40 cases (Fisher).
+    """Lower confidence bound (97.5 %) of a correlation from ``points`` samples, by Fisher's transformation.
 
-    Few points give chance more weight.
-
-    Noise in one sample mostly goes on in the next: see ``_ALIKE``.
+    Fewer samples give a lower bound, and -1 if they are too few for any. Each three samples count as one,
+    because consecutive samples depend on each other.
     """
     independent = points / _ALIKE
-    # atanh of 1 is infinite, and rounding may lead beyond 1.
+    # atanh(1) is infinite, and a rounded correlation may exceed 1.
     bounded = max(-0.999999, min(0.999999, correlation))
     return math.tanh(math.atanh(bounded) - 2 / math.sqrt(independent - 3)) if independent > 3 else -1.0
 
@@ -214,7 +240,7 @@ def _used_amount(watch: InterferenceWatch, sample: GuestSamples, guest: str, dom
 
 
 def _correlate_pairs(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Pearson's correlation, and the part of the first that the second explains, in units of the second."""
+    """Pearson's correlation of pairs, and its product with the standard deviation of the second values."""
     if len(pairs) < 2:
         return 0.0, 0.0
     count = len(pairs)
@@ -223,7 +249,7 @@ def _correlate_pairs(pairs: Sequence[tuple[float, float]]) -> tuple[float, float
         math.sqrt(sum((one - mean) ** 2 for one in column) / count)
         for column, mean in zip(_split_columns(pairs), means, strict=True)
     ]
-    # A constant goes with everything and nothing.
+    # The correlation with a constant is not defined; 0 makes no suspect of the guest.
     if min(spreads) <= 1e-12:
         return 0.0, 0.0
     shared = sum((x - means[0]) * (y - means[1]) for x, y in pairs) / count

@@ -1,6 +1,7 @@
-"""Signals of guests that suffer, the use of others that causes them, and the watches that name signals.
+"""Signals: measures of how much a guest suffers from other guests, and the watches that name signals.
 
-A reading has the values of one guest in a sample. A signal is a function of readings, and a row of a table.
+A reading has the measured values of one guest in a sample. A signal computes from a reading how much the
+guest suffers, and how much it uses of the resource that others may suffer from.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ from compute_agent.usage.snapshot import GuestUsage
 
 @dataclass(frozen=True, slots=True)
 class GuestReading:
-    """One guest. A value that is None or missing is not known.
+    """The measured values of one guest since the sample before. None or a missing key is an unknown value.
 
-    - ``facts`` are its class and allotments.
-    - ``cpus`` are the CPUs that the guest may run on; ``near`` are these, and the CPUs that share an L3 cache
-      with one of them.
-    - ``limited``: some limit is in force for it.
-    - ``cpu`` and ``delay`` are the cores that it used and waited for.
-    - ``cpu_pressure`` and ``io_pressure`` are in percent of the time, ``io`` in bytes a second.
-    - ``bandwidth`` (bytes a second) and ``occupancy`` (bytes) are by L3 cache id as text.
-    - ``cpi`` are cycles for each instruction.
+    - ``facts`` are its class, rank and allotments.
+    - ``cpus`` are the CPUs that the guest may run on. ``near`` also has the CPUs that share an L3 cache with
+      one of them.
+    - ``limited``: some limit is in force for the guest.
+    - ``cpu`` is the CPU time that its threads used, and ``delay`` the time that they waited for a CPU, both
+      in seconds a second.
+    - ``cpu_pressure`` and ``io_pressure`` are in percent of the time.
+    - ``io`` is in bytes a second, of reads and writes together.
+    - ``bandwidth`` is in bytes a second and ``occupancy`` in bytes, both by L3 cache id as text.
+    - ``cpi`` is the number of CPU cycles per instruction.
     """
 
     facts: GuestUsage
@@ -44,21 +47,23 @@ class GuestReading:
 
 @dataclass(frozen=True, slots=True)
 class GuestSamples:
-    """All guests by uuid, over the seconds up to ``time`` (monotonic)."""
+    """One sample: the readings of all guests by uuid, up to ``time`` in monotonic seconds."""
 
     time: float
     readings: Mapping[str, GuestReading]
 
 
 DomainValues = Mapping[str, float]
-"""By domain: an L3 cache id as text, or "" for the host as a whole."""
+"""Values by domain: an L3 cache id as text, or "" for the host as a whole."""
 
 MIN_CPU: Final = 0.25
-"""Minimum demand of a guest in cores: a ratio of two small numbers is noise, and would make a victim of an
-idle guest."""
+"""Minimum CPU use of a guest, in cores, for a value of a signal of CPUs, memory or caches.
+
+A ratio of two small numbers is noise, and would make a victim of an idle guest.
+"""
 
 _MIN_BANDWIDTH: Final = 50e6
-"""Memory traffic of the guest in bytes a second, in the same form."""
+"""Minimum memory bandwidth of a guest, in bytes a second, for a value of a signal of caches or memory."""
 
 
 def _own_cpus(reading: GuestReading) -> frozenset[int]:
@@ -67,15 +72,18 @@ def _own_cpus(reading: GuestReading) -> frozenset[int]:
 
 @dataclass(frozen=True, slots=True)
 class InterferenceSignal:
-    """One way to suffer; greater is worse.
+    """One way in which a guest may suffer from other guests; a greater value is worse.
 
-    - ``values`` are the values of a guest in a sample, ``amounts`` the amounts of the resource that it takes.
-    - ``lever`` limits the amounts.
-    - A violation is at least ``least`` above the mean, in the unit of the signal, and ``share`` of the mean
-      above it.
-    - ``words``, ``unit``, ``scale`` and ``needs`` are for messages.
-    - ``first_steps`` is the number of steps of the first limit, if one step would hardly have an effect.
-    - ``reach``: if values are of the whole host, a guest on none of these CPUs does not contribute to them.
+    - ``values`` computes from a reading how much the guest suffers, by domain.
+    - ``amounts`` computes from a reading how much of the resource the guest uses, by domain.
+    - ``lever`` limits these amounts.
+    - ``least`` and ``share``: a violation exceeds the mean by at least ``least``, in the unit of ``values``,
+      and by at least ``share`` of the mean.
+    - ``words`` say in messages what the guest suffers, ``needs`` what the host must have for a measurement.
+    - ``unit`` and ``scale`` are those of values in messages.
+    - ``first_steps`` is the number of steps that a first limit takes at once.
+    - ``reach`` gives, for a victim, the CPUs on which another guest can disturb it; only guests on one of
+      them are suspects. Signals with domains do not use it.
     """
 
     name: str
@@ -92,21 +100,21 @@ class InterferenceSignal:
     first_steps: int = 1
 
     def format_value(self, value: float) -> str:
-        """A value as text for messages."""
+        """A value of the signal as text for messages, with its unit."""
         return f"{value * self.scale:.3g} {self.unit}"
 
 
 def _run_delay(reading: GuestReading) -> DomainValues:
-    """The waiting part of the time in which a guest wanted to run: 0.5 if it wanted 2 cores and had 1."""
+    """The part of its demand for CPU time that a guest waited: 0.5 if it needed 2 cores and got 1."""
     if reading.cpu is None or reading.delay is None:
         return {}
-    # Of the time wanted, not of all: a guest that mostly sleeps would never seem to wait.
+    # A part of the demand, not of the elapsed time: a guest that mostly sleeps would never seem to wait.
     wanted = reading.cpu + reading.delay
     return {"": reading.delay / wanted} if wanted >= MIN_CPU else {}
 
 
 def _cpu_pressure(reading: GuestReading) -> DomainValues:
-    # A pressure of a guest that hardly runs is one of its start and end.
+    # Without this minimum, the pressure while a guest starts or ends would count.
     return _whole_host(reading.cpu_pressure) if (reading.cpu or 0.0) >= MIN_CPU else {}
 
 
@@ -119,16 +127,22 @@ def _cycles_signal(reading: GuestReading) -> DomainValues:
 
 
 def _bandwidth_cost(reading: GuestReading) -> DomainValues:
-    """CPU time for each gigabyte from memory: an answer that is late keeps a CPU busy."""
-    # Time per byte, not bytes: a victim that is slowed down moves less, and would look calm.
+    """Seconds of CPU time per gigabyte of memory traffic, by L3 cache.
+
+    A CPU that waits for memory counts as busy, so that the value rises when memory answers late.
+    """
+    # Not the traffic itself: a disturbed guest moves fewer bytes, and would look undisturbed.
     if (cpu := reading.cpu or 0.0) < MIN_CPU:
         return {}
     return {domain: 1e9 * cpu / rate for domain, rate in reading.bandwidth.items() if rate >= _MIN_BANDWIDTH}
 
 
 def _miss_rate(reading: GuestReading) -> DomainValues:
-    """Gigabytes from memory for each second of CPU: a line that the cache has lost comes from there."""
-    # Per CPU time, so that a victim that simply works more does not look disturbed.
+    """Gigabytes of memory traffic per second of CPU time, by L3 cache.
+
+    A line that other guests have displaced from the cache has to come from memory again.
+    """
+    # Per CPU time, so that a guest that works more does not look disturbed.
     if (cpu := reading.cpu or 0.0) < MIN_CPU:
         return {}
     return {domain: rate / cpu / 1e9 for domain, rate in reading.bandwidth.items() if rate >= _MIN_BANDWIDTH}
@@ -164,14 +178,14 @@ SIGNALS: Final[Mapping[str, InterferenceSignal]] = {
     one.name: one
     for one in (
         InterferenceSignal(
-            # A tenth of the time is what a guest notices; a quarter of the mean is beyond the usual ups and
-            # downs.
+            # A tenth of the time is noticeable for a guest, and a quarter of the mean is more than the usual
+            # variation.
             *("run_delay", "waits for CPUs", levers.CPU_QUOTA, _run_delay, _cpu_use, 0.1, 0.25),
             needs="/proc/PID/schedstat (CONFIG_SCHED_INFO)",
             scale=100,
         ),
         InterferenceSignal(
-            # The same in percent, as the kernel counts pressures.
+            # The same values as above, in percent, which is the unit of pressures.
             *("cpu_pressure", "is under CPU pressure", levers.CPU_QUOTA, _cpu_pressure, _cpu_use, 10.0, 0.25),
             needs="guests in a cgroup v2 of their own with cpu.pressure",
         ),
@@ -192,7 +206,7 @@ SIGNALS: Final[Mapping[str, InterferenceSignal]] = {
             needs="hardware counters, and CAP_PERFMON",
             unit="cycles",
             reach=_near_cpus,
-            first_steps=5,  # a memory bus that is overrun stays so with a fifth less of one guest's CPU time
+            first_steps=5,  # a fifth less CPU time for one guest does not relieve an overloaded memory bus
         ),
         InterferenceSignal(
             *(
@@ -207,7 +221,8 @@ SIGNALS: Final[Mapping[str, InterferenceSignal]] = {
             unit="s/GB",
         ),
         InterferenceSignal(
-            # 0.3 GB are five million lines a second; with fewer hardly any guest is slower by a twentieth.
+            # 0.3 GB are five million lines of 64 bytes a second. Fewer misses slow hardly any guest down by 5
+            # %.
             *("llc_occupancy", "misses the cache", levers.CACHE_WAYS, _miss_rate, _cache_use, 0.3, 0.5),
             needs=_RESCTRL,
             unit="GB/s",
@@ -218,17 +233,20 @@ SIGNALS: Final[Mapping[str, InterferenceSignal]] = {
 
 @dataclass(frozen=True, slots=True)
 class InterferenceWatch:
-    """One section ``[interference:NAME]``. ``victims`` are the classes that it is about (empty: all).
+    """One section ``[interference:NAME]``.
 
-    Guests of ``consenting`` classes may be limited for others of their class. After ``escalate_after``
-    verdicts against a guest for the same victim in a day ``escalate`` is called with its uuid.
+    - ``preview``: decisions are only reported.
+    - ``victims`` are the names of the classes with guests that are protected from disturbance; empty: all.
+    - ``consenting`` are classes with guests that may be limited for other guests of the same class.
+    - ``escalate`` is called with the uuid of a guest after ``escalate_after`` verdicts against it for the
+      same victim in a day. None: no command is configured.
     """
 
     name: str
     signal: InterferenceSignal
     preview: bool = True
     victims: frozenset[str] = frozenset()
-    # Empty: no class has agreed to be limited for an equal.
+    # Empty by default, because a limit for an equal guest needs the operator's consent.
     consenting: frozenset[str] = frozenset()
     escalate_after: int = 3
     escalate: Callable[[str], None] | None = None

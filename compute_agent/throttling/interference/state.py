@@ -1,7 +1,8 @@
-"""The state of interference between rounds, and its JSON: cases, pairs, and learnt values of guests.
+"""The state of interference between rounds, and its JSON: cases, pairs, and baselines of guests.
 
-Times are kept as seconds before or after the moment of saving, so that jumps of clocks do no harm. The time
-without an agent does not count. The limit of a trial is removed if the agent ended during the trial.
+The JSON has times as seconds before or after the moment of saving, because a monotonic clock begins again
+with a boot. The time during which no agent runs does not count. The limit of a trial is removed if the agent
+ended during the trial.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from compute_agent.throttling.interference.cases import MAX_RELAPSES, CasePhase,
 from compute_agent.throttling.interference.evidence import HALF_LIFE, SignalBaseline, SignalTrack
 
 ASIDE_SECONDS: Final = 3600.0
-"""The time for which a pair that was acquitted, or reported in preview, is left alone."""
+"""Seconds for which a pair is left alone after an acquittal, a failed limit, or a report in preview."""
 
 DAY_SECONDS: Final = 86400.0
 
 
 class SignalKey(NamedTuple):
-    """A signal of a guest on a domain."""
+    """The key of a track: the uuid of a guest, the name of a signal, and a domain ("" for the host)."""
 
     guest: str
     signal: str
@@ -32,7 +33,7 @@ class SignalKey(NamedTuple):
 
 
 class SuspectPair(NamedTuple):
-    """A victim and a suspect, of one watch."""
+    """The key of a record: the name of a watch, and the uuids of a victim and a suspect."""
 
     watch: str
     victim: str
@@ -41,9 +42,11 @@ class SuspectPair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PairRecord:
-    """The record of a pair: the time until which it is left alone, and the number of guilty verdicts.
+    """The record of a victim and a suspect. Times are in monotonic seconds.
 
-    ``verdicts`` counts those of the day that began at ``since`` with the first of them.
+    - ``aside_until`` is the time until which the pair is left alone.
+    - ``verdicts`` is the number of guilty verdicts in the day that began at ``since`` with the first of them.
+    - ``escalated``: the command of the watch was called in that day.
     """
 
     aside_until: float = 0.0
@@ -53,23 +56,23 @@ class PairRecord:
 
     def with_verdict(self, time: float) -> PairRecord:
         """The record with another verdict."""
-        # A day from the first verdict, not a sliding one: one number instead of a list of times.
+        # A day begins with its first verdict. A sliding day would need a list of times.
         if self.verdicts and time - self.since < DAY_SECONDS:
             return replace(self, verdicts=self.verdicts + 1)
-        # Another day may escalate again.
+        # A new day, in which the command may be called again.
         return PairRecord(self.aside_until, 1, time)
 
 
 @dataclass(frozen=True, slots=True)
 class InterferenceState:
-    """The state between rounds. Times are in monotonic seconds."""
+    """The state of interference between rounds: open cases, records of pairs, and tracks of signals."""
 
     cases: tuple[InterferenceCase, ...] = ()
     pairs: Mapping[SuspectPair, PairRecord] = field(default_factory=dict)
     tracks: Mapping[SignalKey, SignalTrack] = field(default_factory=dict)
 
     def guest_limits(self) -> GuestLimits:
-        """The limits in force, by guest."""
+        """The limits that open cases have set, by guest and control."""
         found: GuestLimits = {}
         for case in self.cases:
             if case.limit is not None:
@@ -77,8 +80,8 @@ class InterferenceState:
         return found
 
     def without_case(self, case: InterferenceCase) -> InterferenceState:
-        """The state after a case that could not be carried out: the pair is left alone for some time."""
-        # By suspect and control: the phase may have changed since the decision.
+        """The state without a case that could not be limited; its pair is left alone for an hour."""
+        # Compared by suspect and control, because other fields may have changed since the decision.
         cases = tuple(one for one in self.cases if (one.suspect, one.knob) != (case.suspect, case.knob))
         return replace(self, cases=cases, pairs=put_aside(self.pairs, case, case.since))
 
@@ -86,18 +89,18 @@ class InterferenceState:
 def put_aside(
     pairs: Mapping[SuspectPair, PairRecord], case: InterferenceCase, time: float
 ) -> dict[SuspectPair, PairRecord]:
-    """The records, with the pair of a case left alone for some time."""
+    """The records, with the pair of a case left alone until an hour after ``time``."""
     pair = SuspectPair(case.watch, case.victim, case.suspect)
     record = pairs.get(pair, PairRecord())
     return {**pairs, pair: replace(record, aside_until=time + ASIDE_SECONDS)}
 
 
 def state_to_json(state: InterferenceState, now: float) -> dict[str, Any]:
-    """The state for the state file; ``now`` is in monotonic seconds."""
+    """The state as JSON values for the state file; ``now`` is the present time in monotonic seconds."""
     return {
         "cases": [
             [
-                # Rows, not objects: hundreds of baselines are written each time.
+                # Rows without keys keep the file small: it may have hundreds of baselines.
                 *(case.watch, case.victim, case.suspect, *case.knob, case.correlation, case.before),
                 *(list(case.limits), case.depth, case.phase, now - case.since, case.relapses),
                 *(case.guilty, case.exhausted),
@@ -109,7 +112,7 @@ def state_to_json(state: InterferenceState, now: float) -> dict[str, Any]:
             for pair, one in state.pairs.items()
         ],
         "baselines": [
-            # Recent samples are not kept: after a restart they would be of another time.
+            # Recent samples are not saved, because they would be outdated after a restart.
             [*key, track.baseline.mean, track.baseline.variance, track.baseline.count]
             for key, track in state.tracks.items()
         ],
@@ -117,9 +120,10 @@ def state_to_json(state: InterferenceState, now: float) -> dict[str, Any]:
 
 
 def state_from_json(document: Any, now: float) -> InterferenceState:
-    """The state from the state file.
+    """The state from the JSON values of the state file; ``now`` is in monotonic seconds.
 
-    :raises ValueError: the document is not such a state. LookupError, TypeError and AttributeError, likewise.
+    :raises ValueError: the document is not a state of interference. A document of another form also raises
+        LookupError, TypeError or AttributeError.
     """
     return InterferenceState(
         tuple(_case_from_row(row, now) for row in document["cases"]),
@@ -132,7 +136,7 @@ def _case_from_row(row: Any, now: float) -> InterferenceCase:
     watch, victim, suspect, lever, domain, correlation, before, *more = row
     taken, depth, phase, age, relapses, guilty, exhausted = more
     steps = tuple(read_number(one, 1e6) for one in taken)
-    # A limit of 0 would stop the suspect, and a depth beyond the steps has no limit.
+    # A limit of 0 would stop the suspect, and a depth above the number of limits would have none.
     if not steps or min(steps) <= 0 or not 0 <= _whole_count(depth) <= len(steps):
         raise ValueError(f"{taken!r}, {depth!r} are not limits")
     case = InterferenceCase(
@@ -150,14 +154,13 @@ def _case_from_row(row: Any, now: float) -> InterferenceCase:
         guilty is True,
         exhausted is True,
     )
-    # Whether a trial helped cannot be judged by samples that another agent had: it is given back, from its
-    # level.
+    # A trial needs the samples of the former agent, which are lost. Its limit is given back.
     return case if case.phase is not CasePhase.TRIAL else replace(case, phase=CasePhase.RETURN, since=now)
 
 
 def _record_from_row(row: Any, now: float) -> tuple[SuspectPair, PairRecord]:
     watch, victim, suspect, aside, verdicts, age, escalated = row
-    # Before or after now; bounded, since a number from a file is not a number of ours.
+    # May be before now (negative). Bounded, because a number from a file may be anything.
     aside = min(max(read_number(abs(aside), 1e12) * math.copysign(1, aside), -DAY_SECONDS), DAY_SECONDS)
     record = PairRecord(now + aside, _whole_count(verdicts), now - read_number(age, 1e12), escalated is True)
     return SuspectPair(text(watch), text(victim), text(suspect)), record

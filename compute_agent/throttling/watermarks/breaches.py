@@ -1,7 +1,7 @@
-"""Breaches: usage above a threshold, its duration in rounds, and the choice of breaches for actions.
+"""Breaches: usage above a threshold, the number of rounds for which it lasts, and the breaches to act on.
 
-Pure functions from state to state. A *watch* is one watermark on one domain for one action; its *streak* is
-the number of rounds with usage above the threshold.
+All functions are pure. A *watch* is one watermark on one domain for one action. Its *streak* is the number of
+successive rounds with usage above the threshold of the action.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.throttling.levers import ThrottleLever
-from compute_agent.throttling.watermarks.metrics import WatermarkMetric
+from compute_agent.throttling.watermarks.metrics import GENERAL_ORDER, Sorter, WatermarkMetric
 from compute_agent.throttling.watermarks.sections import (
     ABOVE,
     WatermarkAction,
@@ -32,11 +32,12 @@ class WatermarkWatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ThresholdStreak:
-    """The number of successive ``samples`` above the watermark, up to the latest one.
+    """The recent history of one watch.
 
-    ``unseen`` is the number of the latest rounds without a sample.
-
-    ``quiet_since`` is the time of the latest breach, or else when watching began.
+    - ``samples`` is the number of successive samples above the threshold, up to the latest one.
+    - ``unseen`` is the number of rounds without a sample since the latest one.
+    - ``quiet_since`` is the time of the latest breach, or without a breach the time of the first round
+      (monotonic seconds).
     """
 
     samples: int = 0
@@ -44,8 +45,8 @@ class ThresholdStreak:
     quiet_since: float = 0.0
 
 
-# By watch, since each domain is confirmed and becomes quiet by itself.
 Streaks = Mapping[WatermarkWatch, ThresholdStreak]
+"""The streaks by watch. Each domain has its own, because a breach on one says nothing about the others."""
 
 
 def observe_usage(
@@ -54,23 +55,23 @@ def observe_usage(
     snapshot: UsageSnapshot,
     expected: Iterable[MetricSeries] = (),
 ) -> dict[WatermarkWatch, ThresholdStreak]:
-    """The streaks after another snapshot, of all domains that have been seen or are ``expected``.
+    """The streaks after another snapshot, of all domains that have been measured or are ``expected``.
 
-    A round without a sample changes nothing, as one reading may fail. After ``for_samples`` such rounds the
-    watermark is no longer watched, and does not count as in breach.
+    A round without a sample leaves ``samples`` as they are, because a single reading may fail. After
+    ``for_samples`` such rounds the count of samples begins again at 0.
     """
     after: dict[WatermarkWatch, ThresholdStreak] = {}
     for watermark in watermarks:
-        # A domain that is missing in this round keeps its streak: one reading may fail.
+        # Domains of the snapshot, domains of throttled guests, and domains that had a streak before.
         domains = {one.domain for one in (*snapshot.host, *expected) if one.metric == watermark.metric}
         domains |= {watch.domain for watch in streaks if watch.watermark == watermark.name}
         for action in ABOVE:
-            # Before the first sample the whole host stands for all domains, so that quiet is counted from the
-            # start.
+            # Before the first sample the domains are unknown. The whole host ("") stands for them, so that
+            # the quiet time begins with the first round.
             for domain in domains or {""}:
                 watch = WatermarkWatch(watermark.name, action, domain)
                 if watermark.threshold_for(action) is not None:
-                    # Quiet from now on, not since ever: nothing is known of the time before.
+                    # A new watch is quiet from now on, because the usage before is not known.
                     before = streaks.get(watch, ThresholdStreak(quiet_since=snapshot.time))
                     after[watch] = _next_streak(before, watermark, watch, snapshot)
     return after
@@ -81,19 +82,30 @@ def _next_streak(
 ) -> ThresholdStreak:
     usage = snapshot.host.get(MetricSeries(watermark.metric, watch.domain))
     amount = watermark.threshold_amount(watch.action, snapshot, watch.domain)
-    # Relative thresholds have no amount where the capacity is not known.
+    # A percentage of an unknown capacity counts like a missing sample.
     if usage is None or amount is None:
         unseen = before.unseen + 1
         samples = 0 if unseen >= watermark.for_samples else before.samples
         return replace(before, unseen=unseen, samples=samples)
-    # Strictly above: a line at 100 % is never reached by a host that is just full.
+    # Strictly above, so that a threshold of 100 % is not exceeded by a full host.
     if usage > amount:
         return ThresholdStreak(before.samples + 1, 0, snapshot.time)
     return ThresholdStreak(0, 0, before.quiet_since)
 
 
+def restart_streaks(streaks: Streaks, watermarks: Iterable[str]) -> Streaks:
+    """The streaks after guests have left for these watermarks: the next eviction is confirmed again."""
+    names = frozenset(watermarks)
+    return {
+        watch: replace(streak, samples=0)
+        if watch.watermark in names and watch.action is WatermarkAction.EVICT
+        else streak
+        for watch, streak in streaks.items()
+    }
+
+
 def is_confirmed(streaks: Streaks, watermark: WatermarkSection, action: WatermarkAction, domain: str) -> bool:
-    """Whether a watermark has been in breach for long enough to act."""
+    """Whether usage has been above a watermark's threshold for ``for_samples`` rounds, so that it may act."""
     return (
         streaks.get(WatermarkWatch(watermark.name, action, domain), ThresholdStreak()).samples
         >= watermark.for_samples
@@ -101,37 +113,39 @@ def is_confirmed(streaks: Streaks, watermark: WatermarkSection, action: Watermar
 
 
 def is_overloaded(streaks: Streaks) -> bool:
-    """Whether usage is above a watermark with an action that restricts guests, regardless of the duration."""
+    """Whether usage is above any threshold of eviction or throttling, for however short a time."""
     return any(
         streak.samples > 0
         for watch, streak in streaks.items()
-        # That new guests are kept away says nothing against giving back.
+        # Keeping new guests away does not speak against raising limits of the present ones.
         if watch.action is not WatermarkAction.DISABLE_SCHEDULING
     )
 
 
 def is_blind(streak: ThresholdStreak, watermark: WatermarkSection) -> bool:
-    """Whether samples have been missing for so long that the watermark is no longer watched."""
+    """Whether samples have been missing for ``for_samples`` rounds, so that the usage counts as unknown."""
     return streak.unseen >= watermark.for_samples
 
 
 def is_quiet(streak: ThresholdStreak, watermark: WatermarkSection, time: float, cool_down: float) -> bool:
-    """Whether the time without a breach is long enough to give limits back."""
-    # One round without a sample does not count as quiet. If samples are missing for long, it does, or guests
-    # would stay throttled for ever.
-    seen = streak.unseen == 0 or is_blind(streak, watermark)
+    """Whether the latest breach is at least ``cool_down`` seconds ago, so that limits may be raised."""
+    # One missing sample does not count as quiet, because usage may be high. A metric that stays unknown does
+    # count as quiet, or guests would stay throttled for ever. A source outside the kernel does not, because
+    # it comes back, or its section is removed.
+    seen = streak.unseen == 0 or (is_blind(streak, watermark) and not watermark.external)
     return seen and streak.samples == 0 and time - streak.quiet_since >= cool_down
 
 
 _TOLERANCE: Final = 1e-9
-"""Relative; adding and subtracting the same use a hundred times leaves less."""
+"""Relative tolerance of usage. A hundred additions and subtractions of floats make smaller errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThresholdExceeded:
-    """Usage that is above a watermark's threshold for an action, which is at ``amount``.
+    """A confirmed breach: usage of a series is above the threshold of a watermark for an action.
 
-    ``target`` is the usage to reach: the threshold, less the margin. The usage above it is the gap.
+    - ``amount`` is the threshold in the metric's unit.
+    - ``target`` is the usage to reach: the threshold less a margin. The usage above ``target`` is the gap.
     """
 
     action: WatermarkAction
@@ -148,8 +162,13 @@ class ThresholdExceeded:
         return self.metric.throttle_quantified if throttles else self.metric.evict_quantified
 
     @property
+    def guest_order(self) -> Sorter:
+        """The order in which guests are acted on."""
+        return self.watermark.order or self.metric.sorter or GENERAL_ORDER
+
+    @property
     def used_lever(self) -> ThrottleLever:
-        """The lever that throttles guests."""
+        """The lever of the metric, which throttles guests."""
         assert self.metric.lever is not None, "such a threshold is refused when it is read"
         return self.metric.lever
 
@@ -159,23 +178,26 @@ class ThresholdExceeded:
         return ThrottleControl(self.used_lever.name, self.series.domain)
 
     def is_closed(self, usage: float) -> bool:
-        """Whether a usage is at or below the target."""
-        # Else a gap of a billionth would cost a guest another step.
+        """Whether ``usage``, in the metric's unit, is at or below the target."""
+        # With a tolerance, because an error of rounding must not cost a guest another step.
         return usage <= self.target + _TOLERANCE * max(1.0, abs(self.target))
 
     def find_candidates(self, snapshot: UsageSnapshot, untouchable: frozenset[str]) -> list[GuestUsage]:
-        """The guests to which the action can apply."""
+        """The guests that the watermark selects and on which the action is possible.
+
+        :param untouchable: uuids of guests that are left out.
+        """
         return [
             guest
             for guest in snapshot.guests.values()
             if guest.uuid not in untouchable
             and self.watermark.selector.selects_guest(guest)
-            # Without an allotment of the control no limit is known to be one.
+            # A limit is a part of the guest's allotment, so that a guest without one cannot be throttled.
             and (self.action is WatermarkAction.EVICT or self.used_knob in guest.allotments)
         ]
 
     def is_measured(self, guest: GuestUsage) -> bool:
-        """Whether the use of a guest is known."""
+        """Whether a guest's use of the series is known, and for throttling its use of the lever's metric."""
         if (
             self.action is WatermarkAction.THROTTLE_DOWN
             and self.used_lever.guest_consumption(guest, self.series.domain) is None
@@ -187,10 +209,12 @@ class ThresholdExceeded:
 def find_breaches(
     rules: WatermarkRules, action: WatermarkAction, snapshot: UsageSnapshot, streaks: Streaks
 ) -> list[ThresholdExceeded]:
-    """The watermarks that usage has exceeded for long enough, and still exceeds in ``snapshot``.
+    """The confirmed breaches of thresholds for ``action``, in the order in which they are handled.
 
-    The most urgent action comes first, and for each metric the lowest threshold, which decides. Higher
-    thresholds matter only if they select guests that the lowest one does not.
+    Metrics with a higher ``action_priority`` come first, and then lower thresholds of a metric. Closing the
+    gap of the lowest threshold closes the others; they matter only if they select other guests.
+
+    :param snapshot: the usage expected after earlier actions of the round.
     """
     found = []
     for watermark in rules.watermarks:
@@ -206,7 +230,7 @@ def find_breaches(
                 continue
             metric, target = rules.registry[watermark.metric], amount - (usage - amount) * rules.margin
             found.append(ThresholdExceeded(action, watermark, metric, series, amount, target))
-    # The name last, so that two rounds of one host agree.
+    # The name comes last, so that two rounds have the same order.
     return sorted(
         found, key=lambda one: (-one.metric.action_priority, one.series, one.amount, one.watermark.name)
     )

@@ -1,8 +1,8 @@
-"""Plans: the necessary actions of a round, in order, from a snapshot.
+"""Plans: the actions of a round of watermarks, in order, computed from a snapshot.
 
-Pure functions; an executor carries the plan out. The order is scheduling switch, evict, throttle down.
-Restoring comes only in a round without breach: in the reverse order of throttling, by steps, and only so far
-that no new breach is expected.
+All functions are pure; an executor carries out the plan. The order is: the scheduling switch, evictions,
+throttles, restores. A restore raises a limit by a step. Restores happen only in rounds without a breach, in
+the reverse order of throttling, and only so far that no new breach is expected.
 """
 
 from __future__ import annotations
@@ -42,18 +42,20 @@ def make_plan(
     excluded: frozenset[str] = frozenset(),
     unevictable: frozenset[str] = frozenset(),
 ) -> tuple[WatermarkAct, ...]:
-    """The actions of this round, in order.
+    """The actions of this round, in order. Guests that are being evicted count as gone.
 
-    ``streaks`` include the snapshot already. Guests in ``excluded`` are left alone, those in ``unevictable``
-    are not evicted. Guests that are being evicted count as gone.
+    :param streaks: the streaks after ``snapshot``.
+    :param excluded: uuids of guests that no action may concern.
+    :param unevictable: uuids of guests that may be throttled but not evicted.
     """
-    # Its use is freed soon: counting it would have another guest evicted for the same shortage.
+    # The use of guests that are being evicted is subtracted, so that no other guest is evicted for it.
     for guest in state.evicting_guests:
         snapshot = rules.after_eviction(snapshot, guest)
     untouchable = excluded | state.evicting_guests
-    # Cheapest first: a guest that does not come need not be throttled, and one that leaves need not be.
+    # Evictions come before throttles, so that a guest that leaves is not throttled, and the others are
+    # throttled only for the remaining gap.
     switch = plan_switch(rules, snapshot, streaks, state)
-    evictions, snapshot = plan_evictions(rules, snapshot, streaks, untouchable | unevictable)
+    evictions, snapshot = plan_evictions(rules, snapshot, streaks, untouchable | unevictable, state)
     untouchable |= {eviction.guest for eviction in evictions}
     throttles = plan_throttles(rules, snapshot, streaks, state, untouchable)
     restores = plan_restores(rules, snapshot, streaks, state, untouchable)
@@ -77,10 +79,11 @@ def plan_switch(
         for watermark, watch in watches
         if is_confirmed(streaks, watermark, action, watch.domain)
     }
-    # Any one watermark keeps new guests away, and all have to be quiet before they are let in.
+    # One confirmed watermark is enough to keep new guests away. All have to be quiet to let them in.
     if asking:
         return [] if state.scheduling_off else [SwitchScheduling(True, tuple(sorted(asking)))]
-    # None is not False: after the loss of the state file the trait may be there, and is removed explicitly.
+    # None (unknown) leads to an explicit switch: after the loss of the state file, the trait that keeps
+    # guests away may still be in Placement.
     if state.scheduling_off is False or not all(
         is_quiet(streaks[watch], watermark, snapshot.time, watermark.cool_down)
         for watermark, watch in watches
@@ -90,28 +93,46 @@ def plan_switch(
 
 
 def plan_evictions(
-    rules: WatermarkRules, snapshot: UsageSnapshot, streaks: Streaks, untouchable: frozenset[str]
+    rules: WatermarkRules,
+    snapshot: UsageSnapshot,
+    streaks: Streaks,
+    untouchable: frozenset[str],
+    state: WatermarkState,
 ) -> tuple[list[EvictAction], UsageSnapshot]:
-    """The guests to evict, with the snapshot that is expected when they have gone."""
+    """The guests to evict, and the snapshot that is expected after they have left."""
     found = find_breaches(rules, WatermarkAction.EVICT, snapshot, streaks)
     plan: list[EvictAction] = []
-    # Without a figure there is no place to stop at: the operator has chosen these guests by the section.
+    # If the effect cannot be computed, no guest can be found to be the last necessary one. All guests that
+    # the sections select are evicted.
     if not _can_be_precise(found, snapshot, untouchable):
         first = _of_highest_priority(found)
-        for guest in _selected_guests(found, snapshot, untouchable):
-            plan.append(EvictAction(guest.uuid, first.metric.name, first.watermark.name))
+        selected = _selected_guests(found, snapshot, untouchable)
+        for guest in selected[: _evictions_left(found, state)]:
+            plan.append(_evict_guest(first, guest))
             snapshot = rules.after_eviction(snapshot, guest.uuid)
         return plan, snapshot
     for breach in found:
         guests = breach.find_candidates(snapshot, untouchable)
-        for guest in sort_guests(guests, breach.metric.sorter or GENERAL_ORDER, breach.series):
+        for guest in sort_guests(guests, breach.guest_order, breach.series):
             if breach.is_closed(snapshot.host[breach.series]):
                 break
-            # A guest that uses none of it would be ended for nothing.
+            # A guest without a known use of the series would be evicted in vain.
             if guest.usage.get(breach.series, 0.0) > 0:
-                plan.append(EvictAction(guest.uuid, breach.metric.name, breach.watermark.name))
+                plan.append(_evict_guest(breach, guest))
                 snapshot = rules.after_eviction(snapshot, guest.uuid)
     return plan, snapshot
+
+
+def _evict_guest(breach: ThresholdExceeded, guest: GuestUsage) -> EvictAction:
+    watermark = breach.watermark
+    return EvictAction(guest.uuid, breach.metric.name, watermark.name, watermark.evict_grace)
+
+
+def _evictions_left(found: Sequence[ThresholdExceeded], state: WatermarkState) -> int | None:
+    """The number of guests that may be told to leave now; None: all."""
+    limits = [one.watermark.evict_at_once for one in found if one.watermark.evict_at_once is not None]
+    # Those that are leaving count: what they free shows when they have left.
+    return max(0, min(limits) - len(state.evictions)) if limits else None
 
 
 def plan_throttles(
@@ -121,13 +142,17 @@ def plan_throttles(
     state: WatermarkState,
     untouchable: frozenset[str],
 ) -> list[ThrottleAction]:
-    """The limits to set."""
+    """The limits to set because of confirmed breaches.
+
+    If the effects can be computed, a guest gets as many steps as close the gap. Otherwise each selected guest
+    gets one step.
+    """
     found = find_breaches(rules, WatermarkAction.THROTTLE_DOWN, snapshot, streaks)
     if not _can_be_precise(found, snapshot, untouchable):
         first = _of_highest_priority(found)
-        # One step for all in each round: the pressure of the next round says whether that was enough.
+        # One step for each guest; the next round measures whether that was enough.
         selected = _selected_guests(found, snapshot, untouchable)
-        # The other metrics wait: their levers may be moved by this one already.
+        # Only for the metric of the highest priority: the steps may reduce the usage of other metrics, too.
         same = [breach for breach in found if breach.metric is first.metric]
         steps = [_one_step(rules, breach, guest, state) for guest in selected for breach in same]
         return _merge_throttles(step for step in steps if step is not None)
@@ -135,16 +160,16 @@ def plan_throttles(
     for breach in found:
         guests = breach.find_candidates(snapshot, untouchable)
         unknown = []
-        for guest in sort_guests(guests, breach.metric.sorter or GENERAL_ORDER, breach.series):
+        for guest in sort_guests(guests, breach.guest_order, breach.series):
             if breach.is_closed(snapshot.host[breach.series]):
                 break
-            # Just started, say. It waits until guests with a known use were not enough.
+            # For example, a guest that has just started. It is throttled only if the others were not enough.
             if not breach.is_measured(guest):
                 unknown.append(guest)
                 continue
             throttle = _steps_needed(rules, breach, snapshot, guest.uuid, state)
             if throttle is not None:
-                # The next breach, and the next guest, see what this limit frees.
+                # Later guests and breaches are planned with the usage expected under this limit.
                 before = state.limit_of(guest.uuid, breach.used_knob)
                 snapshot = rules.after_throttle(
                     snapshot, guest.uuid, breach.used_knob, before, throttle.limit
@@ -152,7 +177,7 @@ def plan_throttles(
                 state = state.after_action(throttle)
                 plan.append(throttle)
         if not breach.is_closed(snapshot.host[breach.series]):
-            # No other guest is left: one step for each of those with an effect that cannot be computed.
+            # The guests with a known use were not enough, so each of the others gets one step.
             steps = [_one_step(rules, breach, guest, state) for guest in unknown]
             plan += [step for step in steps if step is not None]
     return _merge_throttles(plan)
@@ -161,10 +186,13 @@ def plan_throttles(
 def _can_be_precise(
     found: Sequence[ThresholdExceeded], snapshot: UsageSnapshot, untouchable: frozenset[str]
 ) -> bool:
-    """Whether the end of throttling can be computed: all metrics are quantified, and each has a known use."""
+    """Whether the effect of actions on all breaches can be computed.
+
+    The metrics have to be quantified. For each breach with candidates, some candidate needs a known use.
+    """
     for breach in found:
         guests = breach.find_candidates(snapshot, untouchable)
-        # Guests that are all unknown are as good as a metric that is not quantified.
+        # If no candidate has a known use, nothing can be computed although the metric is quantified.
         if not breach.is_quantified or (guests and not any(map(breach.is_measured, guests))):
             return False
     return True
@@ -177,13 +205,15 @@ def _of_highest_priority(found: Sequence[ThresholdExceeded]) -> ThresholdExceede
 def _selected_guests(
     found: Sequence[ThresholdExceeded], snapshot: UsageSnapshot, untouchable: frozenset[str]
 ) -> list[GuestUsage]:
-    """The guests that any of the watermarks in breach selects."""
+    """The guests that at least one of the watermarks in breach selects, in the general order."""
     chosen = [
         guest
         for guest in snapshot.guests.values()
         if guest.uuid not in untouchable and any(one.watermark.selector.selects_guest(guest) for one in found)
     ]
-    return sort_guests(chosen, GENERAL_ORDER, found[0].series)
+    first = _of_highest_priority(found)
+    # No use says what an action frees here, unless the operator wants it to.
+    return sort_guests(chosen, first.watermark.order or GENERAL_ORDER, first.series)
 
 
 def _steps_needed(
@@ -193,20 +223,21 @@ def _steps_needed(
     uuid: str,
     state: WatermarkState,
 ) -> ThrottleAction | None:
-    """The steps that close a breach, or lead down to the lowest limit; None if they free nothing."""
+    """The limit of a guest that closes a breach, or the lowest limit; None if it would free nothing."""
     guest, present = snapshot.guests[uuid], snapshot.host[breach.series]
     before = limit = state.limit_of(uuid, breach.used_knob)
+    steps = rules.steps_of(breach.watermark)
     usage = present
-    # Several steps at once: where the effect can be computed, waiting a round for each would leave the host
-    # overloaded meanwhile.
+    # Several steps at once, because the effect can be computed: one step in a round would leave the host
+    # overloaded for longer.
     while not breach.is_closed(usage):
-        lower = breach.used_lever.down(limit, guest.allotments[breach.used_knob], rules.steps)
+        lower = breach.used_lever.down(limit, guest.allotments[breach.used_knob], steps)
         if lower is None:
             break
         limit = lower
         share = rules.share_left(guest, breach.used_knob, before, limit)
         usage = present - guest.usage[breach.series] * (1 - share)
-    # A limit above what a guest uses frees nothing, and would only be in its way later.
+    # A limit above a guest's use frees nothing now, and would only slow the guest down later.
     if limit is None or usage >= present:
         return None
     return ThrottleAction(uuid, breach.used_knob, limit, breach.metric.name, breach.watermark.name)
@@ -218,33 +249,39 @@ def _one_step(
     allotment = guest.allotments.get(breach.used_knob)
     if allotment is None:
         return None
-    limit = breach.used_lever.down(state.limit_of(guest.uuid, breach.used_knob), allotment, rules.steps)
+    before, steps = state.limit_of(guest.uuid, breach.used_knob), rules.steps_of(breach.watermark)
+    limit = breach.used_lever.down(before, allotment, steps)
     if limit is None:
         return None
     return ThrottleAction(guest.uuid, breach.used_knob, limit, breach.metric.name, breach.watermark.name)
 
 
 def _merge_throttles(plan: Iterable[ThrottleAction]) -> list[ThrottleAction]:
-    """One limit for each guest and control: the last and lowest, if several breaches request one."""
+    """Keep the lowest limit for each guest and control, if several breaches request one.
+
+    Its place in the plan is that of the last request.
+    """
     merged: dict[tuple[str, ThrottleControl], ThrottleAction] = {}
     for throttle in plan:
-        # Popped, not replaced: the place in the plan is that of the latest, which is restored first.
+        # Removed and inserted again, so that it stands last: limits are raised in the reverse order.
         earlier = merged.pop((throttle.guest, throttle.knob), throttle)
         merged[throttle.guest, throttle.knob] = min(earlier, throttle, key=lambda one: one.limit)
     return list(merged.values())
 
 
-# Guests pay for these; that new guests are kept away costs none of them anything.
 _COSTLY: Final = (WatermarkAction.EVICT, WatermarkAction.THROTTLE_DOWN)
+"""The actions that restrict running guests. Keeping new guests away is not one of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class _RestoreGate:
-    """Whether limits of a control may be given back now, and the maximum usage of its series afterwards.
+    """Whether limits of a control may be raised in this round, and how far.
 
-    - ``up`` is where giving back stops, ``down`` where guests would be throttled or evicted.
+    - ``open``: limits may be raised.
     - ``precise``: the effect of raising limits can be computed; otherwise one guest gets one step in a round.
-    - ``orphan``: no series of the control has a watermark any longer.
+    - ``orphan``: no watermark in force throttles for a series of the control any longer.
+    - ``up`` is the usage of each series above which no further limit is raised in the round.
+    - ``down`` is the usage of each series above which guests would be throttled or evicted again.
     """
 
     open: bool = True
@@ -261,32 +298,32 @@ def plan_restores(
     state: WatermarkState,
     untouchable: frozenset[str],
 ) -> list[RestoreAction]:
-    """The limits to raise or remove."""
+    """The limits to raise or remove, in the reverse order in which they were set."""
     plan = []
     knobs = {one.knob for one in state.throttles}
-    # One breach anywhere is enough: levers of one metric move others as well.
+    # A breach of any metric forbids restores of all controls, because a lever may affect several metrics.
     calm = not is_overloaded(streaks)
     gates = {
         knob: _restore_gate(rules, snapshot, streaks, state, knob) if calm else _RestoreGate(False)
         for knob in knobs
     }
-    # Controls of which a step was given back in this round.
+    # Controls for which a limit was raised in this round.
     begun: set[ThrottleControl] = set()
     for one in reversed(state.throttles):
         guest = snapshot.guests.get(one.guest)
-        # It is gone or leaving, or an action failed for it in this round.
+        # The guest is gone or being evicted, or was acted on in this round already.
         if guest is None or one.guest in untouchable:
             continue
         gate, lever = gates[one.knob], rules.registry.levers.get(one.knob.lever)
         allotment = guest.allotments.get(one.knob)
-        # Nothing of these justifies a limit any more, so that no cool-down is waited for: the guest has
-        # dedicated CPUs by now, the control is gone, or its section is.
+        # The limit has lost its reason and is removed without a cool-down: the guest is protected now, has no
+        # such control any more, or the section was removed.
         if guest.protected or allotment is None or lever is None or (calm and gate.orphan):
             plan.append(RestoreAction(one.guest, one.knob, None))
         elif gate.open and (one.knob not in begun or (gate.precise and _stays_within(snapshot, gate.up))):
-            limit = lever.up(one.limit, allotment, rules.steps)
+            limit = lever.up(one.limit, allotment, rules.restore_steps(one.knob.lever))
             then = rules.after_restore(snapshot, one.guest, one.knob, one.limit, limit)
-            # Given back up to the line at which it would be taken again, and not beyond.
+            # A limit is raised only if the expected usage is no breach.
             if _stays_within(then, gate.down):
                 begun.add(one.knob)
                 snapshot = then
@@ -297,13 +334,14 @@ def plan_restores(
 def forgive_relapses(
     rules: WatermarkRules, snapshot: UsageSnapshot, streaks: Streaks, state: WatermarkState
 ) -> WatermarkState:
-    """The state without relapses of levers that were not needed for twice their waiting time."""
+    """The state without the relapses of levers that were not needed for twice their cool-down."""
     in_use = {one.knob.lever for one in state.throttles}
     return state.without_relapses(
         {
             lever
             for lever in (state.relapses.keys() | state.giving_back) - in_use
-            # Twice: once is what giving back waits for, so that it would always be forgiven before it counts.
+            # Twice the cool-down, because limits are raised after one cool-down: a single one would reset the
+            # count before a relapse can happen.
             if all(
                 snapshot.time - streak.quiet_since >= 2 * _cool_down(rules, watermark, state, lever)
                 for metric in rules.registry.metrics_moved_by(lever)
@@ -331,12 +369,12 @@ def _restore_gate(
             for watermark, streak in watched
         ):
             return _RestoreGate(False)
-        # A section in preview does not count: what it took before it was put there is given back.
+        # ``rules`` have only watermarks in force: limits of a section that is in preview now are removed.
         if rules.of_metric(metric.name, WatermarkAction.THROTTLE_DOWN):
             gate = replace(gate, orphan=False)
         if series not in snapshot.host or up is None or down is None:
-            # No watermark, or a series that cannot be seen any more: no guest stays throttled for that.
-            # Blind, so by single steps; a metric without any watermark does not matter.
+            # Without thresholds, or without a measured value, the series does not forbid restores. If it has
+            # a watermark, its usage is unknown, so that limits are raised by single steps.
             gate = replace(gate, precise=gate.precise and not watched)
             continue
         if snapshot.host[series] >= up:
@@ -351,7 +389,10 @@ def _restore_gate(
 def _watched_streaks(
     rules: WatermarkRules, streaks: Streaks, metric: str, domain: str | None = None
 ) -> list[tuple[WatermarkSection, ThresholdStreak]]:
-    """The streaks of watermarks of a metric that throttle or evict, on one domain or on all."""
+    """The watermarks of a metric, each with its streaks of throttling and eviction.
+
+    ``domain`` None stands for all domains.
+    """
     by_name = {watermark.name: watermark for watermark in rules.watermarks if watermark.metric == metric}
     return [
         (by_name[watch.watermark], streak)
@@ -374,11 +415,12 @@ def _lowest_amount(
 def _cool_down(
     rules: WatermarkRules, watermark: WatermarkSection, state: WatermarkState, lever: str
 ) -> float:
-    """Seconds without a breach before limits are given back."""
-    # Giving back stops at the line by computation: a relapse then is new demand, and no mistake.
+    """Seconds without a breach before limits of a lever are raised."""
+    # If the effect can be computed, limits are raised only so far that no breach follows. A relapse is then
+    # caused by new demand, and does not make the time longer.
     if rules.registry[watermark.metric].throttle_quantified:
         return watermark.cool_down
-    # Each relapse makes the time longer if the effect cannot be computed.
+    # Otherwise each relapse doubles the time, up to MAX_RELAPSES of them.
     return float(watermark.cool_down * 2 ** state.relapses.get(lever, 0))
 
 

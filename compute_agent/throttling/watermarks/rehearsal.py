@@ -1,7 +1,7 @@
-"""A rehearsal: the actions that would follow if the host used a certain amount of a metric for long enough.
+"""A rehearsal: the actions that watermarks would take if the host used a given amount of a metric.
 
-Guests keep the use that was measured, and the rest is the host's own. Watermarks in preview act as the
-others.
+The usage of the host is replaced, for as many rounds as the watermarks need. Guests keep their measured use.
+Watermarks in preview are treated like those in force.
 """
 
 from __future__ import annotations
@@ -11,23 +11,26 @@ from dataclasses import replace
 from compute_agent.throttling.actions import WatermarkAct, takes_away
 from compute_agent.throttling.watermarks.breaches import Streaks, observe_usage
 from compute_agent.throttling.watermarks.plan import make_plan
-from compute_agent.throttling.watermarks.sections import WatermarkRules, parse_threshold
+from compute_agent.throttling.watermarks.sections import WatermarkRules
 from compute_agent.throttling.watermarks.state import WatermarkState
+from compute_agent.throttling.watermarks.thresholds import parse_usage
 from compute_agent.usage.snapshot import UsageSnapshot
 
 
 def rehearse_usage(
     rules: WatermarkRules, snapshot: UsageSnapshot, state: WatermarkState, metric: str, usage: str
 ) -> list[WatermarkAct]:
-    """The actions of the round in which all watermarks of a metric are confirmed at this ``usage``.
+    """The restricting actions of the first round in which all watermarks of ``metric`` may act.
 
-    :raises ValueError: there is no such metric, it is not measured, or the usage is not an amount of it.
+    :param usage: the imagined usage of each domain, written like a threshold: ``12G``, ``80%``.
+    :raises ValueError: no watermark has the metric, it is not measured, its capacity is unknown, or ``usage``
+        is not an amount of it.
     """
     watched = [one for one in rules.watermarks if one.metric == metric]
     if not watched:
         names = ", ".join(sorted({one.metric for one in rules.watermarks})) or "none"
-        raise ValueError(f"no watermark is of {metric}; there are watermarks of {names}")
-    amount = parse_threshold(usage, rules.registry[metric].unit)
+        raise ValueError(f"no watermark watches {metric}; the watermarks here watch {names}")
+    amount = parse_usage(usage, rules.registry[metric].unit)
     measured = [series for series in snapshot.host if series.metric == metric]
     if not measured:
         raise ValueError(f"{metric} is not measured yet: try again after the next round")

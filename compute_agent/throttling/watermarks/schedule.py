@@ -1,8 +1,8 @@
-"""Lines that depend on weekday and time of day: ``85%, 22:00-06:00 95%, sat-sun 95%``.
+"""Thresholds that depend on weekday and time of day: ``85%, 22:00-06:00 95%, sat-sun 95%``.
 
-Times are local ones of the host, as in crontab(5). A period over midnight belongs to the day on which it
-begins: ``fri 22:00-06:00`` ends on Saturday morning. Of several periods with the same minute the last one
-counts.
+Times are in the time zone of the host, as in crontab(5). A period over midnight belongs to the day on which
+it begins: ``fri 22:00-06:00`` ends on Saturday morning. If several periods contain a minute, the last one in
+the text counts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DAY_RANGE: Final = re.compile(r"([a-z]{3})(?:-([a-z]{3}))?", re.ASCII)
 
 
 class WeekMoment(NamedTuple):
-    """A minute of the week: the number of the weekday, which is 0 on Mondays, and the minute of the day."""
+    """A minute of the week: the weekday from 0 (Monday) to 6, and the minute of the day from 0 to 1439."""
 
     day: int
     minute: int
@@ -32,7 +32,7 @@ class WeekMoment(NamedTuple):
 
 def local_moment() -> WeekMoment:
     """The present minute of the week, by the clock and the time zone of the host."""
-    # localtime() alone does not see that /etc/localtime was changed.
+    # Python reads the time zone at its start; tzset() reads it again, so that a changed one counts.
     time.tzset()
     now = time.localtime()
     return WeekMoment(now.tm_wday, now.tm_hour * 60 + now.tm_min)
@@ -40,11 +40,12 @@ def local_moment() -> WeekMoment:
 
 @dataclass(frozen=True, slots=True)
 class WeekPeriod:
-    """The same minutes of some weekdays.
+    """A period of the day on some weekdays.
 
-    :ivar days: the weekdays on which it begins.
-    :ivar begin: its first minute of the day.
-    :ivar end: the minute after its last one; on the next day if it is not after ``begin``.
+    :ivar days: the weekdays on which the period begins; 0 is Monday.
+    :ivar begin: the first minute of the period, counted from midnight.
+    :ivar end: the minute after the last one, counted from midnight, up to 1440. A period with an ``end`` that
+        is not after ``begin`` ends on the next day.
     """
 
     days: frozenset[int] = _EVERY_DAY
@@ -61,7 +62,7 @@ class WeekPeriod:
 
     @property
     def all_bounds(self) -> Iterator[WeekMoment]:
-        """The minutes at which it begins, and those at which it is over."""
+        """The minutes of the week at which the period begins, and the first minutes after it."""
         for day in self.days:
             yield WeekMoment(day, self.begin)
             over = day + (self.end <= self.begin or self.end == _DAY_MINUTES)
@@ -69,7 +70,7 @@ class WeekPeriod:
 
 
 def parse_period(text: str) -> WeekPeriod:
-    """A period as written: ``22:00-06:00``, ``sat-sun`` or ``mon-fri 08:00-18:00``.
+    """Parse the text of a period: ``22:00-06:00``, ``sat-sun`` or ``mon-fri 08:00-18:00``.
 
     :raises ValueError: the text is no period.
     """
@@ -94,10 +95,13 @@ def _day_numbers(first: str, last: str) -> frozenset[int]:
         if name not in DAYS:
             raise ValueError(f"there is no weekday {name!r}; there are {', '.join(DAYS)}")
     begin, end = DAYS.index(first), DAYS.index(last)
-    # From Friday to Monday is a range as well.
+    # The remainder lets a range pass the end of the week, as in fri-mon.
     return frozenset((begin + step) % len(DAYS) for step in range((end - begin) % len(DAYS) + 1))
 
 
 def week_bounds(periods: Iterable[WeekPeriod]) -> list[WeekMoment]:
-    """The minutes of the week at which a period begins or is over, and its first minute."""
+    """The minutes at which any period begins or is over, and the first minute of the week, in order.
+
+    The set of periods in force is the same from one of these minutes to the next.
+    """
     return sorted({WeekMoment(0, 0), *(bound for period in periods for bound in period.all_bounds)})

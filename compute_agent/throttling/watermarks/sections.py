@@ -1,13 +1,12 @@
 """The watermarks of a configuration: the ``[watermark:NAME]`` sections, and contradictions between them.
 
-Rules are the watermarks with the registry of metrics and the sizes of steps. The rules have the expected
-effects of actions.
+``WatermarkRules`` combines the watermarks with the registry of metrics and the sizes of throttling steps. It
+also computes the expected effects of actions.
 """
 
 from __future__ import annotations
 
 import enum
-import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +19,14 @@ from compute_agent.conf.qos import WATERMARK, watermark_sections
 from compute_agent.model.messages import ConfigError
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.throttling.levers import ThrottleSteps, left_by, taken_by
-from compute_agent.throttling.watermarks.metrics import MetricRegistry, MetricUnit, WatermarkMetric
+from compute_agent.throttling.watermarks.expressions import is_expression, normal_text, parse_expression
+from compute_agent.throttling.watermarks.metrics import (
+    CRITERIA,
+    MetricRegistry,
+    MetricUnit,
+    Sorter,
+    WatermarkMetric,
+)
 from compute_agent.throttling.watermarks.schedule import (
     WeekMoment,
     WeekPeriod,
@@ -28,13 +34,11 @@ from compute_agent.throttling.watermarks.schedule import (
     week_bounds,
 )
 from compute_agent.throttling.watermarks.state import WatermarkState
+from compute_agent.throttling.watermarks.thresholds import THRESHOLD, WatermarkThreshold, parse_threshold
 from compute_agent.usage.snapshot import GuestUsage, MetricSeries, UsageSnapshot
 
-# Of 1024, as cgroup files and operators count memory.
-_POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
-_THRESHOLD: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT%]?)", re.ASCII)
-# The amount after a period, which ends in a digit itself.
-_AMOUNT: Final = re.compile(rf"\s+({_THRESHOLD.pattern})$", re.ASCII)
+# The amount is the last word: the period before it may end in a digit, too.
+_AMOUNT: Final = re.compile(rf"\s+({THRESHOLD.pattern})$", re.ASCII)
 
 
 class WatermarkAction(enum.StrEnum):
@@ -47,45 +51,29 @@ class WatermarkAction(enum.StrEnum):
 
 
 MAX_PERIODS: Final = 20
-"""The number of periods of one threshold: all sections are checked at each of their bounds."""
+"""Maximum number of periods of one threshold, because all sections are checked at each bound of a period."""
 
 ABOVE: Final = (WatermarkAction.DISABLE_SCHEDULING, WatermarkAction.EVICT, WatermarkAction.THROTTLE_DOWN)
-"""The actions that are taken above their threshold."""
-
-
-@dataclass(frozen=True, slots=True)
-class WatermarkThreshold:
-    """The usage from which on an action is taken.
-
-    The amount is in the metric's unit, or ``relative``, in percent of the capacity of the host.
-    """
-
-    value: float
-    relative: bool = False
-
-    def absolute_amount(self, capacity: float | None) -> float | None:
-        """The threshold in the metric's unit; None where the capacity of the host is not known."""
-        if not self.relative:
-            return self.value
-        return None if capacity is None else self.value / 100 * capacity
-
-    def __str__(self) -> str:
-        return f"{self.value:.15g}{'%' if self.relative else ''}"
+"""The actions that are taken above their threshold; only limits are raised below one."""
 
 
 Schedules = Mapping[WatermarkAction, tuple[tuple[WeekPeriod, WatermarkThreshold], ...]]
-"""Thresholds of periods by action; of several with the same minute the last one counts."""
+"""The thresholds of periods, by action. If several periods contain a minute, the last one counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuestSelector:
-    """The guests of a watermark: of ``classes`` (empty: all), up to ``max_priority`` (None: all)."""
+    """Selects the guests on which a watermark acts.
+
+    - ``classes`` are the names of their QoS classes; empty: all classes.
+    - ``max_priority`` is their highest priority; None: all priorities.
+    """
 
     classes: frozenset[str] = frozenset()
     max_priority: int | None = None
 
     def selects_guest(self, guest: GuestUsage) -> bool:
-        """Whether a watermark applies to this guest; it never applies to a protected one."""
+        """Whether the watermark may act on this guest; protected guests are never selected."""
         return (
             not guest.protected
             and (not self.classes or guest.qos_class in self.classes)
@@ -95,11 +83,21 @@ class GuestSelector:
 
 @dataclass(frozen=True, slots=True)
 class WatermarkSection:
-    """The thresholds of one section.
+    """One section ``[watermark:NAME]``.
 
-    :ivar cool_down: in seconds.
-    :ivar preview: actions are only reported.
-    :ivar scheduled: thresholds in place of the others, for periods of the week.
+    :ivar throttle_down: the threshold of this action; None: the section does not take the action. The same
+        holds for ``throttle_up``, ``evict`` and ``disable_scheduling``.
+    :ivar for_samples: successive rounds with a breach before an action.
+    :ivar cool_down: seconds without a breach before limits are raised.
+    :ivar preview: whether actions are only reported.
+    :ivar selector: the guests on which the section acts.
+    :ivar scheduled: thresholds that replace the others in periods of the week.
+    :ivar external: whether the metric is external; see :class:`WatermarkMetric`.
+    :ivar steps: the steps of limits that the section sets; None: those of ``[qos]``.
+    :ivar order: the order in which guests are acted on; None: that of the metric.
+    :ivar evict_grace: seconds that an evicted guest has to end; None: those of ``[qos]``.
+    :ivar evict_at_once: maximum number of guests that leave at the same time where the freed amount is not
+        known; None: all.
     """
 
     name: str
@@ -113,9 +111,14 @@ class WatermarkSection:
     preview: bool = False
     selector: GuestSelector = GuestSelector()
     scheduled: Schedules = field(default_factory=dict)
+    external: bool = False
+    steps: ThrottleSteps | None = None
+    order: Sorter | None = None
+    evict_grace: float | None = None
+    evict_at_once: int | None = None
 
     def at_moment(self, moment: WeekMoment) -> WatermarkSection:
-        """The section with the thresholds of a minute of the week."""
+        """The section with the thresholds that hold at ``moment``."""
         found: dict[str, Any] = {
             action.value: threshold
             for action, entries in self.scheduled.items()
@@ -132,20 +135,36 @@ class WatermarkSection:
     def threshold_amount(self, action: WatermarkAction, snapshot: UsageSnapshot, domain: str) -> float | None:
         """The threshold of an action on one domain, in the metric's unit.
 
-        None if there is none or it is not known.
+        None if the section has no threshold for the action, or a percentage of an unknown capacity.
         """
-        # Capacities differ between domains: a share of a cache is one of that cache.
+        # A percentage is one of the domain's own capacity: caches of one host may differ in size.
         threshold = self.threshold_for(action)
         capacity = snapshot.capacity.get(MetricSeries(self.metric, domain))
         return None if threshold is None else threshold.absolute_amount(capacity)
 
 
+def with_expressions(conf: cfg.ConfigOpts, registry: MetricRegistry) -> MetricRegistry:
+    """A registry with the metrics of ``registry`` and the expressions of all watermarks.
+
+    :raises ConfigError: an expression cannot be used; the text names its section.
+    """
+    found: dict[str, WatermarkMetric] = {}
+    for name, options in watermark_sections(conf):
+        if options.metric and is_expression(options.metric):
+            try:
+                metric = parse_expression(options.metric, registry)
+            except ValueError as error:
+                raise ConfigError(f"[{WATERMARK}{name}] metric: {error}") from error
+            found[metric.name] = metric
+    return registry.with_metrics(found.values()) if found else registry
+
+
 def parse_watermarks(
     conf: cfg.ConfigOpts, registry: MetricRegistry, classes: QosClasses
 ) -> tuple[WatermarkSection, ...]:
-    """The watermarks that ``conf`` has.
+    """Read the sections ``[watermark:NAME]``, and check them.
 
-    :raises ConfigError: naming section and option.
+    :raises ConfigError: an option is wrong, or sections contradict each other; the text names them.
     """
     watermarks = []
     for name, options in watermark_sections(conf):
@@ -166,6 +185,12 @@ def parse_watermarks(
             preview=options.mode == "preview",
             selector=_read_selector(name, options, classes),
             scheduled=scheduled,
+            external=metric.external,
+            steps=_read_steps(conf, options),
+            order=tuple(CRITERIA[word] for word in options.order) or None,
+            evict_grace=options.evict_grace,
+            # A condition says nothing about the amount that is lacking: one guest may be enough.
+            evict_at_once=options.evict_at_once or (1 if metric.inputs or metric.external else None),
         )
         watermarks.append(watermark)
     check_watermarks(watermarks)
@@ -173,9 +198,9 @@ def parse_watermarks(
 
 
 def check_watermarks(watermarks: Sequence[WatermarkSection]) -> None:
-    """Check each watermark, and all of them together, at each time of the week.
+    """Check each watermark, and all watermarks together, with the thresholds of each time of the week.
 
-    :raises ConfigError: they contradict each other.
+    :raises ConfigError: thresholds contradict each other; the text has the minute of the week.
     """
     periods = [
         period
@@ -193,43 +218,20 @@ def check_watermarks(watermarks: Sequence[WatermarkSection]) -> None:
             raise ConfigError(f"{error} (on {moment})" if periods else str(error)) from error
 
 
-def parse_threshold(text: str, unit: MetricUnit) -> WatermarkThreshold:
-    """A threshold as written: ``0.8``, ``12G``, ``80%``.
-
-    :raises ValueError:
-    """
-    match = _THRESHOLD.fullmatch(text.strip())
-    # Hundreds of digits are infinite as a float, and above every usage.
-    if match is None or not math.isfinite(float(match[1])):
-        raise ValueError(f"{text!r} is not a threshold: a number such as 12, 1.5, 12G or 80% is needed")
-    value, suffix = float(match[1]), match[2]
-    if suffix == "%":
-        if unit == MetricUnit.OTHER:
-            raise ValueError("the metric has no percentages")
-        # A percentage itself (a pressure) is an amount, and a ratio to a promise may exceed 100.
-        if value > 100 and unit != MetricUnit.PERCENT:
-            raise ValueError(f"{text.strip()} is more than there is")
-        return WatermarkThreshold(value, relative=unit != MetricUnit.PERCENT)
-    # 12G cores would be read as twelve billion.
-    if suffix and unit not in (MetricUnit.BYTES, MetricUnit.BYTES_PER_SECOND):
-        raise ValueError(f"{suffix} is for bytes, and the metric is in {unit or 'another unit'}")
-    return WatermarkThreshold(value * 1024 ** _POWERS[suffix])
-
-
 def check_together(watermarks: Iterable[WatermarkSection]) -> None:
     """Check that watermarks of one metric do not contradict each other.
 
-    Watermarks in preview are checked apart from those in force.
+    Watermarks in preview are checked separately from watermarks in force.
 
-    :raises ConfigError: watermarks of one metric contradict each other.
+    :raises ConfigError: two watermarks contradict each other; the text names both.
     """
     by_metric: dict[tuple[str, bool], list[WatermarkSection]] = {}
     for watermark in watermarks:
-        # Trying a line must not be refused for contradicting the line that it is to replace.
+        # A section in preview often tries a replacement for a section in force, which it may contradict.
         by_metric.setdefault((watermark.metric, watermark.preview), []).append(watermark)
     for same in by_metric.values():
         _check_same_kind(same)
-        # The lowest of each: that of any section decides for all guests of the metric.
+        # Only the lowest threshold of each action is compared, because it decides for all guests.
         down, up = (
             _lowest_threshold(same, WatermarkAction.THROTTLE_DOWN),
             _lowest_threshold(same, WatermarkAction.THROTTLE_UP),
@@ -238,13 +240,13 @@ def check_together(watermarks: Iterable[WatermarkSection]) -> None:
             raise ConfigError(
                 f"{_option_name(up[0], WatermarkAction.THROTTLE_UP)}: nothing is throttled for {up[0].metric}"
             )
-        # Nothing would ever be below, and the guests throttled until the agent is configured otherwise.
+        # Limits are raised only below a throttle_up, so that without one they would never be removed.
         if down is not None and up is None:
             raise ConfigError(
                 f"{_option_name(down[0], WatermarkAction.THROTTLE_DOWN)}: without a throttle_up for"
                 f" {down[0].metric} guests would stay throttled for ever"
             )
-        # At the same amount guests would be throttled and given back in turn.
+        # At equal thresholds limits would be set and removed in turn.
         for action in (WatermarkAction.THROTTLE_DOWN, WatermarkAction.EVICT):
             above = _lowest_threshold(same, action)
             if up is not None and above is not None and up[1].value >= above[1].value:
@@ -255,9 +257,9 @@ def check_together(watermarks: Iterable[WatermarkSection]) -> None:
 
 
 def _check_watermark(watermark: WatermarkSection) -> None:
-    """One section alone.
+    """Check the thresholds of one section.
 
-    :raises ConfigError:
+    :raises ConfigError: the section has no threshold, mixes units, or evicts before it throttles.
     """
     if all(watermark.threshold_for(action) is None for action in WatermarkAction):
         raise ConfigError(f"[{WATERMARK}{watermark.name}] has no threshold: {', '.join(WatermarkAction)}")
@@ -266,11 +268,11 @@ def _check_watermark(watermark: WatermarkSection) -> None:
         for action in WatermarkAction
         if (found := watermark.threshold_for(action)) is not None
     ]
-    # They could not be compared with each other before the capacity of the host is known.
+    # A percentage and an amount cannot be compared here, because the host's capacity is not known yet.
     if len({threshold.relative for _, threshold in thresholds}) > 1:
         listed = ", ".join(f"{action} = {threshold}" for action, threshold in thresholds)
         raise ConfigError(f"[{WATERMARK}{watermark.name}] mixes percentages and amounts: {listed}")
-    # Within one section; another one may evict guests that this one does not throttle.
+    # Only within a section: another section may evict guests of other classes at a lower threshold.
     if watermark.throttle_down and watermark.evict and watermark.evict.value < watermark.throttle_down.value:
         raise ConfigError(
             f"{_option_name(watermark, WatermarkAction.EVICT)} = {watermark.evict} is below"
@@ -285,7 +287,7 @@ def _check_same_kind(watermarks: Sequence[WatermarkSection]) -> None:
             threshold = watermark.threshold_for(action)
             if threshold is not None:
                 kinds.setdefault(threshold.relative, watermark)
-    # The lowest line decides, and a percentage is not lower or higher than an amount.
+    # The lowest threshold decides, and a percentage cannot be compared with an amount.
     if len(kinds) > 1:
         raise ConfigError(
             f"[{WATERMARK}{kinds[True].name}] has percentages of {watermarks[0].metric} and"
@@ -305,7 +307,7 @@ def _lowest_threshold(
 
 
 def _find_metric(name: str, text: str | None, registry: MetricRegistry) -> WatermarkMetric:
-    metric = registry.get(text or "")
+    metric = registry.get(normal_text(text or ""))
     if metric is None:
         said = f"there is no metric {text!r}" if text else "the option is missing"
         raise ConfigError(f"[{WATERMARK}{name}] metric: {said}; choose one of {', '.join(sorted(registry))}")
@@ -315,7 +317,10 @@ def _find_metric(name: str, text: str | None, registry: MetricRegistry) -> Water
 def _read_thresholds(
     name: str, action: WatermarkAction, text: str | None, metric: WatermarkMetric
 ) -> tuple[WatermarkThreshold | None, tuple[tuple[WeekPeriod, WatermarkThreshold], ...]]:
-    """The usual threshold of an action, and those of periods."""
+    """Read the option of one action: its usual threshold, and the thresholds of periods.
+
+    :raises ConfigError: the text is wrong, or the metric does not support the action.
+    """
     if text is None:
         return None, ()
     section = f"[{WATERMARK}{name}] {action}"
@@ -323,6 +328,8 @@ def _read_thresholds(
         raise ConfigError(f"{section}: guests cannot be throttled for {metric.name}")
     if action is WatermarkAction.EVICT and not metric.evictable:
         raise ConfigError(f"{section}: guests cannot be evicted for {metric.name}")
+    if metric.unit is MetricUnit.CONDITION:
+        return _read_condition(section, action, text), ()
     usual, *others = text.split(",")
     if len(others) > MAX_PERIODS:
         raise ConfigError(f"{section}: there are more than {MAX_PERIODS} periods")
@@ -339,6 +346,27 @@ def _read_thresholds(
         raise ConfigError(f"{section}: {error}") from error
 
 
+def _read_steps(conf: cfg.ConfigOpts, options: Any) -> ThrottleSteps | None:
+    """The steps of a section; None if it has none of its own."""
+    if options.step is None and options.min_share is None:
+        return None
+    step = conf.qos.step if options.step is None else options.step
+    min_share = conf.qos.min_share if options.min_share is None else options.min_share
+    # Options are percent, as operators write them; decisions take shares.
+    return ThrottleSteps(step / 100, min_share / 100)
+
+
+def _read_condition(section: str, action: WatermarkAction, text: str) -> WatermarkThreshold:
+    """Read the threshold of a condition: ``false`` for throttling up, and ``true`` for other actions.
+
+    :raises ConfigError: the text is another word.
+    """
+    word = "false" if action is WatermarkAction.THROTTLE_UP else "true"
+    if text.strip().lower() != word:
+        raise ConfigError(f"{section}: the metric is a condition: write {word}")
+    return parse_threshold(word, MetricUnit.CONDITION)
+
+
 def _read_selector(name: str, options: Any, classes: QosClasses) -> GuestSelector:
     chosen: Collection[str] = options.qos_classes
     for qos_class in chosen:
@@ -346,7 +374,7 @@ def _read_selector(name: str, options: Any, classes: QosClasses) -> GuestSelecto
         if qos_class not in classes.classes:
             known = ", ".join(sorted(classes.classes))
             raise ConfigError(f"{section}: there is no class {qos_class!r}; there are {known}")
-        # Else the section would read as if it did something.
+        # The agent never acts on such a class, so the section would have no effect: refused, not ignored.
         if classes.is_protected(qos_class, dedicated=False):
             raise ConfigError(
                 f"{section}: {qos_class} is above [qos] highest_class and the agent never limits it"
@@ -360,7 +388,10 @@ def _option_name(watermark: WatermarkSection, action: WatermarkAction) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WatermarkRules:
-    """The configuration that decisions need; ``margin`` is a share of the gap (0.1: a tenth more)."""
+    """The configuration that decisions of watermarks need.
+
+    ``margin`` is the part of a gap by which actions go beyond closing it; with 0.1, a tenth more is freed.
+    """
 
     registry: MetricRegistry
     watermarks: tuple[WatermarkSection, ...]
@@ -368,35 +399,54 @@ class WatermarkRules:
     margin: float = 0.1
 
     def with_preview(self, *, preview: bool) -> WatermarkRules:
-        """The rules with the watermarks of one mode: those in preview, or those in force."""
+        """The rules with only the watermarks in preview (True), or only those in force (False)."""
         return replace(self, watermarks=tuple(one for one in self.watermarks if one.preview is preview))
 
     def at_moment(self, moment: WeekMoment) -> WatermarkRules:
-        """The rules with the thresholds of a minute of the week."""
+        """The rules with the thresholds that hold at ``moment``."""
         return replace(self, watermarks=tuple(one.at_moment(moment) for one in self.watermarks))
 
+    def steps_of(self, watermark: WatermarkSection) -> ThrottleSteps:
+        """The steps of limits that a watermark sets."""
+        return watermark.steps or self.steps
+
+    def restore_steps(self, lever: str) -> ThrottleSteps:
+        """The steps by which limits of a lever are given back: the smallest of its watermarks."""
+        found = [
+            self.steps_of(watermark)
+            for metric in self.registry.metrics_moved_by(lever)
+            for watermark in self.of_metric(metric.name, WatermarkAction.THROTTLE_DOWN)
+        ]
+        return min(found, key=lambda one: one.step, default=self.steps)
+
+    @property
+    def limited_evictions(self) -> frozenset[str]:
+        """The watermarks that evict a few guests at once."""
+        return frozenset(one.name for one in self.watermarks if one.evict_at_once is not None)
+
     def of_metric(self, metric: str, action: WatermarkAction) -> list[WatermarkSection]:
-        """The watermarks of a metric that ask for an action."""
+        """The watermarks of a metric that have a threshold for an action."""
         return [
             one for one in self.watermarks if one.metric == metric and one.threshold_for(action) is not None
         ]
 
     def throttled_series(self, state: WatermarkState) -> list[MetricSeries]:
-        """The series of the throttles in force."""
+        """The series because of which limits in force may have been set: of their levers and domains."""
         return [
             MetricSeries(metric.name, one.knob.domain)
             for one in state.throttles
             for metric in self.registry.metrics_moved_by(one.knob.lever)
         ]
 
-    # What is expected of an action
+    # Expected effects of actions
 
     def after_eviction(self, snapshot: UsageSnapshot, guest: str) -> UsageSnapshot:
-        """The snapshot without a guest.
+        """The expected snapshot without a guest.
 
-        A metric keeps its value if the value after the eviction cannot be computed.
+        The host's usage falls by the guest's use for metrics that are ``evict_quantified``, and stays for
+        other metrics.
         """
-        # It has left since its eviction began.
+        # The guest has left since its eviction began.
         if guest not in snapshot.guests:
             return snapshot
         return snapshot.without_guest(
@@ -406,9 +456,10 @@ class WatermarkRules:
     def share_left(
         self, guest: GuestUsage, knob: ThrottleControl, before: float | None, after: float
     ) -> float:
-        """The part of its use that a guest keeps when its limit goes down from ``before`` to ``after``.
+        """The part of its use, from 0 to 1, that a guest is expected to keep under a lower limit.
 
-        ``before`` None: no limit. 1 where nothing is known.
+        The limit falls from ``before`` (None: no limit) to ``after``. The result is 1 if the use of the guest
+        is not known.
         """
         use = self._guest_consumption(guest, knob)
         return 1.0 if not use else left_by(use, before, after, guest.allotments[knob]) / use
@@ -416,20 +467,23 @@ class WatermarkRules:
     def after_throttle(
         self, snapshot: UsageSnapshot, guest: str, knob: ThrottleControl, before: float | None, after: float
     ) -> UsageSnapshot:
-        """The snapshot once a guest's limit has gone down."""
+        """The expected snapshot after a guest's limit falls from ``before`` (None: no limit) to ``after``."""
         one = snapshot.guests[guest]
         return self._with_scaled_use(snapshot, one, knob, self.share_left(one, knob, before, after))
 
     def after_restore(
         self, snapshot: UsageSnapshot, guest: str, knob: ThrottleControl, before: float, after: float | None
     ) -> UsageSnapshot:
-        """The worst expected snapshot after a guest's limit has risen to ``after`` (None: no limit)."""
+        """The worst expected snapshot after a guest's limit rises from ``before`` to ``after``.
+
+        ``after`` None: the guest has no limit any more.
+        """
         one = snapshot.guests[guest]
         use = self._guest_consumption(one, knob)
-        # A guest of which nothing is known is given back all the same: a throttle must end.
+        # The limit of a guest with an unknown use must also end, so no rise of usage is expected.
         if not use:
             return snapshot
-        # At worst: the guest may have waited for just this, and use all of it at once.
+        # The worst case: the guest uses all of its higher limit at once.
         share = taken_by(use, before, after, one.allotments[knob]) / use
         return self._with_scaled_use(snapshot, one, knob, share)
 
@@ -442,13 +496,13 @@ class WatermarkRules:
     def _with_scaled_use(
         self, snapshot: UsageSnapshot, guest: GuestUsage, knob: ThrottleControl, share: float
     ) -> UsageSnapshot:
-        """The snapshot, with a proportional change of all metrics of the lever."""
+        """The snapshot with the guest's use of all metrics of the control's lever multiplied by ``share``."""
         if share == 1.0:
             return snapshot
         usage = {}
         for metric in self.registry.metrics_moved_by(knob.lever):
             series = MetricSeries(metric.name, knob.domain)
-            # A metric that is not measured of this guest is not expected to change with it.
+            # A metric without a value of this guest stays as it is.
             if series in guest.usage:
                 usage[series] = guest.usage[series] * share
         return snapshot.with_usage(guest.uuid, usage)
@@ -460,15 +514,16 @@ def find_unenforceable(
     unmeasured_metrics: Mapping[str, str],
     unusable_levers: Mapping[str, str],
 ) -> Iterator[str]:
-    """The watermarks and actions that this host cannot carry out, a sentence each.
+    """Sentences about watermarks and actions that cannot take effect on this host.
 
-    ``unmeasured_metrics`` has the reason by metric that cannot be measured here, ``unusable_levers`` by lever
-    that has no effect.
+    :param unmeasured_metrics: the metrics that cannot be measured on this host, with the reason.
+    :param unusable_levers: the levers that have no effect on this host, with the reason.
     """
     for watermark in watermarks:
         section, lever = f"[{WATERMARK}{watermark.name}]", registry[watermark.metric].lever
-        # One reason is enough: a metric that is not measured has no throttling either.
-        if reason := unmeasured_metrics.get(watermark.metric):
-            yield f"{section} metric = {watermark.metric}: the agent never acts, because {reason}"
+        # At most one sentence for a watermark: without its metric it does not throttle either.
+        needed = registry[watermark.metric].inputs or (watermark.metric,)
+        if reasons := [unmeasured_metrics[one] for one in needed if one in unmeasured_metrics]:
+            yield f"{section} metric = {watermark.metric}: the agent never acts, because {reasons[0]}"
         elif watermark.throttle_down and lever and (reason := unusable_levers.get(lever.name)):
             yield f"{section} throttle_down: no guest is throttled, because {reason}"

@@ -1,6 +1,7 @@
-"""The state of watermarks that outlives the agent: limits in force, evictions, the scheduling switch.
+"""The state of watermarks: limits in force, evictions in progress, and the scheduling switch.
 
-The state is frozen; each action returns a new one. As JSON it is a part of the state file of throttling.
+The state is frozen; each action returns a new state. The state file of throttling has it as JSON, so that it
+outlives the agent.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from compute_agent.throttling.actions import (
 )
 
 MAX_RELAPSES: Final = 4
-"""The count ends here: giving back then waits 16 times as long, about an hour for a cool-down of minutes."""
+"""Maximum number of relapses that count. A relapse doubles the cool-down, so that it is at most 16 times as
+long: an hour and more for a cool-down of minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThrottledGuest:
-    """A limit in force."""
+    """A limit in force: the uuid of the guest, the control, and the limit in the unit of its lever."""
 
     guest: str
     knob: ThrottleControl
@@ -36,23 +38,32 @@ class ThrottledGuest:
 
 @dataclass(frozen=True, slots=True)
 class PendingEviction:
-    """A guest that was asked to leave because of ``metric``, with an unfinished eviction."""
+    """An eviction in progress: the uuid of the guest, and the metric because of which it has to leave.
+
+    ``grace`` is the number of seconds that the guest has to end; None: that of ``[qos]``. ``watermark`` is
+    empty after a restart.
+    """
 
     guest: str
     metric: str
+    grace: float | None = None
+    watermark: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class WatermarkState:
     """The state of all watermarks.
 
-    - ``throttles`` are in the order in which they were set, and are restored in the reverse one.
-    - ``scheduling_off`` None: not known, as after the loss of the state file; it is then set explicitly.
+    - ``throttles`` are the limits in force, in the order in which they were set. Limits are raised in the
+      reverse order.
+    - ``evictions`` are the evictions in progress.
+    - ``scheduling_off``: whether new guests are kept away. None: unknown, as after the loss of the state
+      file; the next round then sets the switch explicitly.
 
-    The rest is not saved, and begins again with each agent:
+    These fields are not saved, and begin empty with each agent:
 
-    - ``relapses`` counts, by lever, how often giving back led to another breach.
-    - ``giving_back`` are the levers with giving back as their last action.
+    - ``relapses`` counts, by lever, how often a raised limit was followed by another breach.
+    - ``giving_back`` are the levers of which the last action raised a limit.
     """
 
     throttles: tuple[ThrottledGuest, ...] = ()
@@ -67,11 +78,14 @@ class WatermarkState:
         return frozenset(eviction.guest for eviction in self.evictions)
 
     def limit_of(self, guest: str, knob: ThrottleControl) -> float | None:
-        """The limit of a guest; None where it is not throttled."""
+        """The limit of a guest for a control, in the unit of the lever; None without a limit."""
         return next((one.limit for one in self.throttles if (one.guest, one.knob) == (guest, knob)), None)
 
     def guest_limits(self, foreign: Collection[str] = ()) -> GuestLimits:
-        """The limits in force, by guest; without those of ``foreign`` levers, which no controller sets."""
+        """The limits in force, by guest and control.
+
+        Limits of the ``foreign`` levers are left out, because no controller of the agent sets them.
+        """
         found: GuestLimits = {}
         for one in self.throttles:
             if one.knob.lever not in foreign:
@@ -79,39 +93,39 @@ class WatermarkState:
         return found
 
     def after_action(self, action: WatermarkAct) -> WatermarkState:
-        """The state after an action."""
+        """The state after an action that has succeeded."""
         match action:
             case SwitchScheduling():
                 return replace(self, scheduling_off=action.off)
             case EvictAction():
-                # A plan that is made again may name a guest of an eviction that has begun.
+                # A second plan of the same round may evict a guest again.
                 if action.guest in self.evicting_guests:
                     return self
-                return replace(
-                    self, evictions=(*self.evictions, PendingEviction(action.guest, action.metric))
-                )
+                pending = PendingEviction(action.guest, action.metric, action.grace, action.watermark)
+                return replace(self, evictions=(*self.evictions, pending))
             case ThrottleAction():
-                # At the end, though the guest was throttled before: the latest throttle is restored first.
+                # At the end also if the guest had a limit before, because the latest throttle is raised
+                # first.
                 others = self._throttles_without(action.guest, action.knob)
                 throttles = (*others, ThrottledGuest(action.guest, action.knob, action.limit))
                 return replace(self._after_relapse(action.knob.lever), throttles=throttles)
             case RestoreAction():
-                # Remembered until the next throttle of this lever, which is then a relapse.
+                # The next throttle with this lever counts as a relapse.
                 giving_back = self.giving_back | {action.knob.lever}
                 return replace(self, throttles=self._throttles_after(action), giving_back=giving_back)
 
     def without_eviction(self, guest: str) -> WatermarkState:
-        """The state after the end of an eviction, or after it has been given up."""
+        """The state after the eviction of a guest has ended or failed."""
         return replace(self, evictions=tuple(one for one in self.evictions if one.guest != guest))
 
     def with_guests(self, guests: Collection[str]) -> WatermarkState:
-        """The state without throttles of guests that have left."""
-        # Evictions stay: a guest that is gone has still to be seen off, with its allocation.
+        """The state without limits of guests that do not run any more; ``guests`` are the running ones."""
+        # Evictions stay, because the allocation of a guest that has left is still to be deleted.
         throttles = tuple(one for one in self.throttles if one.guest in guests)
         return self if throttles == self.throttles else replace(self, throttles=throttles)
 
     def without_relapses(self, levers: Collection[str]) -> WatermarkState:
-        """The state without the relapses of some levers."""
+        """The state with no relapses of ``levers``."""
         if not levers:
             return self
         relapses = {lever: count for lever, count in self.relapses.items() if lever not in levers}
@@ -121,7 +135,7 @@ class WatermarkState:
         return tuple(one for one in self.throttles if (one.guest, one.knob) != (guest, knob))
 
     def _throttles_after(self, action: RestoreAction) -> tuple[ThrottledGuest, ...]:
-        """The throttles after giving back, in the old order: a guest with a step is still next."""
+        """The limits after a restore. The order stays, so that the same guest gets the next step, too."""
         if action.limit is None:
             return self._throttles_without(action.guest, action.knob)
         return tuple(
@@ -130,7 +144,7 @@ class WatermarkState:
         )
 
     def _after_relapse(self, lever: str) -> WatermarkState:
-        # The first throttle, or one more of the same overload.
+        # No limit was raised since the last throttle: this throttle belongs to the same overload.
         if lever not in self.giving_back:
             return self
         count = min(self.relapses.get(lever, 0) + 1, MAX_RELAPSES)
@@ -138,42 +152,55 @@ class WatermarkState:
 
 
 def state_to_json(state: WatermarkState) -> dict[str, Any]:
-    """The state for the state file."""
+    """The state as JSON values for the state file."""
     return {
-        # Lists in the order of fields, as former releases wrote them: they are taken over without another
-        # parser.
+        # Lists in the order of fields, the format of former releases: one parser reads both.
         "throttles": [[one.guest, *one.knob, one.limit] for one in state.throttles],
-        "evictions": [[one.guest, one.metric] for one in state.evictions],
+        "evictions": [_eviction_to_json(one) for one in state.evictions],
         "scheduling_off": state.scheduling_off,
     }
 
 
 def state_from_json(content: Any) -> WatermarkState:
-    """The state from the state file.
+    """The state from the JSON values of the state file.
 
-    :raises ValueError: the content is not such a state.
+    :raises ValueError: the content is not a state of watermarks.
     """
     try:
-        # Checked one by one: a guest would be limited, or ended, by what another program wrote here.
+        # Each value is checked: a wrong one could limit or end a guest.
         throttles = tuple(
             ThrottledGuest(text(guest), ThrottleControl(text(lever), text(domain)), _positive_limit(limit))
             for guest, lever, domain, limit in content["throttles"]
         )
-        evictions = tuple(
-            PendingEviction(text(guest), text(metric)) for guest, metric in content["evictions"]
-        )
+        evictions = tuple(_pending_eviction(*one) for one in content["evictions"])
         off = content["scheduling_off"]
-        # 0 and 1 pass as well, which mean the same.
+        # 0 and 1 pass this test, too, and mean False and True.
         if off not in (True, False, None):
             raise ValueError(f"scheduling_off is {off!r}")
         return WatermarkState(throttles, evictions, off)
-    # A damaged file may have any JSON.
+    # A damaged file may contain any JSON, which raises these errors above.
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error
 
 
+def _eviction_to_json(eviction: PendingEviction) -> list[Any]:
+    # Two fields where two are enough: a release without graces of sections reads these.
+    grace = [] if eviction.grace is None else [eviction.grace]
+    return [eviction.guest, eviction.metric, *grace]
+
+
+def _pending_eviction(guest: Any, metric: Any, grace: Any = None) -> PendingEviction:
+    return PendingEviction(text(guest), text(metric), None if grace is None else _parse_grace(grace))
+
+
+def _parse_grace(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"{value!r} is not a time in seconds")
+    return float(value)
+
+
 def _positive_limit(value: Any) -> float:
-    # A limit of 0 stops a guest for good, and NaN compares with nothing: neither comes from here.
+    # The agent never writes 0, which would stop a guest, or NaN, which would defeat every comparison.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         raise ValueError(f"{value!r} is not a limit")
     return float(value)

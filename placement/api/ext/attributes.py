@@ -48,7 +48,7 @@ def _attributes_answer(call: ApiRequest, attributes: Mapping[str, Attribute], ge
 
 
 def shown_attributes(attributes: Mapping[str, Attribute]) -> dict[str, Any]:
-    """Return the document of attributes, by name."""
+    """Return attributes as answers show them: by name, and whole numbers as integers."""
     return {name: _shown_value(value) for name, value in sorted(attributes.items())}
 
 

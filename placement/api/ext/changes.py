@@ -40,13 +40,15 @@ def list_since(call: ApiRequest) -> Response:
 
 
 def _wait(call: ApiRequest, wanted: ChangesFollowing) -> ProviderChanges:
-    """Return the first changes, or none after the time."""
+    """Return the first changes, or none when the client's time to wait has passed."""
     end = time.monotonic() + wanted.wait
     while True:
+        # before the changes are read: a change in between then ends the wait at once
         before = call.service.database.position()
         found = _find_changes(call, wanted, before)
         if found.providers or found.deleted or found.more:
             return found
+        # only the small query while nothing changes
         while time.monotonic() < end and call.service.database.position() == before:
             time.sleep(min(_PAUSE, max(0.0, end - time.monotonic())))
             call.check_awaited()

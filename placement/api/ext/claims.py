@@ -75,6 +75,7 @@ def confirm_claim(call: ApiRequest, consumer_uuid: str) -> Response:
     expires_at = call.service.database.write(
         lambda tx: expiries.confirm_claim(tx, consumer, generation, seconds)
     )
+    # the confirmation has raised the generation by one
     shown = {"consumer_uuid": consumer, "consumer_generation": generation + 1, **_expiry_document(expires_at)}
     return call.json_answer({"claim": shown})
 
@@ -95,6 +96,7 @@ def claim_service(call: ApiRequest) -> ClaimService:
 
 
 def _claim_document(placed: PlacedClaim) -> dict[str, Any]:
+    # a new consumer has generation 1; the claim of a known one has raised its generation by one
     known = placed.wanted.generation
     return {
         "consumer_uuid": placed.wanted.consumer,

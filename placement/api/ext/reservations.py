@@ -37,6 +37,7 @@ def create_reservation(call: ApiRequest) -> Response:
     body = call.parse_body(_CREATE)
     uuid = body["uuid"] or str(uuids.uuid4())
     wanted, end = schemas.wanted_of(body, call.service.request_forms, uuid), schemas.end_of(body)
+    # filled in the transaction, which may run several times: the last run counts
     made: list[WrittenReservation] = []
 
     def make_written(tx: WriteTransaction) -> None:
@@ -65,6 +66,7 @@ def list_some(call: ApiRequest) -> Response:
     if project_id is not None:
         call.authorize(rules.LIST_RESERVATIONS, {"project_id": project_id})
     with call.service.database.read() as conn:
+        # one more than the page shows whether there is a next page
         found = store.list_reservations(conn, project_id, page.group, page.marker, page.limit + 1)
         shown = found[: page.limit]
         held = allocations.of_consumers(conn, [each.uuid for each in shown])
@@ -80,11 +82,13 @@ def list_some(call: ApiRequest) -> Response:
 @api_operation(blueprint, "GET", _ONE, None, writes_json=True)
 def show_reservation(call: ApiRequest, reservation_uuid: str) -> Response:
     """Show one reservation. A caller that may not see reservations of another project gets 404 for them."""
+    # before the lookup: a caller without the right must not learn which reservations exist
     call.authorize(rules.SHOW_RESERVATION, {"project_id": call.project_id or _ANY_PROJECT})
     uuid = _known_uuid(reservation_uuid)
     with call.service.database.read() as conn:
         found = store.find_reservation(conn, uuid)
         held = allocations.of_consumer(conn, uuid)
+    # 404 and not 403, which would show that the reservation exists
     if found is None or not _allows_project(call, rules.SHOW_RESERVATION, found.project_id):
         raise store.no_reservation(uuid)
     return call.json_answer({"reservation": _reservation_document(found, held)})
@@ -104,6 +108,7 @@ def update(call: ApiRequest, reservation_uuid: str) -> Response:
     body = call.parse_body(_UPDATE)
     end, generation = schemas.end_of(body), body["generation"]
     written = call.service.database.write(lambda tx: store.change_end(tx, known, generation, end))
+    # the right to change a reservation does not include the right to see it
     if not _allows_project(call, rules.SHOW_RESERVATION, written.reservation.project_id):
         raise store.no_reservation(known)
     return call.json_answer({"reservation": _reservation_document(written.reservation, written.held)})

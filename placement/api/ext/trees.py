@@ -34,7 +34,7 @@ def show_tree(call: ApiRequest, uuid: str) -> Response:
         everyone = view.snapshot.providers
         members = _top_down([everyone[each] for each in view.snapshot.trees[provider.root_id]], view)
         shown_providers = [_provider_document(each, view) for each in members]
-        # the model has no allocations, but their changes
+        # the model has no allocations, but a number for each provider that changes with them
         changes = [view.change_seq(each) for each in members] if with_allocations else []
     body = orjson.dumps({"resource_providers": shown_providers})
     tag = hashlib.blake2b(body + str(changes).encode(), digest_size=16).hexdigest()

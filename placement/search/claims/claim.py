@@ -22,7 +22,7 @@ from placement.store.consumers import ConsumerOwnership
 from placement.store.groups import ConsumerGroup, Members, hosts_of, members_by_host, size
 
 Order = tuple[tuple[str, float], ...]
-"""Criteria (see :mod:`placement.search.claims.scores`) with their weights; each occurs once."""
+"""Criteria with their weights, see :mod:`placement.search.claims.scores`; each criterion occurs once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +35,20 @@ class WantedClaim:
     - ``warnings``: parts of a flavor that neither request has.
     - ``only``: uuids of the roots that may be chosen; None for all.
     - ``avoid``: uuids of roots of which nothing may be taken.
-    - ``alternates``: the number of choices on other hosts that are returned beside.
+    - ``alternates``: the number of further choices, on other hosts, that are returned with the choice.
     - ``order``: criteria of the best choice; without it, any choice will do.
-    - ``group``: the group that the consumer joins; without it, it leaves its group.
+    - ``group``: the group that the consumer joins; None takes the consumer out of its group.
     - ``topology``: how dedicated CPUs and memory are split over zones; None takes them as requested.
     - ``expires_in``: seconds until the claim expires, unless a client confirms it.
     """
 
     consumer: str
-    # as the client knows it, not as the model has it: the transaction compares it with the row
+    # the number that the client knows, not that of the model: the transaction compares it with the row
     generation: int | None
     owner: ConsumerOwnership
     request: CandidatesRequest
     version: Microversion
-    # a whole request: Nova asks for VCPU where no PCPU is left, and nothing else of the two is shared
+    # a whole request, as it may differ in anything: Nova asks for VCPU where no PCPU is left
     fallback: CandidatesRequest | None = None
     warnings: tuple[str, ...] = ()
     only: frozenset[str] | None = None
@@ -68,7 +68,7 @@ class WantedClaim:
 
     @property
     def names_hosts(self) -> bool:
-        """Whether the claim names hosts, so that equivalent hosts are not exchangeable."""
+        """Return whether the claim names hosts, so that equivalent hosts are not interchangeable."""
         return bool(self.only or self.avoid)
 
 
@@ -105,13 +105,13 @@ class HostChoice:
 
     @property
     def hosts(self) -> frozenset[int]:
-        """The roots of the hosts of its amounts, as groups count them: mostly :attr:`root` alone."""
+        """The roots of the hosts that give its amounts, as groups count them: mostly :attr:`root` alone."""
         return hosts_of((provider.root_id, SHARES in provider.traits) for provider, _ in self.resources)
 
     @property
     def providers(self) -> Iterator[Provider]:
-        """All providers that made this a candidate by their inventories or traits; some may come twice."""
-        # the root, too: it may count for its traits alone, which the transaction has to check
+        """All providers with inventories or traits that made this a candidate; a provider may come twice."""
+        # the root may count for its traits alone, which the transaction has to check, too
         yield self.root
         for provider, _ in self.resources:
             yield provider
@@ -120,22 +120,23 @@ class HostChoice:
 
 
 def stays_at_its_host(snapshot: ModelSnapshot, request: CandidatesRequest) -> bool:
-    """Return whether each choice takes something of the tree where it is anchored.
+    """Return whether each choice for the request takes something from the tree where it is anchored.
 
-    Then the consumer is on that host.
-
-    True if the request asks for a class that no sharing provider has; else a choice may be of pools alone.
+    True means that the consumer of each choice is on the host of the choice. This is so if the request asks
+    for a class that no sharing provider has; otherwise a choice may consist of sharing providers alone.
     """
-    # only pools can take a choice off its host, and a cloud has few of them
+    # only sharing providers can take a choice off its host, and a cloud has few of them
     pools = [snapshot.providers[each] for each in snapshot.by_trait.get(SHARES, ())]
     shared = {name for pool in pools for name in pool.inventories}
     return any(not shared.issuperset(group.resources) for group in request.groups)
 
 
 def with_choice_held(snapshot: ModelSnapshot, choice: HostChoice, times: int = 1) -> ModelSnapshot:
-    """Return the snapshot as if consumers held this choice; the original must not change meanwhile.
+    """Return the snapshot as if consumers held this choice.
 
-    :param times: the number of these consumers.
+    The original must not change while the result is used.
+
+    :param times: the number of consumers that hold the choice.
     """
     return _using_more(
         snapshot,
@@ -147,18 +148,18 @@ def with_choice_held(snapshot: ModelSnapshot, choice: HostChoice, times: int = 1
 
 
 def without_allocations(snapshot: ModelSnapshot, held: Iterable[Allocation]) -> ModelSnapshot:
-    """Return the snapshot without these allocations; the original must not change meanwhile."""
-    # less is more with a minus: one function keeps indexes right for both directions
+    """Return the snapshot without these allocations; the original must not change while this one is used."""
+    # negative amounts make one function update the indexes for both directions
     return _using_more(snapshot, ((each.provider, {each.resource_class: -each.used}) for each in held))
 
 
 def within_reservation(
     snapshot: ModelSnapshot, held: Collection[Allocation]
 ) -> tuple[ModelSnapshot, frozenset[str]]:
-    """Return the scenario of a claim that takes all from a reservation, and the uuids of the possible roots.
+    """Return the snapshot for a claim that takes all from a reservation, and the uuids of possible roots.
 
-    At these hosts, and at sharing providers, only the reserved amounts are free; other hosts are unchanged.
-    The original snapshot must not change while the new one is used.
+    In the trees of these roots, and at sharing providers, only the reserved amounts are free; other trees are
+    unchanged. The original snapshot must not change while the result is used.
     """
     amounts: dict[int, dict[str, int]] = {}
     for each in held:
@@ -167,11 +168,12 @@ def within_reservation(
         if provider is not None and each.resource_class in provider.inventories:
             amounts.setdefault(provider.id, {})[each.resource_class] = each.used
     roots = {snapshot.providers[provider_id].root_id for provider_id in amounts}
-    # pools are at no host of the reservation, but what they give has to be reserved as well
+    # sharing providers are at no host of the reservation, but the amounts taken from them have to be
+    # reserved, too
     concerned = {member for root in roots for member in snapshot.trees[root]} | snapshot.by_trait.get(
         SHARES, set()
     )
-    # capacity less the reserved amount counts as used, whatever is used: an overcommitted host gives it, too
+    # used becomes capacity minus the reserved amount, so that even an overcommitted host can give this amount
     used = {
         provider_id: {
             name: each.capacity - amounts.get(provider_id, {}).get(name, 0)
@@ -183,11 +185,11 @@ def within_reservation(
 
 
 def _using_more(snapshot: ModelSnapshot, more: Iterable[tuple[str, Mapping[str, int]]]) -> ModelSnapshot:
-    """Return the snapshot with more used, by uuid of provider; providers that are gone are ignored."""
+    """Return the snapshot with amounts added to usage, by uuid of provider; unknown uuids are ignored."""
     used: dict[int, dict[str, int]] = {}
     for uuid, amounts in more:
         provider = snapshot.get(uuid)
-        # allocations were read before the snapshot, so that a provider may be gone by now
+        # allocations were read before the snapshot, so a provider may have been deleted since
         if provider is not None:
             here = used.setdefault(provider.id, {**provider.used})
             for name, amount in amounts.items():
@@ -200,7 +202,9 @@ NO_MEMBERS: Final[Mapping[int, int]] = {}
 
 @dataclass(frozen=True, slots=True)
 class ClaimScenario:
-    """A snapshot, which must not change, and for each group how many members each host has, by its root.
+    """A snapshot, which must not change, and the number of members of each group at each host.
+
+    ``groups`` has these numbers by name of the group and by root of the host.
 
     ``distances`` are known distances of zones; all others are equally far apart. ``sizes`` has the number of
     members of each group, because a member may be on several hosts. Without ``sizes`` each member is on one
@@ -217,19 +221,19 @@ class ClaimScenario:
         cls, snapshot: ModelSnapshot, members: Members, wanted: Iterable[WantedClaim]
     ) -> ClaimScenario:
         """Return the scenario before any of the wanted claims has a place."""
-        # it is read several times, and a caller may pass a generator
+        # copied, because it is read several times and a caller may pass a generator
         wanted = list(wanted)
-        # a consumer that moves is not beside itself
+        # a consumer that moves does not count as another member of its group
         moving = {each.consumer for each in wanted}
         groups = {name: members_by_host(each, moving) for name, each in members.items()}
-        # distances are computed from attributes of the whole fleet: most claims do not need them
+        # distances are computed from attributes of all hosts, and most claims do not need them
         far = any(each.topology is not None or "numa_distance" in dict(each.order) for each in wanted)
         sizes = {name: size(each, moving) for name, each in members.items()}
         return cls(snapshot, groups, snapshot.zone_distances() if far else {}, sizes)
 
     def members_beside(self, group: ConsumerGroup | None) -> Mapping[int, int]:
-        """Return how many members each host has, for a consumer that joins this group."""
-        # one empty mapping for all, as this is asked for each choice
+        """Return the number of other members by root of the host, for a consumer that joins this group."""
+        # one empty mapping for all scenarios, because this is called for each choice
         return NO_MEMBERS if group is None else self.groups.get(group.name, NO_MEMBERS)
 
     def size_of(self, group: ConsumerGroup | None) -> int:
@@ -243,7 +247,7 @@ class ClaimScenario:
         world = replace(self, snapshot=with_choice_held(self.snapshot, choice))
         if wanted.group is None:
             return world
-        # a copy: the scenario without this choice is tried with other ones
+        # a copy, because this scenario is used again with other choices
         count = Counter(self.members_beside(wanted.group))
         # a member on two hosts counts at both, which is why the size is kept apart
         count.update(choice.hosts)
@@ -253,5 +257,5 @@ class ClaimScenario:
 
 
 def zone_of(snapshot: ModelSnapshot, provider: Provider) -> int | None:
-    """Return the id of the nearest provider, upwards from this one, that is a NUMA node."""
+    """Return the id of the NUMA node that the provider is or is below; None if the provider is in no zone."""
     return next((each.id for each in snapshot.lineage_of(provider) if ZONE in each.traits), None)

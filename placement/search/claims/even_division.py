@@ -1,7 +1,8 @@
 """Even divisions: an amount divided over zones so that the parts are as equal as the rooms allow.
 
-A zone can give each sum of what its rooms give, so that rooms of one zone may have different steps. The sums
-of a zone are a set of bits, one for each amount.
+A room is the amounts that one provider can give (:mod:`placement.search.claims.room`). A zone can give each
+sum of amounts of its rooms, which may have different steps. Such sums are kept as the bits of an integer: bit
+n stands for n units.
 
 A worked example: the amount 5 is divided over a zone with rooms of steps 3 and 2, and a zone with a room of
 step 1. The first zone can give 2, 3, 4 and 5. The most even division is 2 and 3, or 3 and 2: the sum of
@@ -26,9 +27,9 @@ Division = tuple[int, ...]
 def even_divisions(
     amount: int, zones: Sequence[Sequence[ZoneRoom]], budget: SearchBudget
 ) -> Iterator[Division]:
-    """Yield the divisions of an amount over all of these zones, the most even one first.
+    """Yield the divisions of an amount over all given zones, the most even one first.
 
-    Where each zone has one room, all divisions take from the same rooms, and only the first one is yielded.
+    If each zone has one room, all divisions take from the same rooms, and only the first one is yielded.
 
     :raises placement.search.budget.BudgetExhausted: the budget is spent.
     """
@@ -48,9 +49,9 @@ def even_divisions(
 
 
 def exact_division(amount: int, zones: Sequence[Sequence[ZoneRoom]], budget: SearchBudget) -> Division | None:
-    """Return the division over all of these zones with the least sum of squares; its parts may differ widely.
+    """Return the division over all given zones with the least sum of squares; its parts may differ widely.
 
-    :returns: None if the zones cannot give that amount together.
+    :returns: None if the zones together cannot give that amount.
     :raises placement.search.budget.BudgetExhausted: the budget is spent.
     """
     values = []
@@ -64,7 +65,7 @@ def exact_division(amount: int, zones: Sequence[Sequence[ZoneRoom]], budget: Sea
 
 
 def sum_squares(parts: Iterable[int]) -> int:
-    """Return the sum of squares: smaller for more equal parts of one sum."""
+    """Return the sum of the squares of the parts; for one total it is smaller if the parts are more equal."""
     return sum(part * part for part in parts)
 
 
@@ -77,7 +78,7 @@ def zone_sums(rooms: Iterable[ZoneRoom], limit: int) -> int:
         if room.least > most:
             continue
         more = found << room.least & mask
-        # the shifts double the number of amounts of the room that are added
+        # each shift doubles the number of multiples that are added
         added, count = 1, (most - room.least) // room.step + 1
         while added < count:
             step = min(added, count - added)
@@ -127,7 +128,7 @@ def _most_even(
     found = _least_squares(amount, values, most, budget)
     if found is None or _widest_gap(found) <= unit:
         return found
-    # each set of parts that may go together begins with one of the parts
+    # parts that differ by at most the unit lie in a window that begins at the smallest part
     best: Division | None = None
     for least in sorted({value for each in values for value in each if value * len(values) <= amount}):
         window = [[value for value in each if least <= value <= least + unit] for each in values]
@@ -139,10 +140,10 @@ def _most_even(
 
 
 def _is_possible(amount: int, values: Sequence[Sequence[int]], budget: SearchBudget) -> bool:
-    """Return whether one value of each zone can have this sum."""
+    """Return whether the amount is a sum of one value of each zone."""
     if not all(values):
         return False
-    # above the least values, as few bits are enough for parts that are almost equal
+    # bits are counted from the sum of the smallest values, so that almost equal parts need few bits
     above = amount - sum(map(min, values))
     if above < 0:
         return False
@@ -166,7 +167,7 @@ def _least_squares(
     Values near the mean are tried first. A division bounds how far a part of a better one is from the mean.
     """
     number = len(values)
-    # deviations are times the number of zones, so that the mean is whole
+    # deviations from the mean are multiplied by the number of zones, so that they are integers
     far = [sorted((abs(value * number - amount), value) for value in each) for each in values]
     radius = max(each[0][0] for each in far)
     last = max(each[-1][0] for each in far)
@@ -187,7 +188,8 @@ def _least_within(
     radius: int,
     budget: SearchBudget,
 ) -> Division | None:
-    # by sum: sum of squares, then less of the large zones, then negative parts: the first ones are large
+    # the best division by its sum: by sum of squares, then by more from the zones that can give most, then by
+    # larger first parts; the latter are negative, as the least key is the best
     best: dict[int, tuple[int, int, Division]] = {0: (0, 0, ())}
     for each, largest in zip(far, most, strict=True):
         near = [value for distance, value in each if distance <= radius]

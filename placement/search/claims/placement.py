@@ -1,8 +1,8 @@
-"""Places wanted claims: all of them, or none.
+"""Places wanted claims: all of them or none.
 
 The search tries choices of one claim with choices of those after it. Each choice makes a scenario of its own,
-which shares all but a few providers with the one before, so that nothing has to be undone. The search tries
-failed states, and choices that leave the same room to the others, only once.
+which shares all but a few providers with the one before, so that nothing has to be undone. A state that has
+failed is not tried again, nor is a choice that leaves the same room to the other claims as an earlier choice.
 """
 
 import random
@@ -28,9 +28,9 @@ from placement.search.conditions import all_conditions, needs_of
 from placement.search.equivalence import tree_reader
 from placement.store.groups import GroupPolicy
 
-# alternates are a convenience: they must not cost more than the choice itself
+# alternates are a convenience, so they must not cost more than the choice itself
 _MAX_TRIED: Final = 10_000
-"""Number of choices in the search for alternates."""
+"""Largest number of choices that are looked at for alternates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class PlacedClaim:
 
 @dataclass(frozen=True, slots=True)
 class UnplacedClaim:
-    """The number of the first wanted claim without a place beside the earlier ones, and the scenario."""
+    """The index of the first wanted claim without a place after the earlier ones, and the scenario there."""
 
     number: int
     world: ClaimScenario
@@ -64,14 +64,15 @@ def place_claims(
 
     :raises BudgetExhausted: the budget is spent before this is known.
     """
-    # sums first: they prove in microseconds what a search over all combinations would take seconds for
+    # compared by sums first: they prove in microseconds what a search over all combinations would take
+    # seconds for
     hopeless = _exceeds_free(world.snapshot, wanted) or _lack_hosts(world, wanted, budget, rng)
     found = None if hopeless else _ClaimPlacing(world, wanted, budget, rng).place_from(world, 0, {})
     return found if found is not None else _first_unplaced(world, wanted, budget, rng)
 
 
 def _exceeds_free(snapshot: ModelSnapshot, wanted: Sequence[WantedClaim]) -> bool:
-    """Return whether the claims together ask for more of a class than is free: no choice need be tried."""
+    """Return whether the claims together ask for more of a class than is free in the whole fleet."""
     asked: Counter[str] = Counter()
     for each in wanted if len(wanted) > 1 else ():
         # with a fallback it is unknown which of the two requests will be served
@@ -82,14 +83,14 @@ def _exceeds_free(snapshot: ModelSnapshot, wanted: Sequence[WantedClaim]) -> boo
 
 def _free_in_all(snapshot: ModelSnapshot, name: str) -> int:
     providers = [snapshot.providers[each] for each in snapshot.by_class.get(name, ())]
-    # after an inventory was made smaller more may be used than there is
+    # used may exceed the capacity, after an inventory was reduced
     return sum(max(0, each.free(name)) for each in providers)
 
 
 def _lack_hosts(
     world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> bool:
-    """Return whether claims that are kept apart have too few hosts: no choice need be tried."""
+    """Return whether an anti-affinity group has more claims than its possible hosts can take."""
     apart: dict[str, list[WantedClaim]] = {}
     for each in wanted:
         if each.group is not None and each.group.policy is GroupPolicy.ANTI_AFFINITY:
@@ -102,8 +103,8 @@ def _lack_hosts(
 def _count_places(
     world: ClaimScenario, members: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> int:
-    """Return an upper bound of the members that all hosts may take, which stops at the number of claims."""
-    # the search itself finds out whether one has a place; topology and fallback would be counted wrongly
+    """Return an upper bound of the number of these claims that hosts can take."""
+    # the search decides about a single claim; with a topology or a fallback the count would be wrong
     if len(members) == 1 or any(each.topology or each.fallback for each in members):
         return len(members)
     limit = max(each.group.max_per_host for each in members if each.group is not None)
@@ -113,7 +114,7 @@ def _count_places(
         for found in _find_choices(world, each, budget, rng):
             root = _root_id(found)
             places[root] = limit - present.get(root, 0)
-            # the search goes on only while the answer is open
+            # enough places: no more hosts need to be found
             if sum(places.values()) >= len(members):
                 return len(members)
     return sum(places.values())
@@ -133,30 +134,30 @@ class _ClaimPlacing:
         self._wanted = wanted
         self._budget = budget
         self._rng = rng
-        # named hosts, and zones with distances of their own, are not exchangeable
+        # named hosts are not interchangeable, nor are hosts with distances of their own between zones
         self._names_hosts = any(
             each.names_hosts or (each.topology is not None and world.distances) for each in wanted
         )
         self._groups = [each.group for each in wanted if each.group is not None]
         self._has_pools = SHARES in world.snapshot.by_trait
-        #: numbers of claims that have no place, with the amounts that those before had taken
+        #: states that failed: index of the claim, amounts taken by the claims before it, and group members
         self._failed: set[Hashable] = set()
 
     def place_from(
         self, world: ClaimScenario, number: int, taken: Mapping[tuple[int, str], int]
     ) -> list[PlacedClaim] | None:
-        """Return the claims from this number on, chosen after the claims before them.
+        """Return the choices of the claims from this index on; None if not all these claims can be placed.
 
-        None if there is no way.
-
-        :param taken: amounts that those before take, by provider and class.
+        :param taken: amounts that the earlier claims take, by provider id and class.
         """
-        # by what is taken, not by the choices: several ways lead to the same state
+        # the state has the amounts that are taken, not the choices, because several choices lead to the same
+        # state
         state = (number, frozenset(taken.items()), self._member_counts(world))
         if state in self._failed:
             return None
         wanted, tried = self._wanted[number], set[Hashable]()
-        # equal devices may differ in classes and traits that claims after this one ask for
+        # only for the last claim: devices that it treats as equal may differ in properties that a later claim
+        # requires
         is_last = number + 1 == len(self._wanted)
         choices = _all_choices(world, wanted, self._budget, self._rng, distinct_only=is_last)
         passed: list[HostChoice] = []
@@ -166,7 +167,7 @@ class _ClaimPlacing:
                 others: list[PlacedClaim] | None = []
             else:
                 alike = self._choice_likeness(world, choice)
-                # passed choices are not lost: they are alternates of the one that is made
+                # passed choices are kept as alternates of the choice that is made
                 if alike in tried:
                     passed.append(choice)
                     continue
@@ -182,13 +183,13 @@ class _ClaimPlacing:
                     *others,
                 ]
             passed.append(choice)
-        # not in a finally: a state that was left by an exception is not known to fail
+        # not in a finally block: a state that was left by an exception is not known to fail
         self._failed.add(state)
         return None
 
     @cached_property
     def _read_tree(self) -> Callable[[HostTree], Hashable]:
-        """Return a function that reads all of a tree that decides whether the other claims fit there."""
+        """Return a function that computes a key of a tree: all but free amounts that the claims depend on."""
         asked = [each.request for each in self._wanted] + [
             each.fallback for each in self._wanted if each.fallback
         ]
@@ -199,18 +200,19 @@ class _ClaimPlacing:
         return lambda tree: (read(tree), tree.aggregates)
 
     def _member_counts(self, world: ClaimScenario) -> Hashable:
-        """Return the number of members that each host has, of all groups of the claims."""
+        """Return a key: for each group of the claims, the number of members at each host."""
         return tuple(frozenset(world.members_beside(group).items()) for group in self._groups)
 
     def _choice_likeness(self, world: ClaimScenario, choice: HostChoice) -> Hashable:
-        """Return a key of a choice: choices of equal keys leave the same room to the claims after it."""
+        """Return a key of a choice: choices with equal keys leave the same room to the later claims."""
         taken = {provider.id: frozenset(amounts.items()) for provider, amounts in choice.resources}
         tree = world.snapshot.whole_trees()[choice.root.id]
         at = {member.id: position for position, member in enumerate(tree.members)}
-        # choices that take of a pool are equivalent only if they take the same amounts of the same providers
+        # choices that take from a sharing provider are equivalent only with the same amounts of the same
+        # providers
         if self._names_hosts or not taken.keys() <= at.keys():
             return frozenset(taken.items())
-        # positions rather than ids, so that two hosts can be equal
+        # positions instead of ids, so that two hosts can be equal
         within = frozenset((at[provider_id], amounts) for provider_id, amounts in taken.items())
         others = tuple(world.members_beside(group).get(choice.root.id, 0) for group in self._groups)
         return self._read_tree(tree), tree.kind, tree.free, within, others
@@ -227,15 +229,15 @@ def _with_choice(taken: Mapping[tuple[int, str], int], choice: HostChoice) -> Ma
 def _first_unplaced(
     world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> UnplacedClaim:
-    """Return the first claim without a place, if each before it takes the first choice found."""
+    """Return the first claim without a place, if each earlier claim takes the first choice that is found."""
     *before, _ = wanted
     for number, each in enumerate(before):
-        # not all combinations: the answer is a sentence about one claim, not a proof
+        # not all combinations are tried, because the answer is a sentence about one claim and not a proof
         choice = next(_all_choices(world, each, budget, rng), None)
         if choice is None:
             return UnplacedClaim(number, world)
         world = world.with_choice(each, choice)
-    # together they have no place, so that it is the last one if all before it have
+    # the claims have no place together: if each claim before the last has a place, the last one has none
     return UnplacedClaim(len(before), world)
 
 
@@ -247,9 +249,9 @@ def _all_choices(
     *,
     distinct_only: bool = False,
 ) -> Iterator[HostChoice]:
-    """Yield all choices of a wanted claim: those of its request, then those of its fallback.
+    """Yield all choices of a wanted claim: first those of its request, then those of its fallback.
 
-    :param distinct_only: whether choices may be left out that differ from another one only in equal devices.
+    :param distinct_only: whether to leave out choices that differ from another one only in equal devices.
     """
     for request in (wanted.request, wanted.fallback):
         if request is not None:
@@ -266,13 +268,13 @@ def _choices_as_asked(
     *,
     distinct_only: bool,
 ) -> Iterator[HostChoice]:
-    """Yield the choices of the claim's request, in the order of the claim or in any order."""
+    """Yield the choices of the claim's request, best first if the claim has an order."""
     if not wanted.order:
         for found in _find_choices(world, wanted, budget, rng):
             yield _make_choice(world, found)
         return
     scorer = ChoiceScorer(world, wanted)
-    # equal pools may have different capacities, and only some of them may be allowed
+    # equal sharing providers may have different capacities, and the claim may be allowed only some of them
     distinct_only = (
         distinct_only and SHARES not in world.snapshot.by_trait and scorer.equal_devices_score_equally
     )
@@ -291,9 +293,9 @@ def _make_choice(world: ClaimScenario, found: Found) -> HostChoice:
 def _find_choices(
     world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget, rng: random.Random
 ) -> Iterator[Found]:
-    """Yield all choices without an order: one of each host, from a random host on, then a second of each."""
+    """Yield all choices regardless of scores: one per host, from a random host on, then a second per host."""
     roots, at = choices_at_hosts(world, wanted, budget, rng)
-    # with several wanted claims most hosts take one
+    # hosts take turns, because with several wanted claims most hosts take only one of them
     begun: deque[Choices] = deque()
     for choices in chain(map(at, roots), drain_waiting(begun)):
         for found in choices:
@@ -313,7 +315,7 @@ def choices_at_hosts(
 ) -> tuple[Iterator[int], Callable[[int], Choices]]:
     """Return the roots of hosts that may serve the claim, starting with a random one, and the choices there.
 
-    :param distinct_only: whether choices may be left out that differ from another one only in equal devices.
+    :param distinct_only: whether to leave out choices that differ from another one only in equal devices.
     """
     snapshot, group, beside = world.snapshot, wanted.group, world.members_beside(wanted.group)
     avoided = {snapshot.by_uuid[uuid] for uuid in wanted.avoid if uuid in snapshot.by_uuid}
@@ -331,7 +333,8 @@ def choices_at_hosts(
     # a root that is avoided is not searched; choices of its pools at other roots are left out below
     if avoided:
         roots = (root for root in roots if root not in avoided)
-    # otherwise a choice may be of pools alone, which are on other hosts
+    # only if choices stay at their host: a choice of sharing providers alone counts at the hosts of these
+    # providers
     if group is not None and stays_at_its_host(snapshot, wanted.request):
         roots = (root for root in roots if group.allows_hosts((root,), beside))
 
@@ -344,7 +347,7 @@ def choices_at_hosts(
         return group is None or group.allows_hosts(choice.hosts, beside)
 
     def allowed_choices_at(root: int) -> Choices:
-        # without pools the checks of roots above are exact
+        # without sharing providers the checks of roots above are exact
         return filter(is_allowed, found.choices_at(root)) if shared else found.choices_at(root)
 
     return roots, allowed_choices_at

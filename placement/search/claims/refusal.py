@@ -1,8 +1,8 @@
 """Explains why a claim has no place: reasons among the possible hosts, and changes that would help.
 
-A request with a topology is explained in the same way, as a claim without a consumer. Conditions on one
-provider do not bound an amount that is split over zones. So each change to such a claim is tried by placing
-it.
+A request with a topology is explained like a claim without a consumer. Conditions on single providers say
+nothing about an amount that is split over zones. So each change to such a claim is tested by placing the
+claim.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def fitting_roots(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudge
 
     :raises BudgetExhausted: the budget is spent.
     """
-    # a fixed seed: the order of hosts does not matter here, and the same question gets the same answer
+    # the seed is fixed so that the same question gets the same answer; the order of hosts does not matter
     roots, at = choices_at_hosts(world, wanted, budget, random.Random(0))
     for root in roots:
         if any(choice is not None for choice in at(root)):
@@ -54,7 +54,7 @@ def fitting_roots(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudge
 
 
 def has_place(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> bool:
-    """Return whether there is a place for the claim.
+    """Return whether some host has a place for the claim.
 
     :raises BudgetExhausted: the budget is spent.
     """
@@ -64,11 +64,11 @@ def has_place(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -
 def looser_topologies(
     world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget
 ) -> Iterator[TopologyPolicy]:
-    """Yield the least strict topology, if the claim has a place with it but not with its own.
+    """Yield the least strict topology policy if the claim has a place with it and none with its own.
 
     :raises BudgetExhausted: the budget is spent.
     """
-    # one search instead of three: no policy fits where this one does not
+    # one search instead of three: if this policy does not fit, no policy does
     most = TopologyPolicy.BEST_EFFORT
     if wanted.topology is not most and has_place(world, replace(wanted, topology=most), budget):
         yield most
@@ -83,7 +83,7 @@ def tried_relaxations(world: ClaimScenario, wanted: WantedClaim, budget: SearchB
             yield from fitting_roots(world, replace(wanted, request=changed), budget)
 
     def amounts_to_try(clause: RequestClause) -> set[int]:
-        # a clause of resources names one class
+        # a clause of resources has the name of one class
         (name,) = clause.names
         is_split = clause.group == "" and name in SPLIT
         return full_amounts(world.snapshot, name, wanted.topology if is_split else None, budget)
@@ -101,7 +101,7 @@ def claim_refusal(
     """Return why the first claim without a place has none."""
     each, world = wanted[unplaced.number], unplaced.world
     prefix = _no_candidate(wanted, unplaced)
-    # both are explained: an operator does not know which of the two failed for which reason
+    # request and fallback are both explained: an operator does not know which of the two failed for a reason
     ways = [each] if each.fallback is None else [each, replace(each, request=each.fallback)]
     left, left_out = _hosts_left(world, ways)
     # a pool that is avoided has nothing to give, whichever host it shares with
@@ -111,13 +111,13 @@ def claim_refusal(
             explain_request(snapshot, way.request, budget, left, relaxing=each.topology is None)
             for way in ways
         ]
-    # the refusal is certain without reasons, and the client must not wait for more of them
+    # the refusal is certain without reasons, and the client must not wait for more reasons
     except BudgetExhausted:
         return NoCandidate(f"{prefix}; the reasons would take too long to find.", None)
     found = [_try_relaxations(world, *both, budget) for both in zip(ways, found, strict=True)]
     # avoided pools were made to look full, and must not be called full
     found = [_mark_avoided(world.snapshot, each, explanation) for explanation in found]
-    # no search explains this: the claim itself names no possible host
+    # the claim itself excludes all hosts, which no search would explain
     if left_out and not left:
         said = f"no host may be chosen: {_count_hosts(left_out)}"
     else:
@@ -125,7 +125,7 @@ def claim_refusal(
             no_place = TopologyFit(each.topology, 0, 0)
             found = [_explain_split(world, *both, no_place, budget) for both in zip(ways, found, strict=True)]
         said = of_both(*map(explanation_sentence, found))
-        # the explanation knows no groups, so that it finds hosts which the policy of the group excludes
+        # the explanation does not know groups, so it finds hosts that the policy of the group excludes
         if each.topology is None and any(explanation.fitting for explanation in found):
             said = f"its group excludes all hosts that fit; without the group: {said}"
         if left_out:
@@ -133,7 +133,7 @@ def claim_refusal(
     shown = {
         "microversion": microversion.text(each.version),
         **explanation_document(*found),
-        # after the document, which has a summary without groups and excluded hosts
+        # these two replace those of the document, which knows no groups and no excluded hosts
         "summary": said,
         "warnings": list(each.warnings),
     }
@@ -144,12 +144,12 @@ def claim_refusal(
 def _try_relaxations(
     world: ClaimScenario, wanted: WantedClaim, explanation: RequestExplanation, budget: SearchBudget
 ) -> RequestExplanation:
-    """Return the explanation with only the relaxations that give a place, and with the number of hosts.
+    """Return the explanation with only those relaxations that give the claim a place.
 
-    Without sharing providers, the possible hosts decide that. With sharing providers, a choice may use an
-    avoided pool, or only pools, which its group may not allow.
+    Without sharing providers each relaxation gives the claim a place. With sharing providers, a relaxed
+    choice may use an avoided one or only such providers, which the claim's group may not allow.
     """
-    # each try places the claim again, so that it is only done where it can change the answer
+    # each test places the claim again, so it is only done where it can change the answer
     if SHARES not in world.snapshot.by_trait or (not wanted.avoid and wanted.group is None):
         return explanation
     kept = list[RequestRelaxation]()
@@ -175,7 +175,7 @@ def explain_topology(
 def _count_fitting(
     world: ClaimScenario, wanted: WantedClaim, hosts: int, budget: SearchBudget
 ) -> TopologyFit:
-    """Return the number of hosts with a place for the claim; bounds of it if the budget is spent.
+    """Return the number of hosts that have a place for the claim, or its bounds if the budget is spent.
 
     :param hosts: the number of all hosts.
     """
@@ -199,7 +199,7 @@ def _explain_split(
     budget: SearchBudget,
 ) -> RequestExplanation:
     """Return the explanation with the hosts that a topology leaves, and with changes that would help."""
-    # lists that are filled as results come, so that a spent budget leaves those found before
+    # the lists are filled as results are found, so that a spent budget keeps the earlier results
     changes, others, incomplete = (
         list[RequestRelaxation](),
         list[TopologyPolicy](),
@@ -208,9 +208,9 @@ def _explain_split(
     # some hosts were not tried: the two bounds differ
     if fit.fitting < fit.at_most:
         incomplete.append("topology")
-    # no change is needed where the request has a place
+    # no change is needed if the request has a place
     is_complete = bool(fit.fitting) or (
-        # in this order: a looser policy is the smallest change, and one search tells
+        # in this order: a looser policy is the smallest change, and testing it takes a single search
         not fit.at_most
         and gather_found(looser_topologies(world, wanted, budget), others)
         and gather_found(tried_relaxations(world, wanted, budget).find_changes(), changes)
@@ -229,7 +229,7 @@ def reservation_refusal(
     wanted: Sequence[WantedClaim], unplaced: UnplacedClaim, reserved: Sequence[allocations.Allocation]
 ) -> NoCandidate:
     """Return the refusal of a claim for which a reservation does not hold enough."""
-    # few of them: a reservation of a thousand hosts would make an unreadable error
+    # only some of them are named: a reservation of a thousand hosts would make an unreadable error
     holds = ", ".join(
         f"{held.used} {held.resource_class} of {held.provider}" for held in reserved[:_MAX_SAID]
     )
@@ -249,11 +249,12 @@ def _hosts_left(
     left, left_out = set(snapshot.roots()), dict[str, int]()
     named = {root for root in left if wanted.only and snapshot.providers[root].uuid in wanted.only}
     avoided = {root for root in left if snapshot.providers[root].uuid in wanted.avoid}
-    # only where a choice stays at its host: else its pools decide which host counts for the group
+    # only if a choice stays at its host: otherwise its sharing providers decide which host counts for the
+    # group
     full = set[int]()
     if group is not None and all(stays_at_its_host(snapshot, way.request) for way in ways):
         full = {root for root in left if not group.allows_hosts((root,), beside)}
-    # a host counts for the first of these that excludes it
+    # a host counts for the first of these reasons that excludes it
     for by, roots in (
         ("allowed_hosts", left - named if wanted.only is not None else set()),
         ("excluded_hosts", avoided),
@@ -293,7 +294,8 @@ def _mark_avoided(
         replace(
             each,
             examples=tuple(replace(miss, found=None) if is_avoided(miss) else miss for miss in each.examples),
-            # only its capacity was changed for the explanation: other reasons are those of the pool itself
+            # only the capacity was changed for the explanation, so all other reasons are those of the
+            # provider itself
             is_avoided=each.clause.condition == "capacity" and is_avoided(each.examples[0]),
         )
         for each in explanation.reasons

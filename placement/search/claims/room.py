@@ -16,9 +16,12 @@ class ZoneRoom:
 
     @classmethod
     def from_inventory(cls, provider: int, inventory: Inventory, free: int, taken: int = 0) -> "ZoneRoom":
-        """Return the room of a provider from its free amount, beside an amount for the same consumer."""
+        """Return the room of a provider with a free amount.
+
+        :param taken: amount of the class that the consumer takes from the same provider for other groups.
+        """
         step = inventory.step_size
-        # the same allocation has both amounts, so that taken counts for the bounds of the inventory
+        # one allocation has both amounts, so the bounds of the inventory apply to their sum
         least = -(-max(1, inventory.min_unit - taken) // step) * step
         most = max(0, min(free, inventory.max_unit) - taken) // step * step
         return cls(provider, least, most, step)

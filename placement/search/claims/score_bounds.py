@@ -1,14 +1,14 @@
-"""Upper bounds of scores per host, from sums, so that most hosts need not be searched.
+"""Upper bounds of the scores at each host, computed from sums, so that most hosts need not be searched.
 
 The total taken of each class is the same for all choices of a request. If the host alone provides the class,
-this gives the used share of the host exactly, and the bound is the score of each choice. A criterion that
+this total gives the exact used share of the host, and the bound is the score of each choice. A criterion that
 depends on the choice of providers is bounded by its best score.
 
-Sums are added in the order of :mod:`placement.search.claims.scores`, so that the best choice is not above its
-bound by a rounding error.
+Sums are added in the same order as in :mod:`placement.search.claims.scores`, so that no rounding error makes
+the bound worse than the best choice.
 
-Only :mod:`placement.search.claims.placement` uses this module. This code is a separate module, because it
-reads sums of hosts, and no candidates.
+Only :mod:`placement.search.claims.placement` uses this module. This code is a separate module because it
+reads sums of hosts and no candidates.
 """
 
 from collections import Counter
@@ -33,16 +33,16 @@ from placement.search.claims.topology import LOCAL, REMOTE, SPLIT
 from placement.search.conditions import needs_of
 from placement.search.roots import SharingProviders
 
-# shares of pools are not added up in the order of scores, so that their roundings differ
+# shares of sharing providers are not added in the order of scores, so their rounding errors differ
 _SLACK: Final = 1e-12
-"""Relative error of a share that is not computed as scores compute it."""
+"""Relative error of shares that are not added up in the same order as in scores."""
 
 Bounds = tuple[Sequence[float], Sequence[float]]
-"""For each host, the lower and the upper bound."""
+"""The lower bounds and the upper bounds of a used share; each sequence has one value per host."""
 
 
 class ScoreUpperBounds:
-    """Upper bounds of the hosts that may have room for a claim.
+    """Upper bounds of the scores of hosts that may have room for a claim.
 
     :param roots: the roots of the hosts; hosts without room for some class are left out.
     """
@@ -58,11 +58,11 @@ class ScoreUpperBounds:
         self._sharing = SharingProviders(world.snapshot, budget, self._needs)
         self._roots = self._with_room(roots)
         self._used: Bounds | None = None
-        #: roots of the hosts that have no choice with the number that the order compares
+        #: roots of hosts where no choice has the attribute that the order compares
         self._lacking: set[int] = set()
 
     def highest_first(self) -> Iterator[tuple[Rank, int]]:
-        """Yield the bounds, as ranks, with the roots of the hosts: best first, otherwise in their order."""
+        """Yield each host's upper bound as a rank, and its root: the best first, ties in the given order."""
         # columns rather than objects: ten thousand hosts are scored in a few list comprehensions
         totals = [0.0] * len(self._roots)
         for name, weight in self._wanted.order:
@@ -70,7 +70,7 @@ class ScoreUpperBounds:
             values, weight = self._bounds_by(name, low=weight < 0), abs(weight)
             totals = [total + weight * value for total, value in zip(totals, values, strict=True)]
         self._count_look()
-        # stable, so that hosts of equal bounds keep their random order, and claims at once spread
+        # a stable sort keeps the random order of hosts with equal bounds, so that concurrent claims spread
         order = sorted(range(len(totals)), key=totals.__getitem__, reverse=True)
         if self._lacking:
             # a second stable sort puts hosts without the number last and keeps the order within
@@ -78,7 +78,7 @@ class ScoreUpperBounds:
         return (((self._roots[at] in self._lacking, -totals[at]), self._roots[at]) for at in order)
 
     def _count_look(self) -> None:
-        """Count the steps of one pass over all hosts."""
+        """Count the steps of one pass over all hosts against the budget."""
         self._budget.spend(1 + len(self._roots) // 16)
 
     def _with_room(self, roots: Sequence[int]) -> Sequence[int]:
@@ -88,7 +88,8 @@ class ScoreUpperBounds:
             for name, amount in need.resources:
                 if not self._is_shared(name):
                     is_split = self._wanted.topology is not None and need.unsuffixed and name in SPLIT
-                    # one provider may serve each need of a class, so that the largest amount decides
+                    # one provider may serve all needs of a class one after another, if it has enough for the
+                    # largest of them
                     least[name] = max(least.get(name, 1), 1 if is_split else amount)
         for name, amount in least.items():
             index = self._snapshot.free_index(name)
@@ -117,30 +118,30 @@ class ScoreUpperBounds:
             nearest = max(1, min([REMOTE, *self._world.distances.values()]))
             apart = min(1.0, LOCAL / nearest)
             return [apart if fewest > 1 else 1.0 for fewest in self._fewest_zones_each]
-        # of fit only the best score is known in advance
+        # all other criteria depend on the providers: only their best possible score is known in advance
         return [1.0] * len(self._roots)
 
     def _share_bounds(self) -> Bounds:
-        """Return bounds of the share of the host that would be used."""
+        """Return bounds of the used share of each host after the claim."""
         if self._used is None:
             amounts = self._wanted.request.total_amounts
             bounds = [self._of_class(name, amount) for name, amount in amounts.items()]
             self._count_look()
             least = list(map(mean_share, zip(*(each for each, _ in bounds), strict=True)))
             most = least
-            # without pools the least and the most are the same list
+            # without sharing providers the lower and the upper bounds are the same list
             if any(map(self._is_shared, amounts)):
                 most = list(map(mean_share, zip(*(each for _, each in bounds), strict=True)))
             self._used = least, most
         return self._used
 
     def _of_class(self, name: str, amount: int) -> Bounds:
-        """Return these bounds for one class."""
+        """Return the bounds of the used share of one class at each host."""
         self._count_look()
         sums = self._snapshot.sums_of(name)
         if not self._is_shared(name):
             shares = [
-                # as share() computes it, inlined for ten thousand hosts
+                # the same formula as in share(), inlined because it runs for ten thousand hosts
                 part if capacity and (part := (used + amount) / capacity) < 1 else 1.0
                 for used, capacity in map(sums.__getitem__, self._roots)
             ]
@@ -148,7 +149,7 @@ class ScoreUpperBounds:
         # a class asked for by several needs may come from several providers at once
         is_apart = sum(name in dict(need.resources) for need in self._needs) > 1
         bounds_of = partial(_beside_pools, amount=amount, is_apart=is_apart)
-        # by aggregates: hosts of one rack have the same pools
+        # keyed by aggregates, because hosts of one rack have the same sharing providers
         pools = {
             via: _pool_sums(self._sharing.providers_through(via), name)
             for via in {*self._via_aggregates.values()}
@@ -157,7 +158,7 @@ class ScoreUpperBounds:
         least, most = [], []
         for root in self._roots:
             own, via = sums.get(root), self._via_aggregates.get(root)
-            # without pools a host either provides all of it, or has no choice at all
+            # without sharing providers a host either provides the whole amount or has no choice
             if via is None:
                 least.append(part := 1.0 if own is None else used_share(*own, amount))
                 most.append(0.0 if own is None else part)
@@ -169,14 +170,14 @@ class ScoreUpperBounds:
 
     @cached_property
     def _via_aggregates(self) -> Mapping[int, tuple[str, ...]]:
-        """The aggregates through which others share with a host, by its root."""
+        """The aggregates through which sharing providers serve a host, by its root."""
         return self._sharing.by_root()
 
     @cached_property
     def _fewest_zones_each(self) -> Sequence[int]:
         """Return for each host the least number of NUMA nodes that a choice needs."""
         alike: Counter[tuple[str, ...]] = Counter()
-        # only isolated groups are surely at different providers
+        # only groups that are isolated certainly use different providers
         if self._wanted.request.group_policy == "isolate":
             alike.update(
                 tuple(name for name, _ in need.resources)
@@ -190,7 +191,7 @@ class ScoreUpperBounds:
         known: dict[TreeClass, int] = {}
         fewest = []
         for root in self._roots:
-            # by class of trees: zones depend on traits, and few classes cover a fleet
+            # keyed by class of trees: zones depend on traits, and few classes cover all hosts
             kind = trees[root].kind
             if kind not in known:
                 self._budget.spend(1 + len(kind.shape.lineages) // 4)
@@ -199,7 +200,7 @@ class ScoreUpperBounds:
         return fewest
 
     def _liking_bounds(self) -> Iterable[float]:
-        """Return for each host the best score by the group; a choice of pools alone counts at the pools."""
+        """Return each host's best score by the group, even if only sharing providers serve the request."""
         group, beside = self._wanted.group, self._world.members_beside(self._wanted.group)
         if group is None:
             return [0.0] * len(self._roots)
@@ -207,13 +208,16 @@ class ScoreUpperBounds:
         pools = self._snapshot.by_trait.get(SHARES, ())
         elsewhere = {self._snapshot.providers[each].root_id for each in pools}
         least = max((group.host_preference((each,), beside, size) for each in elsewhere), default=0.0)
-        # a choice of pools alone has no member beside it at this host
+        # a choice of sharing providers alone counts no member at this host
         nobody = max(least, group.host_preference((), beside, size))
         known = {root: max(least, group.host_preference((root,), beside, size)) for root in beside}
         return [known.get(root, nobody) for root in self._roots]
 
     def _standing_bounds(self, name: str, *, low: bool) -> Iterable[float]:
-        """Return for each host the rank of its best number, or of a sharing provider's, among all numbers."""
+        """Return for each host the best position of its numbers of an attribute in the range of all numbers.
+
+        Numbers of sharing providers count for each host.
+        """
         whole = self._snapshot.attribute_range(name)
         of_trees = self._snapshot.attribute_ranges(name)
         numbers = [
@@ -227,7 +231,8 @@ class ScoreUpperBounds:
             best = {
                 root: _best_standing(whole, (each, *elsewhere), low=low) for root, each in of_trees.items()
             }
-        # a choice of pools alone may be anchored at any host, and has the number of the pool
+        # a choice of sharing providers alone may be anchored at any host, and has the number of the sharing
+        # provider
         if not numbers:
             self._lacking.update(root for root in self._roots if root not in best)
         lacking = _best_standing(whole, elsewhere, low=low) if whole is not None and elsewhere else 0.0
@@ -259,20 +264,20 @@ def _beside_pools(
     if not is_apart:
         found += [used_share(used + there, capacity + could, amount) for there, could in pools]
         return min(found, default=1.0), max(found, default=0.0)
-    # more used than there is: the share of this sum is anything
+    # more is used than there is, so with sharing providers added the share may have any value
     if capacity <= 0 < used:
         return 0.0, 1.0
-    # the share of several providers together is between their shares
+    # the common share of several providers lies between their single shares
     least = min([*found, *(there / could for there, could in pools)], default=1.0)
     most = max([*found, *(used_share(there, could, amount) for there, could in pools)], default=0.0)
     return least * (1 - _SLACK), min(1.0, most * (1 + _SLACK))
 
 
 def _fewest_zones(kind: TreeClass, names: tuple[str, ...], count: int) -> int:
-    """Return the least number of zones in which this many providers with all of these classes are."""
+    """Return the least number of zones with this number of providers, each with all of these classes."""
     having = {at for at, _ in kind.shape.places_giving(names)}
     inside = sorted([len(having.intersection(zone)) for zone in kind.zone_positions], reverse=True)
-    # providers outside of any zone are taken first, as they cost no zone
+    # providers outside of all zones are taken first, because they add no zone
     left = count - (len(having) - sum(inside))
     for fewest, there in enumerate(inside):
         if left <= 0:

@@ -1,7 +1,7 @@
-"""Scores of choices by criteria, and choices in the order of their scores.
+"""Scores of choices by criteria; yields choices in the order of their scores.
 
 Criteria look at the taken resources through :class:`_TakenAmounts`. If a candidate takes only from its own
-tree, most of these values are the same for all trees of a class, and are computed once for each pattern.
+tree, most of these values are the same for all trees of a class. They are computed once for each pattern.
 
 A branch and bound finds the best choices, so that few hosts are searched.
 """
@@ -30,11 +30,11 @@ DISTANCE: Final = "distance"
 """The criterion that reads the lineages of providers."""
 
 Found = AllocationCandidate | HostChoice
-"""A choice, as the search has it or made already."""
+"""A choice: a candidate from the search, or a complete one."""
 
 
 Asked = Mapping[str, tuple[Sums, int]]
-"""For each requested class, the sums of all hosts, and the requested amount."""
+"""For each requested class: used amount and capacity of all hosts by root, and the requested amount."""
 
 Rank = tuple[bool, float]
 """Whether a choice lacks a number that the order compares, and its negative score: less is better."""
@@ -46,7 +46,7 @@ class ChoiceScorer:
     def __init__(self, world: ClaimScenario, wanted: WantedClaim) -> None:
         self._world = world
         self._wanted = wanted
-        # by class of trees and pattern: equivalent hosts take the same of the same positions
+        # keyed by class of trees and pattern: equivalent hosts give the same amounts from the same positions
         self._terms: dict[tuple[TreeClass, int], _PatternTerms] = {}
         self._with_lineages = any(name == DISTANCE for name, _ in wanted.order)
         #: for each requested class, the sums by tree, and the requested amount
@@ -57,9 +57,9 @@ class ChoiceScorer:
 
     @property
     def equal_devices_score_equally(self) -> bool:
-        """Whether no criterion tells two devices apart that are equal to the request.
+        """Whether devices that are equal to the request get equal scores.
 
-        Attributes of equal devices may differ, and so may their free amounts beyond the requested ones. Equal
+        Equal devices may still differ in attributes and in the free amounts beyond the requested ones. Equal
         NUMA nodes may be at different distances.
         """
         names = {name for name, _ in self._wanted.order}
@@ -70,8 +70,8 @@ class ChoiceScorer:
         )
 
     def score_choice(self, found: Found) -> ChoiceScore:
-        """Return the score by each criterion, and their sum."""
-        # only for the choices that are returned: the search itself needs the rank alone
+        """Return the score of a choice by each criterion, and their weighted sum."""
+        # only computed for the choices that are returned, because the search itself needs only the rank
         taking = self._taken_by(found)
         criteria = {
             name: self._criterion_value(taking, name, weight) or 0.0 for name, weight in self._wanted.order
@@ -79,7 +79,7 @@ class ChoiceScorer:
         return ChoiceScore(-self._rank_taken(taking)[1], criteria)
 
     def rank_choice(self, found: Found) -> Rank:
-        """Return the rank of a choice, from the sum alone."""
+        """Return the rank of a choice: whether it lacks a number, and its negative weighted sum."""
         return self._rank_taken(self._taken_by(found))
 
     def _rank_taken(self, taking: _TakenAmounts) -> Rank:
@@ -88,7 +88,8 @@ class ChoiceScorer:
             value = self._criterion_value(taking, name, weight)
             # a choice without the number comes after all that have it, whatever else it scores
             lacks = lacks or value is None
-            # a negative weight has turned the attribute around already; bounds add in this order, too
+            # a negative weight has reversed the score already; the bounds add in this order, too, to have
+            # equal rounding errors
             total += abs(weight) * (value or 0.0)
         # negative, as heaps give the least first
         return lacks, -total
@@ -103,7 +104,7 @@ class ChoiceScorer:
         if isinstance(found, AllocationCandidate):
             tree, pattern = found
             if isinstance(tree, HostTree):
-                # by identity: the terms keep the pattern, so that no other pattern gets its id
+                # keyed by identity: the terms keep the pattern alive, so that no other pattern gets its id
                 terms = self._terms.get((tree.kind, id(pattern)))
                 if terms is None:
                     terms = self._terms[tree.kind, id(pattern)] = _PatternTerms.from_pattern(
@@ -115,7 +116,7 @@ class ChoiceScorer:
 
 
 class _TakenAmounts(Protocol):
-    """The taken resources, as criteria need them."""
+    """The resources that a choice takes, as the values that criteria read."""
 
     def providers(self) -> Iterable[Provider]:
         """Return the providers from which something is taken."""
@@ -124,13 +125,13 @@ class _TakenAmounts(Protocol):
         """Return the share of the host that would be used, for each taken class."""
 
     def fit_shares(self) -> Iterable[float]:
-        """Return the share of each amount in the free amount of its provider."""
+        """Return, for each taken amount, its share in the free amount of the provider."""
 
     def zone_count(self) -> int:
         """Return the number of NUMA nodes with allocations of the choice."""
 
     def zone_distances(self) -> Iterable[int]:
-        """Return the distances of these NUMA nodes, for each two."""
+        """Return the distance of each pair of NUMA nodes with allocations of the choice."""
 
     def device_lineages(self) -> Collection[Sequence[int]]:
         """Return the lineages, the root last, of providers with allocations of groups with a suffix."""
@@ -141,10 +142,10 @@ class _TakenAmounts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _PatternTerms:
-    """The resources that a pattern takes of trees of a class.
+    """The resources that a pattern takes from trees of a class.
 
-    ``zones_score`` are the positions of NUMA nodes, ``demands`` slots with amounts. ``lineages`` are those of
-    the providers of groups with a suffix, for orders that read them.
+    ``zones`` are the positions of NUMA nodes, ``demands`` pairs of a slot and the amount taken there.
+    ``lineages`` are those of the providers of groups with a suffix, for orders that read them.
     """
 
     pattern: CandidatePattern
@@ -156,7 +157,7 @@ class _PatternTerms:
     def from_pattern(
         cls, world: ClaimScenario, tree: HostTree, pattern: CandidatePattern, *, with_lineages: bool
     ) -> _PatternTerms:
-        # positions, as these terms hold for all trees of the class
+        # positions instead of ids, because these terms hold for all trees of the class
         at = {member.id: position for position, member in enumerate(tree.members)}
         zones = {zone_of(world.snapshot, tree.members[position]) for position in pattern.resources}
         slots = tree.kind.shape.slots
@@ -177,10 +178,10 @@ class _PatternTerms:
         )
 
 
-# not frozen: one is made for each choice, and a frozen one takes longer to make
+# not frozen, because one object is made for each choice and a frozen one takes longer to make
 @dataclass(slots=True)
 class _TreeTaking:
-    """The resources that a pattern takes of its tree alone."""
+    """The resources of a candidate that takes only from its own tree."""
 
     world: ClaimScenario
     wanted: WantedClaim
@@ -192,7 +193,7 @@ class _TreeTaking:
         return [self.tree.members[position] for position in self.terms.pattern.resources]
 
     def used_shares(self) -> Iterable[float]:
-        # without pools each class is at the host, so that its sums are there
+        # without sharing providers each class is provided by the host, which therefore has a sum
         root = self.tree.root.id
         return [used_share(*sums[root], amount) for sums, amount in self.asked.values()]
 
@@ -215,7 +216,7 @@ class _TreeTaking:
 
 @dataclass(slots=True)
 class _ChoiceTaking:
-    """The resources that any choice takes."""
+    """The resources of a choice that may also take from sharing providers."""
 
     world: ClaimScenario
     wanted: WantedClaim
@@ -280,35 +281,36 @@ def spread_score(taking: _TakenAmounts) -> float:
 
 def zones_score(taking: _TakenAmounts) -> float:
     """Return 1 divided by the number of NUMA nodes with allocations; providers outside nodes do not count."""
-    # no zone at all is as good as one: nothing crosses zones
+    # a choice without zones scores like one in a single zone, because nothing crosses zones
     return 1 / (taking.zone_count() or 1)
 
 
 def distance_score(taking: _TakenAmounts) -> float:
-    """Return how near the NUMA nodes are.
+    """Return how near the NUMA nodes with allocations are to each other: 1 for a single node.
 
-    The distance within one node, divided by the mean distance between two of them.
+    The score is the distance within a node divided by the mean distance between two of these nodes.
     """
     apart = [*taking.zone_distances()]
     return min(1.0, LOCAL * len(apart) / max(1, sum(apart))) if apart else 1.0
 
 
 def _served_by_suffix(mappings: Mapping[str, Iterable[int]]) -> set[int]:
-    """Return the providers, by key, of groups with a suffix."""
+    """Return the providers of groups with a suffix, as the ids or positions that the mappings have."""
     return {each for suffix, served in mappings.items() if suffix for each in served}
 
 
 def nearness_score(taking: _TakenAmounts) -> float:
-    """Return how near the providers of groups with a suffix are in the tree: 1 by the mean distance of two.
+    """Return a score for the nearness of providers of groups with a suffix: 1 divided by their mean distance.
 
-    The distance is the number of levels from the lower one up to their nearest common ancestor: 1 below one
-    switch, 2 below two switches of a node. A provider of another tree counts as beyond the root.
+    The distance of two providers is the number of levels from the lower one up to their nearest common
+    ancestor. For example, it is 1 below one switch and 2 below two switches of a node. Roots of different
+    trees count as children of one ancestor.
     """
     lineages = taking.device_lineages()
     number = len(lineages)
     if number < 2:
         return 1.0
-    # sums over all pairs without going through these: requests may have hundreds of groups
+    # sums over all pairs, computed without visiting each pair, because requests may have hundreds of groups
     lower = sum([rank * depth for rank, depth in enumerate(sorted(map(len, lineages)))])
     common = sum([below * (below - 1) for below in Counter(chain.from_iterable(lineages)).values()]) // 2
     return (number * (number - 1) // 2) / (lower - common)
@@ -325,10 +327,11 @@ def group_score(taking: _TakenAmounts) -> float:
 
 
 def attribute_score(snapshot: ModelSnapshot, taking: _TakenAmounts, name: str, *, low: bool) -> float | None:
-    """Return where the numbers of an attribute are in the range of all providers, from 0 to 1, the best.
+    """Return the position of the choice's numbers in the range of all providers, from 0 to 1 (the best).
 
-    Each provider that gives something counts by its own number, or by that of its nearest ancestor with one.
-    If several providers give something, their mean counts. None means that a provider has no number.
+    Each provider that gives an amount counts by its own number, or by that of its nearest ancestor with a
+    number. If several providers give amounts, the score is their mean. None means that a provider has no
+    number for the attribute.
 
     :param low: whether the lowest number is the best.
     """
@@ -343,9 +346,9 @@ def attribute_score(snapshot: ModelSnapshot, taking: _TakenAmounts, name: str, *
 
 
 def position_in_range(whole: tuple[float, float], number: float, *, low: bool) -> float:
-    """Return where a number is between the lowest (0) and the highest of all (1), or the other way round."""
+    """Return the position of a number in a range: 0 is the lowest end, 1 the highest; ``low`` reverses it."""
     least, most = whole
-    # all numbers are equal, so that the criterion must not prefer any host
+    # if all numbers are equal, the criterion must not prefer any host
     if most <= least:
         return 1.0
     # halves, as the difference of two large numbers could overflow
@@ -365,8 +368,8 @@ CRITERIA: Final[Mapping[str, Callable[[_TakenAmounts], float]]] = {
 
 
 def used_share(used: int, capacity: int, taken: int) -> float:
-    """Return the used share if this amount were taken, too."""
-    # a ratio that was lowered leaves more used than there is, and scores end at 1
+    """Return the used share of a capacity after this amount is taken, at most 1."""
+    # used may exceed the capacity, after an allocation ratio was lowered
     return min(1.0, (used + taken) / capacity) if capacity else 1.0
 
 
@@ -376,7 +379,7 @@ def mean_share(shares: Sequence[float]) -> float:
 
 
 def number_of(snapshot: ModelSnapshot, provider: Provider, name: str) -> float | None:
-    """Return the number of an attribute, from the nearest provider upwards that has it."""
+    """Return the number of an attribute at the provider, or at its nearest ancestor that has one."""
     values = (each.attributes.get(name) for each in snapshot.lineage_of(provider))
     return next((value for value in values if isinstance(value, float)), None)
 
@@ -394,12 +397,12 @@ def _group_liking(world: ClaimScenario, wanted: WantedClaim, hosts: Iterable[int
 
 # the ranks of all choices are in a heap until the best is known
 MAX_SCORED: Final = 10_000
-"""Number of choices of a claim that are scored; the rest follows in any order."""
+"""Largest number of choices of a claim that are scored; the rest follows in any order."""
 _AT_ONCE: Final = 64
-"""Number of choices of a host before other hosts have their turn."""
+"""Largest number of choices of a host that are scored before other hosts have their turn."""
 
 Choices = Iterator[Found | None]
-"""The choices of a host; None means that the next takes long to find."""
+"""The choices of a host; None means that the search for the next choice takes long."""
 
 
 def best_first(
@@ -408,17 +411,17 @@ def best_first(
     scorer: ChoiceScorer,
     budget: SearchBudget,
 ) -> Iterator[Found]:
-    """Yield all choices, the best first; of equally good ones the one that was found first.
+    """Yield all choices, the best first; of equally good choices the one that was found first comes first.
 
     :param hosts: the roots of hosts with upper bounds, as the rank of the best possible choice, in order.
-        Hosts are searched while their bound is better than the best known choice.
+        Hosts are searched only while their bound is better than the best known choice.
     """
     known: list[tuple[Rank, int, Found]] = []
     begun: list[tuple[Rank, int, Choices]] = []
     scored = 0
     host = next(hosts, None)
     while scored < MAX_SCORED:
-        # branch and bound: a host is only opened while it may have a better choice than the best known one
+        # branch and bound: a host is opened only while it may have a better choice than the best known one
         if host is not None and (not known or host[0] < known[0][0]):
             (ceiling, root), host = host, next(hosts, None)
             choices = at(root)
@@ -435,15 +438,16 @@ def best_first(
                 rank = scorer.rank_choice(found)
                 heappush(known, (rank, scored, found))
                 scored += 1
-                # worse than the bound of its host: the next of the same host may be better
+                # the choice is worse than the bound of its host, so the next choice of the same host may be
+                # better
                 if rank > ceiling and count < _AT_ONCE:
                     continue
-            # back with its bound, so that other hosts of the same bound have their turn
+            # the host goes back with its bound, so that other hosts of the same bound have their turn
             heappush(begun, (ceiling, root, choices))
             break
     while known:
         yield heappop(known)[-1]
-    # beyond the limit choices are yielded as they are found, so that none is lost
+    # beyond the limit, choices are yielded in the order in which they are found, so that none is lost
     rest = (at(root) for _, root in chain(() if host is None else (host,), hosts))
     for choices in chain([choices for _, _, choices in begun], rest):
         yield from (found for found in choices if found is not None)

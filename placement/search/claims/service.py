@@ -1,4 +1,4 @@
-"""Claims placed and written in one call, repeated while other claims are faster."""
+"""Places claims and writes them in one call; repeats both after each race that is lost to other writes."""
 
 import logging
 import random
@@ -31,14 +31,14 @@ from placement.store.groups import Members
 
 LOG = logging.getLogger(__name__)
 
-# a choice from an older snapshot loses a race in the database and is made again, so that age costs only time
+# a choice from an outdated snapshot loses a race in the database and is made again, so it costs only time
 _RECENT: Final = 0.1
 """Maximum age, in seconds, of the snapshot used for a choice that the database confirms."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimLimits:
-    """Limits of one call.
+    """Limits of one call that places and writes claims.
 
     ``searching`` and ``explaining`` are seconds of CPU time, for all searches and for the reasons of a
     refusal; ``retries`` is the number of further attempts after lost races.
@@ -66,7 +66,8 @@ class ClaimService:
         self._database = database
         self._limits = limits
         self._check_awaited = check_awaited
-        # seeded by the system: workers that chose alike would lose races against each other
+        # seeded by the operating system: workers with equal random numbers would lose races against each
+        # other
         self._rng = random.Random()
 
     def claim_places(
@@ -88,15 +89,15 @@ class ClaimService:
             search takes too long.
         :raises Unavailable: every attempt lost a race.
         """
-        # for all attempts together, as the client waits for all of them
+        # the limit holds for all attempts together, because the client waits for all of them
         end = thread_time() + self._limits.searching
         at_once = not dry_run and reservation is None and all(map(_takes_any_place, wanted))
-        # attempt 0 uses an older snapshot and does not count: its age is not due to other claims
+        # attempt 0 uses an older snapshot and counts as no retry: only its age makes it lose
         for attempt in range(0 if at_once else 1, self._limits.retries + 2):
             placed = self._place_at_once(wanted, end - thread_time()) if at_once else None
             if at_once and placed is None:
-                # before a refusal searches and explains all, for a generation that is wrong anyway
-                # a dry run does not reach the transaction, which would check them
+                # checked before the second attempt, which explains a refusal: a wrong generation is a better
+                # explanation
                 self._check_generations(wanted)
             at_once = False
             if placed is None:
@@ -104,12 +105,13 @@ class ClaimService:
             if placed is None:
                 LOG.debug("Claim attempt %d: the members of its groups have changed", attempt)
                 continue
+            # a dry run does not reach the transaction, which otherwise checks generations
             if dry_run:
                 self._check_generations(wanted)
                 return self._as_if_now(placed)
             try:
                 return self._write_claims(placed, reservation, also)
-            # the transaction wrote nothing, so that all is decided again from current state
+            # the transaction wrote nothing, so everything is decided again from the current state
             except claim_commit.LostRace as error:
                 LOG.debug("Claim attempt %d lost a race: %s", attempt, error)
         raise Unavailable(
@@ -118,8 +120,8 @@ class ClaimService:
         )
 
     def _as_if_now(self, placed: list[PlacedClaim]) -> list[PlacedClaim]:
-        """Return the same, with the expiry times of claims that would be written now."""
-        # one statement less for claims that stay
+        """Return the placed claims with the expiry times that they would have if they were written now."""
+        # if no claim expires, no statement is needed to read the clock of the database
         if all(each.wanted.expires_in is None for each in placed):
             return placed
         with self._database.read() as conn:
@@ -135,12 +137,13 @@ class ClaimService:
         reservation: str | None,
         also: Callable[[WriteTransaction], None] | None,
     ) -> list[PlacedClaim]:
-        """Write the claims; return them with their expiry times.
+        """Write the claims in one transaction; return them with their expiry times.
 
-        :raises LostRace: the choice is no longer good.
+        :raises LostRace: another write has made a choice invalid.
         """
         claims = [_consumer_claim(each.wanted, each.choice) for each in placed]
-        # all providers of a choice are checked, not only those that give something: one may have lost a trait
+        # all providers of a choice are checked, not only those that give amounts: one may have lost a
+        # required trait
         chosen = {provider.uuid: provider for each in placed for provider in each.choice.providers}
         joining = [
             claim_commit.GroupMembership(each.wanted.consumer, each.wanted.group, each.choice.hosts)
@@ -165,12 +168,12 @@ class ClaimService:
         return [replace(each, expires_at=times.get(each.wanted.consumer)) for each in placed]
 
     def _place_at_once(self, wanted: Sequence[WantedClaim], seconds: float) -> list[PlacedClaim] | None:
-        """Return places in a recent snapshot; None if it has none. The current state may have some."""
+        """Return places in a recent snapshot; None if it has no places. The current state may have some."""
         # mostly without a query: the transaction refuses a choice that is out of date
         with self._model.recent_view(_RECENT) as view:
             try:
                 self._check_names(view, wanted)
-                # without members: claims of groups do not come here
+                # without members, because claims of groups are never placed this way
                 placed = self._place_in(view, view.snapshot, {}, wanted, seconds)
             except InvalidRequest:
                 # the name may exist by now
@@ -180,21 +183,20 @@ class ClaimService:
     def _place_now(
         self, wanted: Sequence[WantedClaim], seconds: float, reservation: str | None
     ) -> list[PlacedClaim] | None:
-        """Return places by current state; None if members of the groups changed meanwhile.
+        """Return places in the current state; None if members of the groups changed meanwhile.
 
-        Then it is unknown whether there was a place beside the members at any single moment.
+        It is then unknown whether the claims had places beside the members at any single moment.
 
-        :raises NoCandidate: there is no place.
+        :raises NoCandidate: there is no place for all of the claims.
         """
-        # read before the view: a change in between shows in the second read of the members
-        # before the view: if they change in between, the second look at the members tells
+        # members are read before the view: if they change between both, the second read below notices it
         held, members = self._held_amounts(wanted), self._group_members(wanted)
         try:
             return self._search_fresh(wanted, held, members, seconds, reservation)
         except NoCandidate as error:
-            # a wrong generation comes first: the client then knows too little to use any reason
+            # a wrong generation is reported first, because the client then knows too little to use any reason
             self._check_generations(wanted)
-            # beside the current members there may have been a place
+            # beside the current members there may have been a place, so the refusal is not certain
             if self._group_members(wanted) != members:
                 return None
             LOG.info("%s", error.detail)
@@ -208,11 +210,11 @@ class ClaimService:
         seconds: float,
         reservation: str | None,
     ) -> list[PlacedClaim]:
-        # read before the view: amounts taken until the write make it a lost race
+        # read before the view: if another claim takes reserved amounts meanwhile, the write loses a race
         reserved = None if reservation is None else self._reserved_amounts(reservation, wanted)
         with self._model.fresh_view() as view:
             self._check_names(view, wanted)
-            # a consumer that moves may take its own amounts again
+            # a consumer that moves may take the amounts of its current allocations again
             snapshot = without_allocations(view.snapshot, held) if held else view.snapshot
             if reserved is not None:
                 snapshot, roots = within_reservation(snapshot, reserved)
@@ -237,7 +239,7 @@ class ClaimService:
         wanted: Sequence[WantedClaim],
         seconds: float,
     ) -> list[PlacedClaim] | UnplacedClaim:
-        """Return places for the claims in that snapshot.
+        """Return places for the claims in the given snapshot.
 
         :raises InvalidRequest: the search takes too long.
         """
@@ -271,11 +273,11 @@ class ClaimService:
         return held
 
     def _held_amounts(self, wanted: Sequence[WantedClaim]) -> list[allocations.Allocation]:
-        """Return the allocations of existing consumers, which are free for their own claims.
+        """Return the allocations of existing consumers, which are free for the new claims of these consumers.
 
         :raises ConcurrentUpdate: a consumer's generation is not the given one.
         """
-        # a new consumer holds nothing, so that there is nothing to read
+        # a new consumer holds nothing, so there is nothing to read
         known = {each.consumer: each.generation for each in wanted if each.generation is not None}
         if not known:
             return []
@@ -320,8 +322,9 @@ class ClaimService:
 
 
 def _takes_any_place(wanted: WantedClaim) -> bool:
-    """Return whether any place will do: a new consumer, without order, group, topology or fallback."""
-    # each of these needs the current state: a group its members, an order the best host, a fallback a proof
+    """Return whether any place will do: a new consumer without order, group, topology or fallback."""
+    # each of these needs the current state: a group needs its members, an order the best host, a fallback a
+    # proof
     depends = wanted.order or wanted.group or wanted.topology or wanted.fallback
     return wanted.generation is None and not depends
 

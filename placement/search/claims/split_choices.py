@@ -1,4 +1,4 @@
-"""Choices with dedicated CPUs and memory split over zones, beside the rest of a request."""
+"""Choices with dedicated CPUs and memory split over zones, combined with candidates for other resources."""
 
 from collections.abc import Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,17 +37,17 @@ def is_splittable(request: CandidatesRequest) -> bool:
 
 
 _MAX_SUMS: Final = 256
-"""Number of sums of one host that are kept: those of eight providers."""
+"""Maximum number of sums that are kept for one host: 256 are all sums of eight providers."""
 
 
 def full_amounts(
     snapshot: ModelSnapshot, name: str, topology: TopologyPolicy | None, budget: SearchBudget
 ) -> set[int]:
-    """Amounts of a class that hosts give if each serving provider gives as much as possible.
+    """Return amounts of a class that hosts can give if each serving provider gives as much as possible.
 
-    Of all amounts that fit, the largest is one of these, or a step of one provider more is too much.
+    Each of these amounts is a guess of the largest amount that fits; the caller tests it.
 
-    :param topology: None for resources that are not split.
+    :param topology: None for a class that is not split.
     :raises placement.search.budget.BudgetExhausted: the budget is spent.
     """
     found, known = set[int](), set[tuple[_ZoneAmounts, ...]]()
@@ -58,12 +58,12 @@ def full_amounts(
             for at, slot in tree.shape.having.get(name, ())
         }
         useful = {at: room for at, room in rooms.items() if room.least <= room.most}
-        # one provider each: of what is not split, or not in any zone
+        # amounts of single providers: for classes that are not split, and providers outside zones
         found.update(room.most for room in useful.values())
         if topology is None or not useful:
             continue
         in_zones = [[useful[at] for at in zone if at in useful] for zone in tree.kind.zone_positions]
-        # hosts that differ in order only have the same sums
+        # hosts that differ only in the order of their zones have the same sums
         zones = sorted(
             (tuple(sorted(room.most for room in zone)), lcm(*(room.step for room in zone)))
             for zone in in_zones
@@ -80,7 +80,7 @@ _ZoneAmounts = tuple[tuple[int, ...], int]
 
 
 def _zone_sums(zones: Sequence[_ZoneAmounts], topology: TopologyPolicy, budget: SearchBudget) -> set[int]:
-    """Amounts of zones together, as many zones as the policy may cross."""
+    """Return the sums of a class over as many zones as the policy lets a split cross."""
     sums = [_subset_sums([{most} for most in mosts], budget) for mosts, _ in zones]
     every = set[int]().union(*sums)
     if topology is TopologyPolicy.SINGLE_NUMA:
@@ -89,7 +89,7 @@ def _zone_sums(zones: Sequence[_ZoneAmounts], topology: TopologyPolicy, budget: 
     if topology is TopologyPolicy.SPREAD:
         unit = lcm(*(step for _, step in zones))
         for least in every:
-            # even shares: none is more than a step above the one that is least
+            # even shares: no part is more than a step above the smallest part
             most = least + unit
             shares = [
                 {min(each, most // step * step) for each in some}
@@ -100,7 +100,7 @@ def _zone_sums(zones: Sequence[_ZoneAmounts], topology: TopologyPolicy, budget: 
 
 
 def _subset_sums(values: Iterable[Collection[int]], budget: SearchBudget) -> set[int]:
-    """The sums of one value at most of each collection, the largest sums where these are too many."""
+    """Return the sums of at most one value of each collection; if there are too many, only the largest."""
     found = {0}
     for some in values:
         budget.spend(len(found))
@@ -111,7 +111,7 @@ def _subset_sums(values: Iterable[Collection[int]], budget: SearchBudget) -> set
 
 
 class SplitChoices:
-    """The choices that a topology policy allows, host by host: at each host those that it prefers there.
+    """The choices that a topology policy prefers at each host.
 
     The group without a suffix asks for the classes that are split. A class that the zones of a host do not
     have is taken as without a policy.
@@ -142,17 +142,17 @@ class SplitChoices:
             if group.suffix == "" and name in SPLIT
         }
         self._zoned_classes: dict[TreeClass, tuple[str, ...]] = {}
-        #: by the classes that are split
+        #: searches by the classes that the zones of a tree have
         self._splits: dict[tuple[str, ...], _SplitSearch] = {}
-        # for hosts without these classes in zones: there a topology has no effect
+        # for hosts that have none of these classes in zones: a topology has no effect there
         self._whole = CandidatesByHost(snapshot, request, budget, among=among)
 
     def roots(self) -> RootFilter:
-        """Return the roots that may serve."""
+        """Return the roots that may have choices."""
         return self._search_for(tuple(self._asked)).roots()
 
     def choices_at(self, root: int) -> Iterator[HostChoice | None]:
-        """Yield the choices at a root as they are found; None where the next takes long.
+        """Yield the choices at a root as they are found; None means that the next takes long to find.
 
         :raises placement.search.budget.BudgetExhausted: the budget is spent.
         """
@@ -160,7 +160,7 @@ class SplitChoices:
         self._budget.spend()
         names = self._zoned_classes.get(tree.kind)
         if names is None:
-            # by class of trees, as zones are known by their traits
+            # keyed by class of trees, because zones are known by their traits
             names = self._zoned_classes[tree.kind] = zoned_classes(tree, self._asked)
         if names:
             # a sum over the tree, before splits are tried: crowded hosts mostly fail it
@@ -181,7 +181,7 @@ class SplitChoices:
 
 
 def _free_amount(tree: HostTree, name: str) -> int:
-    """Return how much of a class the providers of a tree could give together."""
+    """Return the free amount of a class at all providers of a tree together."""
     free = tree.free
     return sum([free[slot] for _, slot in tree.shape.having.get(name, ()) if free[slot] > 0])
 
@@ -196,7 +196,7 @@ def zoned_classes(tree: HostTree, asked: Iterable[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _ZoneLayout:
-    """The places of the requested classes in the zones of a class of trees: class, position and slot.
+    """The requested classes in the zones of a class of trees, as class, position and slot.
 
     ``zones`` are the positions of the providers that are the zones. ``is_complete`` says whether each class
     has a room, and ``apart`` how far apart the zones are by default.
@@ -236,24 +236,24 @@ class _SplitSearch:
         }
         #: traits that the group without a suffix requires, which providers of a split may have, too
         self._required = next(group.required for group in request.groups if group.suffix == "")
-        #: whether the choice for the rest decides how good a split may be: providers of the rest may have the
-        #: traits of the group, and other groups may take of the same classes
+        #: whether the choice for the rest decides how good a split may be: its providers may have the traits
+        #: of the group, and its groups may take amounts of the same classes
         self._depends_on_rest = bool(self._required) or any(
             group.suffix and not asked.keys().isdisjoint(group.resources) for group in request.groups
         )
         conditions = {each for name in asked for each in self._needs[name].conditions}
         self._read_tree = tree_reader(conditions)
-        # each_root: the split comes from the tree, even if the rest is of pools alone
+        # each_root, because the split comes from the tree even if sharing providers serve the rest
         rest = _unsplit_request(request, asked)
-        #: candidates for the rest of the request; None if there is no rest
+        #: candidates for the rest of the request; None if the request has no rest
         self._rest = None if rest is None else CandidatesByHost(snapshot, rest, budget, each_root=True)
         self._on_roots = tuple(root_conditions(request))
         self._layouts: dict[Hashable, _ZoneLayout] = {}
         self._known: dict[Hashable, Ranked | None] = {}
 
     def roots(self) -> RootFilter:
-        """Return the roots that may serve."""
-        # no index knows sums over zones, so that each root may serve
+        """Return the roots that may have choices."""
+        # no index has sums over zones, so each root may serve the request
         return RootFilter(self._snapshot.roots()) if self._rest is None else self._rest.roots()
 
     def choices_at(self, tree: HostTree) -> Iterator[HostChoice | None]:
@@ -269,7 +269,8 @@ class _SplitSearch:
                 elif (found := self._best_beside(tree, layout, choice)) is not None:
                     yield from (self._join_split(choice, split) for split in found[1])
             return
-        # all choices for the rest before any is yielded: a later one may allow a better split
+        # all choices for the rest are read before one is yielded, because a later one may allow a better
+        # split
         ranked: list[tuple[HostChoice, Ranked]] = []
         for choice in self._other_choices(tree):
             if choice is None:
@@ -290,7 +291,7 @@ class _SplitSearch:
             yield HostChoice(tree.root, (), {})
 
     def _best_beside(self, tree: HostTree, layout: _ZoneLayout, others: HostChoice) -> Ranked | None:
-        """Return the best splits beside a choice for the rest, by positions in the tree."""
+        """Return the best splits that go with a choice for the other resources, by positions in the tree."""
         # quick proof: if all rooms of the host together lack a trait, each split lacks it
         if not self._has_traits(tree, others, layout.room_positions):
             return None
@@ -300,14 +301,13 @@ class _SplitSearch:
             apart = tuple(tuple(distance_of(self._distances, one, other) for other in ids) for one in ids)
         key: Hashable = None
         if not self._depends_on_rest:
-            # free amounts of rooms only: the split is the same whatever else is used
+            # only free amounts of rooms are in the key: the split does not depend on other classes
             free = tuple(tree.free[slot] for zone in layout.rooms for _, _, slot in zone)
             whole = tuple(
                 tree.members[at].inventories[name].capacity
                 for zone in layout.rooms
                 for name, at, _ in zone
-                # only this policy compares with the empty host, and inventories differ within a class of
-                # trees
+                # only this policy compares with the empty host; inventories differ within a class of trees
                 if self._topology is TopologyPolicy.RESTRICTED
             )
             key = (self._read_tree(tree), tree.kind, free, whole, apart if self._distances else None)
@@ -335,7 +335,7 @@ class _SplitSearch:
             self._budget.spend(len(tree.members))
             rooms = tuple(tuple(self._zone_rooms(tree, zone)) for zone in zones)
             found = self._layouts[key] = _ZoneLayout(
-                # the NUMA node itself comes first in its zone
+                # the NUMA node itself comes first in each zone
                 tuple(zone[0] for zone in zones),
                 rooms,
                 {name for zone in rooms for name, _, _ in zone} == self._asked.keys(),
@@ -362,7 +362,7 @@ class _SplitSearch:
             for name, at, slot in places:
                 provider = tree.members[at]
                 inventory = provider.inventories[name]
-                # without a choice for the rest, the question is what would fit on the empty host
+                # without a choice for the rest, the question is which amounts would fit on the empty host
                 free = inventory.capacity if others is None else tree.free[slot]
                 mine = taken.get(provider.id, {}).get(name, 0)
                 rooms.setdefault(name, []).append(ZoneRoom.from_inventory(at, inventory, free, mine))
@@ -370,7 +370,7 @@ class _SplitSearch:
         return zones
 
     def _has_traits(self, tree: HostTree, others: HostChoice, positions: Iterable[int]) -> bool:
-        """Return whether these providers and others of the group without a suffix have its traits."""
+        """Return whether these positions and ``others`` together have the traits of the unsuffixed group."""
         if not self._required:
             return True
         serving = [*others.mappings.get("", ()), *(tree.members[at] for at in positions)]
@@ -381,7 +381,7 @@ class _SplitSearch:
     def _join_split(self, others: HostChoice, split: Split) -> HostChoice:
         members = self._snapshot.whole_trees()[others.root.id].members
         resources = {provider.id: (provider, dict(amounts)) for provider, amounts in others.resources}
-        # by id, as a provider that serves the rest, too, is named only once
+        # keyed by id, so that a provider which also serves the rest is named only once
         serving: dict[int, Provider] = {each.id: each for each in others.mappings.get("", ())}
         for at, name, amount in split:
             provider = members[at]
@@ -394,7 +394,7 @@ class _SplitSearch:
 
 
 def _unsplit_request(request: CandidatesRequest, split: Collection[str]) -> CandidatesRequest | None:
-    """The part of a request that is not split; None if there is none."""
+    """Return the part of a request that is not split; None if the request has no such part."""
     groups = []
     for group in request.groups:
         if group.suffix:
@@ -402,6 +402,7 @@ def _unsplit_request(request: CandidatesRequest, split: Collection[str]) -> Cand
             continue
         left = {name: amount for name, amount in group.resources.items() if name not in split}
         if left:
-            # traits of the group may come from the split, so that they are checked when both are known
+            # the split may have traits of the group, so they are checked when the split and the rest are
+            # known
             groups.append(replace(group, resources=left, required=()))
     return replace(request, groups=tuple(groups)) if groups else None

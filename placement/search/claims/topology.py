@@ -27,16 +27,16 @@ LOCAL: Final = 10
 REMOTE: Final = 20
 """The distance of two zones that have no known distance."""
 
-# the product of the beginnings of all rooms: four rooms with four beginnings each are 256
+# the number is a product over rooms: four rooms with four remainders each have 256 combinations
 _MAX_BEGINNINGS: Final = 512
-"""Number of combinations that are tried to begin parts of rooms with different steps."""
+"""Largest number of combinations of remainders, one for each room, that are tried if steps differ."""
 
-# each amount up to it is a bit and may be a part: CPUs, not MiB of memory
+# an exact division has a bit, and maybe a part, for each unit: right for CPUs, too much for MiB of memory
 _MAX_EXACT: Final = 1024
 """The largest amount that is divided exactly over zones with several rooms of different steps."""
 
 Distances = Mapping[tuple[int, int], int]
-"""The distance of two zones, by the ids of their providers in ascending order."""
+"""The distances of zones: each by the ids of two zones' providers in ascending order."""
 
 
 def distance_of(distances: Distances, one: int, other: int) -> int:
@@ -45,7 +45,7 @@ def distance_of(distances: Distances, one: int, other: int) -> int:
 
 
 class TopologyPolicy(StrEnum):
-    """How many zones a split may cross."""
+    """How many zones a split may cross. The first three are policies of Kubernetes' Topology Manager."""
 
     SINGLE_NUMA = "single-numa-node"
     RESTRICTED = "restricted"
@@ -58,7 +58,7 @@ Zone = Mapping[str, Sequence[ZoneRoom]]
 
 
 class ZoneShare(NamedTuple):
-    """An amount taken of a provider."""
+    """The amount of a class that a split takes from one provider, which ``provider`` identifies."""
 
     provider: int
     resource_class: str
@@ -92,17 +92,17 @@ def best_splits(
     budget: SearchBudget,
     accepts: Accepts = lambda split: True,
 ) -> Ranked | None:
-    """Return the best splits that a policy allows at a host, all of one rank; None if it allows none.
+    """Return the best splits that a policy allows at a host, all of one rank; None if it allows no split.
 
     :param when_empty: the zones as if no guest used them.
     :param apart: the distance of two zones, by the zones' numbers.
-    :param accepts: returns whether a split will do.
+    :param accepts: returns whether a split is acceptable: its providers have the required traits.
     :raises BudgetExhausted: the budget is spent.
     """
     every = range(1, len(zones) + 1)
     if topology is TopologyPolicy.SINGLE_NUMA:
         return _of_sizes((1,), asked, zones, apart, budget, accepts)
-    # as few zones as the empty host would need, whatever is used now
+    # as few zones as the empty host would need, whatever is used at the moment
     if topology is TopologyPolicy.RESTRICTED:
         least = _of_sizes(every, asked, when_empty, apart, budget, accepts)
         return least and _of_sizes((least[0].zones,), asked, zones, apart, budget, accepts)
@@ -123,7 +123,7 @@ def _of_sizes(
     *,
     even: bool = False,
 ) -> Ranked | None:
-    """Return the nearest splits of the first of these numbers of zones that has any."""
+    """Return the splits over the nearest zones, for the first number of zones that has any split."""
     for size in sizes:
         if not all(_may_hold(amount, name, zones, size) for name, amount in asked.items()):
             continue
@@ -132,11 +132,11 @@ def _of_sizes(
         for chosen in combinations(range(len(zones)), size):
             budget.spend(size)
             distance = sum(apart[one][other] for one, other in combinations(chosen, 2))
-            # a set of zones that is further apart than the nearest one is not divided at all
+            # sets of zones that are further apart than the nearest known one are not divided
             if best is not None and distance > best.distance:
                 continue
             some = [zones[number] for number in chosen]
-            # if all rooms of these zones together will not do, no split of them will
+            # if all rooms of these zones together do not have the traits, no split of them has
             if not accepts(tuple(_all_shares(asked, some))):
                 continue
             splits = _list_even_splits(asked, some, budget) if even else _list_splits(asked, some, budget)
@@ -163,7 +163,7 @@ def _all_shares(asked: Iterable[str], zones: Iterable[Zone]) -> Iterator[ZoneSha
 def _list_even_splits(
     asked: Mapping[str, int], zones: Sequence[Zone], budget: SearchBudget
 ) -> Iterator[tuple[tuple[int, ...], Split]]:
-    """Yield ways to take the amounts from all these zones, each with its unevenness.
+    """Yield ways to take the amounts from all given zones, each with its unevenness.
 
     The most even way comes first.
     """
@@ -199,9 +199,9 @@ def _may_hold(amount: int, name: str, zones: Sequence[Zone], size: int) -> bool:
 def _list_splits(
     asked: Mapping[str, int], zones: Sequence[Zone], budget: SearchBudget
 ) -> Iterator[tuple[tuple[int, ...], Split]]:
-    """Yield ways to take the amounts from these zones, by different providers; each zone gives a part.
+    """Yield ways to take the amounts from these zones by different providers; each zone gives a part.
 
-    The shape is that of the even ones: how uneven a way is does not count.
+    Each way comes with an empty unevenness, because policies without even parts ignore it.
     """
     joined: list[tuple[int, list[list[ZoneRoom]]]] = []
     first: list[list[list[int]]] = []
@@ -212,19 +212,19 @@ def _list_splits(
         if by_step[0] == by_step[1]:
             by_step = by_step[:1]
         divided = [divide_amount(amount, each) for each in by_step]
-        # rooms of one zone with different steps: neither way of joining them finds every division
+        # if the steps of rooms in one zone differ, no way of joining these rooms finds every division
         if len(by_step) > 1 and amount <= _MAX_EXACT:
             exact = exact_division(amount, rooms, budget)
             divided.append(None if exact is None else list(exact))
         joined.append((amount, by_step))
         first.append(_unique_divisions(divided))
-    # no set of zones can give that class
+    # one of the classes has no division over these zones
     if not all(first):
         return
     tried = list(product(*first))
     for way in tried:
         yield from _splits_of_way(way, asked, zones, budget)
-    # equal zones are not equal to the caller, where one of them has a trait or gives another class
+    # zones that are equal here may differ for the caller, if one of them has a trait or gives another class
     every = [
         _unique_divisions(each for rooms in by_step for each in _divide_sets(amount, rooms, budget))
         for amount, by_step in joined
@@ -243,7 +243,7 @@ def _unique_divisions(divisions: Iterable[list[int] | None]) -> list[list[int]]:
 def _splits_of_way(
     way: Sequence[Sequence[int]], asked: Iterable[str], zones: Sequence[Zone], budget: SearchBudget
 ) -> Iterator[tuple[tuple[int, ...], Split]]:
-    """Yield the splits of a division for each class, if each zone gives a part."""
+    """Yield splits with one division for each class, in which each zone gives a part of some class."""
     if not all(any(divided[number] for divided in way) for number in range(len(zones))):
         return
     parts = [
@@ -257,7 +257,7 @@ def _splits_of_way(
 
 
 def _out_of(parts: Sequence[tuple[str, int, Sequence[ZoneRoom]]], budget: SearchBudget) -> Iterator[Split]:
-    """Yield all ways to take these amounts of classes, each amount from the rooms beside it."""
+    """Yield all ways to take these amounts of classes; each amount comes from the rooms in its tuple."""
     if not parts:
         yield ()
         return
@@ -271,8 +271,9 @@ def _out_of(parts: Sequence[tuple[str, int, Sequence[ZoneRoom]]], budget: Search
 def _join_rooms(rooms: Sequence[ZoneRoom], common: Callable[..., int]) -> ZoneRoom:
     """Return the room of all providers of a zone together, approximately.
 
-    :param common: combines the steps of several pools. The greatest common divisor covers amounts that some
-        pools may give; the least common multiple covers amounts that each pool gives.
+    :param common: combines the steps of the rooms. With the greatest common divisor, the result includes
+        amounts that only some rooms can give. With the least common multiple, it has only those that each
+        room can give.
     """
     useful = [room for room in rooms if room.least <= room.most]
     if not useful:
@@ -297,7 +298,7 @@ def _of_zone(name: str, amount: int, rooms: Sequence[ZoneRoom]) -> Iterator[Spli
 def _divide_sets(amount: int, rooms: Sequence[ZoneRoom], budget: SearchBudget) -> Iterator[list[int]]:
     """Yield a division for each set of rooms that can give the amount, larger sets first.
 
-    No set is within another one: more rooms have all traits that fewer rooms have.
+    No yielded set is within another one: more rooms have all traits that fewer rooms have.
     """
     useful = [number for number, room in enumerate(rooms) if room.least <= room.most]
     divided: list[frozenset[int]] = []
@@ -316,9 +317,9 @@ def _divide_sets(amount: int, rooms: Sequence[ZoneRoom], budget: SearchBudget) -
 
 
 def divide_amount(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
-    """Divide the amount over as many rooms as can give a part, as equally as these allow; others give 0.
+    """Divide an amount over as many rooms as can give a part, as equally as they allow; other rooms give 0.
 
-    None if the rooms cannot give that amount.
+    None if the rooms cannot give the amount.
     """
     useful = [number for number, room in enumerate(rooms) if room.least <= room.most]
     least = list(accumulate(sorted(rooms[number].least for number in useful)))
@@ -345,10 +346,11 @@ def divide_amount(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
 
 
 def _divide_equally(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
-    """Divide the amount over all of these rooms, as equally as these allow; None if there is no way.
+    """Divide the amount over all given rooms, as equally as they allow; None if this is impossible.
 
-    Parts of rooms with different steps grow by the least common multiple of the steps, from each possible
-    beginning. If there are too many beginnings to try, the parts are multiples of it themselves.
+    Each part has a remainder modulo the least common multiple of the steps, and all combinations of
+    remainders are tried. If there are too many combinations, all parts are multiples of the least common
+    multiple.
     """
     if not sum(room.least for room in rooms) <= amount <= sum(room.most for room in rooms):
         return None
@@ -379,7 +381,7 @@ def _fill_bounds(amount: int, bounds: Sequence[tuple[int, int]], unit: int) -> l
     def up_to(level: int) -> list[int]:
         return [max(least, min(most, level - (level - least) % unit)) for least, most in bounds]
 
-    # the sum of parts grows with the level up to which rooms are filled, so that a bisection finds it
+    # the sum of parts grows with the level up to which rooms are filled, so a bisection finds the level
     levels = range(min(least for least, _ in bounds), max(most for _, most in bounds) + 1)
     above = bisect_right(levels, amount, key=lambda level: sum(up_to(level)))
     if not above:  # even at the lowest level the rooms give more than the amount

@@ -4,9 +4,9 @@ Nouns
     A *clause* is one statement of a request; its *condition* is the kind of statement. Exactly one provider
     serves a *part*: each group with a suffix is a part, and so is each resource class of the group without
     one. A *host* is a tree of providers, by its root; providers that share with it through aggregates count
-    as its own. A *check* tests one provider for a clause. The *reason* of a host is the first condition that
-    it does not meet; a *near miss* is a host that lacks little of it. A *relaxation* is a minimal set of
-    changes that makes the request fit.
+    as its own. A *check* tests for one clause whether a provider meets it. The *reason* of a host is the
+    first condition that it does not meet; a *near miss* is a host that lacks little of it. A *relaxation* is
+    a minimal set of changes that makes the request fit.
 
 The order of conditions
     One provider has to pass all conditions of a part:
@@ -21,7 +21,7 @@ The order of conditions
     - ``member_of``;
     - ``forbidden_aggregates``.
 
-    A host is left while any of its providers has passed all conditions so far.
+    A host is left as long as any of its providers has passed all conditions so far.
 
     Conditions of the whole request follow:
 
@@ -43,9 +43,9 @@ Modules
 A worked example
     Three hosts are one provider each, with VCPU 8. On ``cn1`` 6 are used, on ``cn2`` 3, on ``cn3`` none; only
     ``cn1`` and ``cn2`` have CUSTOM_A. The request is ``resources=VCPU:6&required=CUSTOM_A``. After
-    ``capacity`` only ``cn3`` is left, and it fails ``required``. Two hosts have the reason ``capacity``, with
-    ``cn2`` as the nearest miss (5 of 6); one has ``required``. Relaxations are VCPU:5 (leaves ``cn2``), and
-    no CUSTOM_A (leaves ``cn3``). The largest amount that fits is 5.
+    ``capacity`` only ``cn3`` is left, and it does not meet ``required``. Two hosts have the reason
+    ``capacity``, with ``cn2`` as the nearest miss (5 of 6); one has ``required``. Relaxations are VCPU:5
+    (leaves ``cn2``), and no CUSTOM_A (leaves ``cn3``). The largest amount that fits is 5.
 
 Invariants
     - Only ``placement.search`` defines a condition: its conditions check single providers, and the search

@@ -1,4 +1,4 @@
-"""The clauses of a request, and the request without some of them."""
+"""The clauses of a request, and the request without given clauses."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -38,9 +38,9 @@ class RequestClause:
 
 @dataclass(frozen=True, slots=True)
 class ClauseCheck:
-    """A check of one provider for a clause; a request without ``drop`` does not need it.
+    """A check of one provider for a clause. A request without the clause ``drop`` does not need the check.
 
-    Some clauses are checked together with earlier ones of the same condition. Then ``ways`` are the
+    Some clauses are checked together with earlier clauses of the same condition. Then ``ways`` are the
     alternative checks of the clause alone, and a provider has to pass the same alternative of all these
     clauses.
     """
@@ -54,10 +54,10 @@ class ClauseCheck:
 
 @dataclass(frozen=True, slots=True)
 class RequestPart:
-    """A part that exactly one provider serves, as a list of checks in the documented order.
+    """A part of a request that exactly one provider serves, as a list of checks in the documented order.
 
-    ``capacities`` has, by class, the indexes of the checks that depend on usage. Without all clauses of a set
-    in ``gone_without``, the request does not have the part.
+    ``capacities`` has, by class, the indexes of the checks that depend on usage. A request that lacks all
+    clauses of a set in ``gone_without`` does not have the part.
     """
 
     need: ProviderNeed
@@ -72,7 +72,7 @@ def resource_clause(group: str, name: str) -> RequestClause:
 
 
 def parts_of(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[RequestPart, ...]:
-    """Return the parts of a request: each group with a suffix, and each class of the group without one."""
+    """Return the parts of a request: each group with a suffix, and each class of the unsuffixed group."""
     return tuple(
         _make_part(snapshot, request, need)
         for need in needs_of(request)
@@ -89,7 +89,7 @@ def _make_part(snapshot: ModelSnapshot, request: CandidatesRequest, need: Provid
     }
     asked = frozenset(resource_clause(need.suffix, name) for name, _ in need.resources)
     subtrees = {_same_subtree(suffixes) for suffixes in request.same_subtrees if need.suffix in suffixes}
-    # a group without resources is asked for in a same_subtree alone, and while it says anything else
+    # a group without resources exists only while a same_subtree names it and it has another condition
     gone = (asked | subtrees, asked | {check.drop for check in checks}) if subtrees else (asked,)
     return RequestPart(need, checks, capacities, gone)
 
@@ -146,14 +146,15 @@ def clause_of(piece: ProviderCondition, group: str = "") -> RequestClause:
 
 
 def _on_providers(snapshot: ModelSnapshot, need: ProviderNeed) -> Iterator[ClauseCheck]:
-    """Yield a check for each piece of the conditions of a need, so that each can be left out."""
+    """Yield a check for each piece of the conditions of a need, so that relaxations can leave it out."""
     for condition in need.conditions:
         for number, piece in enumerate(condition.single_pieces(), start=1):
             clause, ways = clause_of(piece, need.suffix), piece.alternative_checks(snapshot)
             if len(ways) == 1:
                 yield ClauseCheck(clause, clause, ways[0])
             else:
-                # checked with those before: a provider has to meet all pieces in the same way
+                # checked together with the earlier pieces, because a provider has to meet all pieces in the
+                # same way
                 upto = replace(condition, sets=condition.sets[:number])
                 yield ClauseCheck(clause, clause, partial(upto.met_by, snapshot=snapshot), ways)
 
@@ -164,7 +165,7 @@ def root_checks(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[Cl
     for condition in root_conditions(request):
         for piece in condition.single_pieces():
             clause = clause_of(piece)
-            # piece by piece, so that a relaxation can leave one trait out
+            # one check per piece, so that a relaxation can leave out a single trait
             found.append(ClauseCheck(clause, clause, partial(piece.met_by, snapshot=snapshot)))
     return tuple(found)
 
@@ -174,7 +175,7 @@ def checks_together(snapshot: ModelSnapshot, request: CandidatesRequest) -> tupl
     found = []
     for group in request.groups:
         for condition in group_conditions(group):
-            # the others are checks of single providers, in the parts
+            # conditions on single providers are checked in the parts
             for piece in condition.single_pieces() if condition.met_together else ():
                 clause = clause_of(piece, group.suffix)
                 found.append(ClauseCheck(clause, clause, partial(piece.met_by, snapshot=snapshot)))
@@ -182,17 +183,18 @@ def checks_together(snapshot: ModelSnapshot, request: CandidatesRequest) -> tupl
 
 
 TOGETHER: Final = RequestClause("all_groups")
-"""All parts have to be served at once: no amount serves two parts."""
+"""The clause that all parts are served at once: no amount serves two parts."""
 
 
 def joint_clauses(request: CandidatesRequest) -> Iterator[tuple[RequestClause, CandidatesRequest]]:
     """Yield the clauses that tie parts together, in order, each with the request up to it."""
-    # each step keeps the clauses before it, so that a host counts for the first clause that it fails
+    # each step keeps the clauses of the steps before, so that a host counts for the first clause that it
+    # fails
     yield TOGETHER, replace(request, same_subtrees=(), group_policy=None)
     for number, suffixes in enumerate(request.same_subtrees, start=1):
         upto = replace(request, same_subtrees=request.same_subtrees[:number], group_policy=None)
         yield _same_subtree(suffixes), upto
-    # for one group isolation changes nothing, and would be a step that no host fails
+    # for a single group isolation changes nothing, and would only add a step that no host fails
     if _has_isolation(request):
         yield RequestClause("group_policy", names=("isolate",)), request
 
@@ -205,7 +207,7 @@ def droppable_clauses(snapshot: ModelSnapshot, request: CandidatesRequest) -> tu
     found += [_same_subtree(suffixes) for suffixes in request.same_subtrees]
     if _has_isolation(request):
         found.append(RequestClause("group_policy", names=("isolate",)))
-    # each once: several checks have the same clause, such as those of one amount
+    # each clause once: several checks have the same clause, such as those of one amount
     return tuple(dict.fromkeys(found))
 
 
@@ -214,17 +216,17 @@ def without_clauses(
     left_out: Collection[RequestClause],
     amounts: Mapping[RequestClause, int] | None = None,
 ) -> CandidatesRequest | None:
-    """Return the request without some of its clauses; None if it asks for no resources then.
+    """Return the request without some of its clauses; None if the request then asks for no resources.
 
     A group with a suffix but without resources stays only if a ``same_subtree`` names it and it has another
-    condition. No ``same_subtree`` names a group that is gone. The result can be asked by a query.
+    condition. No ``same_subtree`` names a group that is gone. A query string can state the result.
 
     :param amounts: other amounts for clauses of resources that are not left out.
     """
-    # by their original sets, as these are their clauses; the groups that are gone leave them below
+    # compared with the original suffixes, which identify the clause; removed groups are left out below
     subtrees = [suffixes for suffixes in request.same_subtrees if _same_subtree(suffixes) not in left_out]
     named = frozenset[str]().union(*subtrees)
-    # amounts and conditions first, as a group may be none any more without them
+    # groups lose amounts and conditions first: a group that has neither any more is removed
     groups = [_group_without(group, left_out, amounts or {}) for group in request.groups]
     groups = [
         group

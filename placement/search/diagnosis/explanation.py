@@ -27,17 +27,17 @@ MAX_EXAMPLES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class FunnelStep:
-    """The number of hosts left after a condition; of single providers also the number of providers."""
+    """The number of hosts left after a condition, and of providers if it is about single providers."""
 
     clause: RequestClause
     hosts: int
-    # None for conditions of hosts: there a number of providers would mean nothing
+    # None for conditions on hosts, for which a number of providers would mean nothing
     providers: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PartFunnel:
-    """The hosts and providers that pass the conditions of a part, one after the other."""
+    """The numbers of hosts and providers that are left after each condition of a part."""
 
     suffix: str
     resources: Mapping[str, int]
@@ -46,20 +46,20 @@ class PartFunnel:
 
 @dataclass(frozen=True, slots=True)
 class NearestMiss:
-    """A host that failed a condition: its closest provider, and the amount found there.
+    """A host that does not meet a condition: its closest provider, and the amount found there.
 
-    ``found`` is the free amount, or a bound of the portions of the inventory; None if the condition is about
-    no amount.
+    ``found`` is the free amount, or a bound of the portions of the inventory; None if the condition is not
+    about an amount.
     """
 
     root: Provider
     provider: Provider | None = None
-    # None for traits: a host either has one or not
+    # None for traits, which a host either has or lacks
     found: int | None = None
 
 
 class ProviderPlace(Enum):
-    """The place of a provider, as sentences name it."""
+    """The place of a provider in its host, as sentences name it."""
 
     ROOT = "root"
     NUMA_NODE = "NUMA node"
@@ -71,7 +71,7 @@ class ProviderPlace(Enum):
 class UnmetReason:
     """The first condition that a number of hosts do not meet; examples begin with the nearest misses.
 
-    - ``is_of_nobody``: the condition names a tree or aggregates that no provider is in.
+    - ``names_nothing_known``: the condition names a tree or aggregates that no provider is in.
     - ``places``: the places of the closest providers of all these hosts, if the condition is about an amount.
     - ``steps``: the step sizes of these providers.
     - ``is_avoided``: the nearest miss is a provider that the claim avoids.
@@ -88,19 +88,19 @@ class UnmetReason:
 
 @dataclass(frozen=True, slots=True)
 class LargestAmount:
-    """The largest amount of a resource class that fits with all else unchanged; None if no amount does."""
+    """The largest amount of a resource class that fits with all else unchanged; None if no amount fits."""
 
     clause: RequestClause
-    # None, and not 0: no amount at all fits, so that something else is in the way
+    # None instead of 0: if no amount fits at all, the amount is not the obstacle
     fits: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class TopologyFit:
-    """The number of hosts with a place for a request that a topology policy splits over zones.
+    """The number of hosts that have a place for a request with a topology policy.
 
-    At least ``fitting`` hosts have a place, and at most ``at_most``. ``looser`` is a less strict policy that
-    has a place where this one has none.
+    At least ``fitting`` hosts have a place, and at most ``at_most`` hosts. ``looser`` is a less strict policy
+    that finds a place where this policy finds none.
     """
 
     policy: str
@@ -113,9 +113,9 @@ class TopologyFit:
 class RequestExplanation:
     """Why a request fits, or does not.
 
-    ``incomplete`` names the fields that lack something because the budget was spent. If the request names
-    ``candidate_hosts``, then ``fitting`` is None. With a ``topology`` the relaxations are those that help
-    with it; all else is of the request without one.
+    ``incomplete`` names the fields that lack something because the budget was spent. If it names
+    ``candidate_hosts``, then ``fitting`` is None. With a ``topology``, ``relaxations`` are changes that help
+    the request with it; all other fields are about the request without it.
     """
 
     hosts: int
@@ -139,11 +139,11 @@ def explain_request(
 ) -> RequestExplanation:
     """Return the explanation of a request; its limit does not matter.
 
-    :param among: the ids of the roots that count; None for all.
+    :param among: the ids of the roots that count; None for all hosts.
     :param relaxing: whether to look for changes that would help, and for the largest amounts.
     :raises BudgetExhausted: the budget did not suffice for the conditions on single providers.
     """
-    # not in the try: without the survey there is nothing to say, and the caller refuses
+    # outside the try block: without the survey there is nothing to explain, and the caller refuses
     whole = _WholeFunnel(survey_hosts(snapshot, request, budget, among), budget)
     # the budget may end at any step: each says what is missing, and what was found before stays
     incomplete: list[str] = []
@@ -180,7 +180,7 @@ T = TypeVar("T")
 
 
 def gather_found(found: Iterable[T], into: list[T]) -> bool:
-    """Append items as they are found; return False if the budget is spent before the last."""
+    """Append items as they are found; return False if the budget is spent before the last item."""
     # into a list that outlives the error: a generator would lose what it has yielded
     try:
         for each in found:
@@ -193,7 +193,7 @@ def gather_found(found: Iterable[T], into: list[T]) -> bool:
 def _largest_amounts(relaxer: RelaxationSearch, request: CandidatesRequest) -> Iterator[LargestAmount]:
     for group in request.groups:
         for name, amount in group.resources.items():
-            # with the amount, which answers show; the search goes by the clause without it
+            # answers show the clause with the amount; the search looks it up without the amount
             clause = RequestClause("resources", group.suffix, (name,), amount)
             yield LargestAmount(clause, relaxer.largest_amount(resource_clause(group.suffix, name)))
 
@@ -216,19 +216,19 @@ def _part_funnels(found: HostDiagnosis) -> Iterator[PartFunnel]:
 
 
 class _WholeFunnel:
-    """The remaining hosts after each condition, and the others by the first condition that they fail."""
+    """The hosts that are left after each condition; other hosts by the first condition that they fail."""
 
     def __init__(self, found: HostDiagnosis, budget: SearchBudget) -> None:
         self.found = found
         self.left = found.hosts
         self.steps: list[FunnelStep] = []
         self._budget = budget
-        #: by clause: the hosts that fail it, and the number of its part, if it belongs to one
+        #: for each clause, the hosts that fail it and the number of its part (None for other clauses)
         self._failed: dict[RequestClause, tuple[list[LikeHosts], int | None]] = {}
         self._check_alone()
 
     def _check_alone(self) -> None:
-        """Check the conditions of each part alone, of roots, and traits of the group without a suffix."""
+        """Check each part alone, the conditions on roots, and the traits of the group without a suffix."""
         parts, droppable = self.found.parts, self.found.droppable
         for number, part in enumerate(parts):
             kept = []
@@ -242,18 +242,18 @@ class _WholeFunnel:
             self._add_step(
                 RequestClause("group", part.need.suffix, tuple(name for name, _ in part.need.resources))
             )
-        # by the bits of the survey, which has checked the root of each group of like hosts
+        # by the bits of the survey, which has checked the root of each group of like hosts already
         for check in self.found.on_roots:
             bit = 1 << droppable.index(check.clause)
             self._keep_passing(check.clause, [not host.root & bit for host in self.left])
-        # the empty set among the options: nothing has to be left out for these traits
+        # 0 is the empty set of clauses: the host has these traits without leaving out any clause
         for number, check in enumerate(self.found.together):
             self._keep_passing(check.clause, [0 in host.traits[number] for host in self.left])
 
     def check_together(self) -> None:
         """Check the conditions that tie the parts together.
 
-        :raises BudgetExhausted: the search takes too long; the results so far stay.
+        :raises BudgetExhausted: the search takes too long; the results so far are kept.
         """
         # the whole request first: a host that serves it passes every step, and most need no other search
         *steps, (last, whole) = joint_clauses(self.found.request)
@@ -262,11 +262,11 @@ class _WholeFunnel:
         for clause, request in steps:
             tell = self._serving_function(request)
             self._keep_passing(clause, [host in fitting or tell(host) for host in self.left])
-        # the last step was decided first, so that it only counts
+        # the result of the last step is known already, so this only counts it
         self._keep_passing(last, [host in fitting for host in self.left])
 
     def _serving_function(self, request: CandidatesRequest) -> Callable[[LikeHosts], bool]:
-        # one compiled request for all hosts of a step
+        # one compiled request serves all hosts of a step
         tell = serving_check(self.found.snapshot, request, self._budget)
         return lambda host: tell(host.alike.tree, host.alike.shared_providers)
 
@@ -288,10 +288,10 @@ class _WholeFunnel:
 
     def unmet_reasons(self) -> Iterator[UnmetReason]:
         """Yield the reasons of the hosts that are not left, most hosts first."""
-        # stable, so that reasons of equally many hosts stay in the documented order
+        # a stable sort keeps reasons with equal numbers of hosts in the documented order
         by_count = sorted(self._failed.items(), key=lambda item: -_count_hosts(item[1][0]))
         for clause, (hosts, part) in by_count:
-            # each group of like hosts has its five nearest in order; five of all are needed
+            # each group of like hosts yields its five nearest in order, and five of all hosts are needed
             nearest = heapq.merge(*(self._nearest_misses(clause, part, host) for host in hosts))
             examples = tuple([_nearest_miss(clause, *miss[-2:]) for miss in islice(nearest, MAX_EXAMPLES)])
             places, portions = self._closest_places(clause, part, hosts)
@@ -307,9 +307,9 @@ class _WholeFunnel:
     def _closest_places(
         self, clause: RequestClause, part: int | None, hosts: list[LikeHosts]
     ) -> tuple[frozenset[ProviderPlace], frozenset[int]]:
-        """Return the places and the step sizes of the closest providers, until each has two values."""
+        """Return the places and step sizes of the closest providers; stop after two values of each."""
         places, steps = set[ProviderPlace](), set[int]()
-        # only sentences about amounts name places
+        # only sentences about amounts mention places
         if part is None or clause.condition not in _AMOUNTS:
             return frozenset(), frozenset()
         for host in hosts:
@@ -320,7 +320,7 @@ class _WholeFunnel:
                 for at in positions:
                     places.add(ProviderPlace.POOL if at >= kin.own else _place_of(providers[at]))
                     steps.add(providers[at].inventories[clause.names[0]].step_size)
-                # sentences only distinguish one value from several
+                # sentences only distinguish a single value from several
                 if len(places) > 1 and len(steps) > 1:
                     return frozenset(places), frozenset(steps)
         return frozenset(places), frozenset(steps)
@@ -331,13 +331,13 @@ class _WholeFunnel:
             first < len(each.checks) for first, each in zip(host.firsts, self.found.parts, strict=True)
         )
         about_amount = part is not None and clause.condition in _AMOUNTS
-        # for other conditions all hosts are equally near, and names decide
+        # for other conditions all hosts are equally near, and the order of names decides
         positions = host.closest[part] if part is not None and about_amount else ()
         missing = _distance_function(clause, positions, host)
         self._budget.spend(len(host.alike.trees) // 8)
         at = _ClosestProviders(positions, host.alike.kin)
         distances = list(map(missing, host.alike.trees))
-        # the distance of the last example, so that only its hosts are sorted by name
+        # the distance of the last example; only hosts up to this distance are sorted by name
         furthest = heapq.nsmallest(MAX_EXAMPLES, distances)[-1]
         return heapq.nsmallest(
             MAX_EXAMPLES,
@@ -350,7 +350,7 @@ class _WholeFunnel:
 
 
 def _place_of(provider: Provider) -> ProviderPlace:
-    """Return the place of a provider of the host itself."""
+    """Return the place of a provider that belongs to the host itself."""
     if provider.parent_id is None:
         return ProviderPlace.ROOT
     return ProviderPlace.NUMA_NODE if ZONE in provider.traits else ProviderPlace.ELSEWHERE
@@ -359,7 +359,7 @@ def _place_of(provider: Provider) -> ProviderPlace:
 def _names_nothing_known(snapshot: ModelSnapshot, clause: RequestClause) -> bool:
     """Return whether the clause names a tree or aggregates without providers."""
     condition = condition_class(clause.condition)
-    # most conditions have no such remark: names of traits are checked before the search
+    # most conditions have no such remark: unknown traits, for instance, are refused before the search
     if condition is None or not condition.words.unknown:
         return False
     return condition((frozenset(clause.names),)).is_unknown(snapshot)
@@ -373,7 +373,7 @@ class _ClosestProviders(NamedTuple):
 
 
 _Miss = tuple[int, int, str, int, HostTree, _ClosestProviders]
-"""Distance, number of parts not served, name and id of the host; then its tree, and the closest providers."""
+"""The nearness of a host: distance, unserved parts, name, id; then its tree and closest providers."""
 
 _AMOUNTS: Final = ("capacity", "min_unit", "max_unit", "step_size")
 
@@ -381,12 +381,12 @@ _AMOUNTS: Final = ("capacity", "min_unit", "max_unit", "step_size")
 def _distance_function(
     clause: RequestClause, positions: tuple[int, ...], host: LikeHosts
 ) -> Callable[[HostTree], int]:
-    """Return a function that computes how far one of these hosts is from the amount of a clause."""
+    """Return a function that computes how far a host is from the amount of a clause."""
     # nothing to measure: all are equally near
     if not positions or clause.amount is None:
         return lambda _: 0
     amount, kin = clause.amount, host.alike.kin
-    # bounds of portions differ between hosts of a kin, so that each inventory is read
+    # minimum, maximum and step differ between hosts of a kin, so each inventory is read
     if clause.condition != "capacity":
 
         def missing_portion(tree: HostTree) -> int:
@@ -396,12 +396,12 @@ def _distance_function(
         return missing_portion
     name, own = clause.names[0], kin.own
     slots = [kin.slots[at, name] for at in positions if at < own]
-    # the same pools serve all these hosts, and are asked once
+    # the same sharing providers serve all these hosts, so they are read once
     most = max((_found_amount(clause, kin.shared[at - own]) for at in positions if at >= own), default=0)
     pickers: dict[TreeStructure, Callable[[tuple[int, ...]], tuple[int, ...]]] = {}
 
     def missing_of_capacity(tree: HostTree) -> int:
-        # by structure: the same slots are picked of thousands of trees
+        # kept by structure, because the same slots are read from thousands of trees
         pick = pickers.get(tree.shape)
         if pick is None:
             within = tree.shape.layout_of(kin.where).slots
@@ -424,7 +424,8 @@ def _nearest_miss(clause: RequestClause, tree: HostTree, at: _ClosestProviders) 
         )
         for position in at.positions
     ]
-    # own providers before pools, then by id: the same question names the same provider each time
+    # own providers before sharing ones, then by id, so that the same question names the same provider each
+    # time
     *_, provider, amount = min(found, key=lambda each: (abs(each[3] - (clause.amount or 0)), *each[:2]))
     return NearestMiss(tree.root, provider, amount)
 

@@ -48,8 +48,8 @@ _Tell = Callable[[HostTree, Sequence[Provider]], bool]
 class RequestRelaxation:
     """A minimal set of changes with which a request fits on a number of hosts.
 
-    ``left_out`` are clauses to leave out. ``amounts`` are clauses of resources, each with the largest amount
-    below the requested one that fits beside the other changes.
+    ``left_out`` are clauses to leave out. ``amounts`` has changed clauses of resources, each with the largest
+    smaller amount that fits beside the other changes.
     """
 
     left_out: tuple[RequestClause, ...]
@@ -65,7 +65,7 @@ class RequestRelaxation:
         return cls(tuple(left_out), tuple(changed), hosts)
 
     def changed_request(self, request: CandidatesRequest) -> CandidatesRequest | None:
-        """Return the request with these changes; None if it asks for nothing then."""
+        """Return the request with these changes applied; None if the changed request asks for nothing."""
         amounts = {resource_clause(each.group, each.names[0]): each.amount or 0 for each in self.amounts}
         return without_clauses(request, self.left_out, amounts)
 
@@ -76,17 +76,17 @@ class RelaxationSearch:
     def __init__(self, found: HostDiagnosis, budget: SearchBudget) -> None:
         self._found = found
         self._budget = budget
-        # thousands of hosts lack the same few sets of clauses
+        # thousands of hosts lack the same few sets of clauses, so the key is the set
         self._by_missing: dict[UnmetFilters, list[LikeHosts]] = {}
         for host in found.hosts:
             self._by_missing.setdefault(host.unmet_filters, []).append(host)
-        # kept, as each change of an amount asks for them again
+        # kept, because each change of an amount needs these amounts again
         self._most_shared: dict[str, list[tuple[int, int]]] = {}
         self._smallest_of: dict[str, list[int]] = {}
         self._asked = asked_amounts(found.request)
 
     def find_relaxations(self) -> Iterator[RequestRelaxation]:
-        """Yield the smallest changes that make the request fit, which does not fit unchanged.
+        """Yield the smallest changes with which the request fits; it must not fit unchanged.
 
         :raises placement.search.budget.BudgetExhausted: the search takes too long to find the next.
         """
@@ -95,10 +95,10 @@ class RelaxationSearch:
         for bits in self._needed_sets():
             levels[bits.bit_count()].add(bits)
         for size, level in enumerate(levels):
-            # sorted, so that the answer does not depend on the order of hashes
+            # sorted, so that the answer does not depend on the order of the set
             for bits in sorted(level):
                 self._budget.spend()
-                # a set that contains one that helps is not minimal
+                # a set is not minimal if it contains another set that helps
                 if any(other & ~bits == 0 for other in found):
                     continue
                 start = next(self._find_ways(bits), None)
@@ -108,8 +108,8 @@ class RelaxationSearch:
                     if len(found) == MAX_RELAXATIONS:
                         return
                 elif size < MAX_CHANGES:
-                    # any further clause may be the one that ties the parts together, which no check of one
-                    # provider shows
+                    # each further clause is tried, because a rule between parts may be the obstacle, which
+                    # checks of single providers do not show
                     every = (1 << at for at in range(len(self._found.droppable)))
                     levels[size + 1].update(bits | one for one in every if not bits & one)
 
@@ -119,47 +119,47 @@ class RelaxationSearch:
         :param clause: the clause of the resource class.
         :raises placement.search.budget.BudgetExhausted: the search takes too long.
         """
-        # without an upper bound: the largest amount may be above the requested one
+        # without an upper bound, because the largest amount that fits may be above the requested one
         return self._largest_amount(clause, frozenset(), {})
 
     def _needed_sets(self) -> frozenset[Bits]:
-        """Return minimal sets of clauses: a host may serve the request only without all of one of them."""
+        """Return minimal sets of clauses: to serve the request, a host needs all clauses of one left out."""
         found: set[Bits] = set()
         for missing in self._by_missing:
-            # the roots' clauses are needed in each way, those of parts by one of their options
+            # each set has the clauses on the root, and one alternative of each part
             sets = {missing.root}
             for options in (*missing.options, *missing.traits):
                 self._budget.spend(len(sets) * len(options))
                 either = {one | other for one in sets for other in options}
-                # minimal sets only, else their number would double with each part
+                # only minimal sets are kept, because their number would double with each part
                 sets = set(minimal_sets(each for each in either if each.bit_count() <= MAX_CHANGES))
             found |= sets
         return minimal_sets(found)
 
     def _find_ways(self, bits: Bits) -> Iterator[Mapping[RequestClause, int]]:
-        """Yield the relaxations that change exactly these clauses.
+        """Yield each way to change exactly these clauses so that the request fits, as smaller amounts.
 
-        Each way has the smallest amounts of the resources that are not left out: if other amounts fit, one of
-        these fits, too.
+        A clause without an amount is left out. Of each class only the smallest amounts are tried, because if
+        a larger one fits, one of these fits, too.
         """
         changed = self._found.clauses_of(bits)
         asked = [clause for clause in changed if clause in self._asked]
-        # None leaves a clause out; a smaller amount changes less, and is enlarged later
+        # None leaves out the clause; a smaller amount is the smaller change, and is enlarged later
         for choice in product(*((None, *self._smallest_amounts(clause)) for clause in asked)):
             amounts = {
                 clause: amount for clause, amount in zip(asked, choice, strict=True) if amount is not None
             }
-            # each choice is a search over all hosts that it leaves
+            # each choice costs a search over all hosts that it leaves
             self._budget.spend()
             if any(self._fitting_counts(bits, [each for each in changed if each not in amounts], amounts)):
                 yield amounts
 
     def _smallest_amounts(self, clause: RequestClause) -> list[int]:
-        """Return the smallest amounts below the requested one that providers give of a class at once."""
+        """Return the smallest amounts of a class that providers give, if below the requested amount."""
         name = clause.names[0]
         # asked for each set of clauses that contains the class
         if name not in self._smallest_of:
-            # by structure: thousands of trees have the same portions
+            # by structure, because thousands of trees have the same inventories
             shapes = {tree.shape for host in self._found.hosts for tree in host.alike.trees}
             self._budget.spend(1 + len(shapes) // 4)
             shared = {each.id: each for host in self._found.hosts for each in host.alike.shared_providers}
@@ -174,17 +174,17 @@ class RelaxationSearch:
     def _fitting_counts(
         self, bits: Bits, left_out: Iterable[RequestClause], amounts: Mapping[RequestClause, int]
     ) -> Iterator[int]:
-        """Yield the sizes of the groups of like hosts that serve the request with these changes.
+        """Yield the sizes of those groups of like hosts that serve the request after these changes.
 
         :param bits: all clauses that are changed.
         """
-        # one request for all hosts, compiled once
+        # one changed request for all hosts, so that it is compiled once
         request = without_clauses(self._found.request, frozenset(left_out), amounts)
         if request is None:
             return
         tell = serving_check(self._found.snapshot, request, self._budget)
         groups = [host.alike for host in self._able_hosts(bits, self._found.clause_bits(amounts))]
-        # with other amounts hosts of one group may differ
+        # with changed amounts, hosts of one group may differ
         if amounts:
             groups = regroup_trees(self._found.snapshot, request, groups, self._budget)
         for alike in groups:
@@ -192,7 +192,10 @@ class RelaxationSearch:
                 yield len(alike.trees)
 
     def _able_hosts(self, changed: Bits, lessened: Bits) -> Iterator[LikeHosts]:
-        """Yield hosts that may serve the request if these clauses are changed, some by asking for less."""
+        """Yield the hosts that may serve the request after these clauses are changed.
+
+        :param lessened: the changed clauses of resources that ask for a smaller amount instead of none.
+        """
         for missing, hosts in self._by_missing.items():
             self._budget.spend()
             # a quick test of bits: most hosts lack something else, and are not searched
@@ -200,15 +203,16 @@ class RelaxationSearch:
                 yield from hosts
 
     def serving_check(self, left_out: Bits, amounts: Mapping[RequestClause, int]) -> _Tell | None:
-        """Return a function that checks whether a tree serves the request without these clauses."""
+        """Return a function that tests whether a tree serves the request without these clauses."""
         request = without_clauses(self._found.request, frozenset(self._found.clauses_of(left_out)), amounts)
         return None if request is None else serving_check(self._found.snapshot, request, self._budget)
 
     def _weaken_least(self, bits: Bits, start: Mapping[RequestClause, int]) -> RequestRelaxation:
-        """Return the relaxation of these clauses with amounts as large as possible, where any amount fits."""
+        """Return the relaxation of these clauses with the largest amounts that fit; others are left out."""
         amounts = dict(start)
         left_out = dict.fromkeys(each for each in self._found.clauses_of(bits) if each not in amounts)
-        # one after the other: the amounts of later classes have to fit beside those of earlier ones
+        # one clause at a time, because the amounts of later classes have to fit beside those of earlier
+        # classes
         for clause in self._found.clauses_of(bits):
             if clause in self._asked:
                 others = {each: amount for each, amount in amounts.items() if each != clause}
@@ -228,9 +232,9 @@ class RelaxationSearch:
         amounts: Mapping[RequestClause, int],
         most: int | None = None,
     ) -> int | None:
-        """Return the largest amount, up to ``most``, with which the request fits without some clauses.
+        """Return the largest amount, up to ``most``, with which the request fits; None if no amount fits.
 
-        Hosts are tried in the order of the largest amount that they could give.
+        Hosts are tried in the order of the largest amount that each of them could give.
         """
         # the bits of amounts apart: traits of a class that is only asked for less are still required
         spared = self._found.clause_bits(left_out)
@@ -243,14 +247,14 @@ class RelaxationSearch:
         trees, hosts = self._found.snapshot.whole_trees(), self._host_by_root
         best = 0
         for bound, root in self._most_first(name):
-            # in descending order: from here on no host has more
+            # hosts are in descending order, so no later host can give more
             if (bound if most is None else min(bound, most)) <= best:
                 break
             self._budget.spend()
             host = hosts.get(root)
             if host is None or host not in able:
                 continue
-            # once for all hosts of a kin, as free amounts do not matter here
+            # once for all hosts of a kin, because free amounts do not matter here
             kin = host.alike.kin
             if kin not in could_give:
                 could_give[kin] = bool(self._could_give(clause, host.alike, bits))
@@ -263,9 +267,9 @@ class RelaxationSearch:
         return {tree.root.id: host for host in self._found.hosts for tree in host.alike.trees}
 
     def _most_first(self, name: str) -> Iterator[tuple[int, int]]:
-        """Yield the largest amount of a class that any provider of each host can give, with the root.
+        """Yield the root of each host, with the largest amount of a class that any of its providers can give.
 
-        The largest amount is first. A host comes again for the providers that share with it.
+        The largest amount is first. A host occurs a second time for the providers that share with it.
         """
         # the index has each tree by its own providers; a pool gives to other hosts, too
         if name not in self._most_shared:
@@ -287,7 +291,7 @@ class RelaxationSearch:
         return merge(own, self._most_shared[name], reverse=True) if self._most_shared[name] else own
 
     def _could_give(self, clause: RequestClause, alike: LikeTrees, bits: Bits) -> list[int]:
-        """Return the positions of providers that have the class, and lack nothing but these clauses."""
+        """Return the positions of providers that have the class, and fail at most the clauses of ``bits``."""
         name = clause.names[0]
         number = next(
             number
@@ -310,7 +314,7 @@ class RelaxationSearch:
         """Yield the amounts of a class that providers of a tree could give: from, to, and step."""
         name = clause.names[0]
         providers = alike.kin.providers(tree)
-        # the free amounts are those of the tree itself, the positions those of its kin
+        # free amounts are those of this tree, positions are those of its kin
         for at in self._could_give(clause, alike, bits):
             provider = providers[at]
             inventory = provider.inventories[name]
@@ -324,7 +328,7 @@ class RelaxationSearch:
 
 
 class _AmountFitting:
-    """Checks whether a request fits at a tree, by the amount of one class."""
+    """Finds out with which amounts of one class a request fits at a tree."""
 
     def __init__(
         self,
@@ -345,8 +349,8 @@ class _AmountFitting:
         for lowest, highest, step in sorted(set(portions), key=lambda each: -each[1]):
             if highest <= best:
                 break
-            # Less fits wherever more does at the same provider, so that bisection misses none. A smaller
-            # amount may fit by chance at another provider, which does no harm.
+            # If an amount fits at a provider, each smaller one fits there, too, so that bisection misses
+            # none. A smaller amount may fit by chance at another provider, which does no harm.
             least = max(lowest, (best // step + 1) * step)
             if least > highest or not self._amount_fits(least, tree, alike):
                 continue
@@ -358,7 +362,7 @@ class _AmountFitting:
         return best
 
     def _amount_fits(self, amount: int, tree: HostTree, alike: LikeTrees) -> bool:
-        # by amount, as one compiled request for it serves all hosts
+        # kept by amount, because one compiled request serves all hosts
         if amount not in self._tells:
             amounts = {**self._amounts, self._clause: amount}
             self._tells[amount] = self._relaxer.serving_check(self._left_out, amounts)
@@ -390,30 +394,30 @@ def largest_multiple(fits: Callable[[int], bool], step: int, below: int, above: 
     return below * step
 
 
-# spread over zones the least amount itself may not fit, and a multiple of it may
+# the least amount may not fit if it is spread over zones, but a multiple of it may
 _STARTS: Final = (1, 2, 4)
 """Multiples of the least amount where bisection begins."""
-# providers mostly agree on their steps
+# most providers have equal steps
 _MAX_STEPS: Final = 3
 """Number of different steps of inventories with which amounts are tried."""
 
 _MAX_AMOUNTS: Final = 24
-"""Number of amounts that are tried one by one, the largest first, before halving: each try is a search."""
+"""Number of amounts that are tried one by one before halving, the largest first; each try is a search."""
 _MAX_OTHERS: Final = 4
-"""Number of other groups that are taken into account."""
+"""Maximum number of other groups with amounts that are subtracted from the amounts to try."""
 
 FullAmounts = Callable[[RequestClause], Iterable[int]]
-"""Returns amounts of a clause that use up some providers. Mostly the largest that fits is among them."""
+"""Returns amounts of a clause that use up some providers. Mostly the largest that fits is among these."""
 HostsServing = Callable[[CandidatesRequest], Iterator[int]]
 """Yields the roots of the hosts that serve a changed request, each when it is found."""
 
 
 class TriedRelaxations:
-    """Relaxations of one clause each, for requests that have to be placed to find their hosts.
+    """Relaxations of one clause each, for requests that have to be placed to know whether a host fits.
 
-    :class:`RelaxationSearch` knows for each host which clauses are in the way, so that it tries few changes.
+    :class:`RelaxationSearch` knows for each host which clauses are unmet, and so tries few changes.
     Conditions of single providers do not show that if amounts are divided over zones, or if a host also
-    depends on the groups of consumers. Then each change is tried by placing the request.
+    depends on the groups of consumers. Each change is tried by placing the changed request.
     """
 
     def __init__(
@@ -450,19 +454,19 @@ class TriedRelaxations:
                     return
 
     def try_change(self, change: RequestRelaxation) -> RequestRelaxation | None:
-        """Return the change with the number of hosts that serve the request then; None if none does."""
+        """Return the change with the number of hosts that serve the changed request; None if no host does."""
         changed = change.changed_request(self._request)
         hosts = 0 if changed is None else sum(1 for _ in self._serving(changed))
         return replace(change, hosts=hosts) if hosts else None
 
     def _largest_amount(self, clause: RequestClause, asked: int) -> int:
-        """Return the largest amount of a class below the requested one that fits; 0 if none does."""
+        """Return the largest amount of a class that fits, below the requested one; 0 if there is none."""
 
         def amount_fits(amount: int) -> bool:
             changed = without_clauses(self._request, (), {clause: amount})
             return changed is not None and next(self._serving(changed), None) is not None
 
-        # the largest first, so that the first that fits is the answer
+        # in descending order, so that the first amount that fits is the largest
         for amount in self._likely_amounts(clause, asked):
             if amount_fits(amount):
                 return amount
@@ -474,7 +478,7 @@ class TriedRelaxations:
             below = next((start for start in starts if start <= most and amount_fits(start * step)), None)
             if below is None:
                 continue
-            # from there in strides that double, as most hosts have far less than may be asked for
+            # from there in steps that double, because most hosts have far less than a request may ask for
             above = most + 1
             for stride in (1 << each for each in count()):
                 if below + stride >= above:
@@ -487,7 +491,7 @@ class TriedRelaxations:
         return best
 
     def _likely_amounts(self, clause: RequestClause, asked: int) -> list[int]:
-        """Amounts below the requested one. The largest that fits is among them, unless there are too many."""
+        """Return amounts below the requested one; mostly the largest amount that fits is among them."""
         name = clause.names[0]
         full = set(self._full_amounts(clause))
         others = [
@@ -495,18 +499,18 @@ class TriedRelaxations:
             for group in self._request.groups
             if group.suffix != clause.group and name in group.resources
         ]
-        for other in others[:_MAX_OTHERS]:  # what these take of the same providers is missing there
+        for other in others[:_MAX_OTHERS]:  # another group may take its amount from the same provider
             full |= {each - other for each in full}
         having = self._snapshot.by_class.get(name, ())
         self._budget.spend(1 + (len(full) + len(having)) // 4)
         steps = {self._snapshot.providers[each].inventories[name].step_size for each in having}
-        # a provider may have to give less than it can: a step more would be too much for what is asked for
+        # amounts just below the limit are tried, too: asked - 1 may end in the middle of a provider
         step, most = gcd(*steps) or 1, min(max(full, default=0), asked - 1)
         full.update(islice(range(most // step * step, most - max(steps, default=0), -step), _MAX_AMOUNTS))
         return sorted((each for each in full if 0 < each < asked), reverse=True)[:_MAX_AMOUNTS]
 
     def _least_portions(self, name: str) -> list[tuple[int, int]]:
-        """Return the least amounts that providers give of a class, with the steps in which they give it."""
+        """Return the least amount of a class that each provider gives, with its step."""
         having = self._snapshot.by_class.get(name, ())
         self._budget.spend(1 + len(having) // 4)
         inventories = (self._snapshot.providers[each].inventories[name] for each in having)
@@ -515,10 +519,10 @@ class TriedRelaxations:
 
 
 def smallest_amount(min_unit: int, step_size: int) -> int:
-    """Return the smallest amount that is given at once."""
+    """Return the smallest amount that an inventory with these bounds can give."""
     return max(1, -(-min_unit // step_size)) * step_size
 
 
 def _is_spared(standing: FilterResult, left_out: Bits) -> bool:
-    """Return whether a provider lacks nothing but some of these clauses, free amounts aside."""
+    """Return whether a provider passes all checks except those of these clauses; free amounts are ignored."""
     return any(not spared & ~left_out for spared in standing.spared)

@@ -1,4 +1,4 @@
-"""An explanation as one sentence, and as a JSON document."""
+"""Writes an explanation as one sentence and as a JSON document."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +17,9 @@ from placement.search.diagnosis.explanation import (
 from placement.search.diagnosis.relaxations import RequestRelaxation
 
 _MAX_REASONS: Final = 6
+"""Number of reasons that a sentence names."""
 _MAX_NAME: Final = 60
+"""Number of characters of a provider's name in a sentence."""
 
 
 def explanation_sentence(explanation: RequestExplanation) -> str:
@@ -26,7 +28,7 @@ def explanation_sentence(explanation: RequestExplanation) -> str:
     For instance ``0 of 10,000 hosts: 8,218 have no NUMA node with 30 PCPU free (most: 28 on h17), 913 lack
     CUSTOM_A; asking for 28 PCPU would leave 41 hosts``. Names of providers are shown in printable form.
     """
-    # not "0 of 0 hosts": the database is empty, and all other words would mislead
+    # not "0 of 0 hosts", which would mislead: the database has no providers
     if not explanation.hosts:
         return "there are no resource providers"
     if explanation.topology is not None:
@@ -37,24 +39,24 @@ def explanation_sentence(explanation: RequestExplanation) -> str:
     reasons = [
         _count_predicate(each.hosts, _reason_text(each)) for each in explanation.reasons[:_MAX_REASONS]
     ]
-    # a sentence in a log has to end; the document has all of them
+    # a sentence in a log must be short; the document has all reasons
     if others := explanation.reasons[_MAX_REASONS:]:
         reasons.append(_count_predicate(sum(each.hosts for each in others), "have other reasons"))
     if reasons:
         text += ": " + ", ".join(reasons)
-    # otherwise the reasons are incomplete, and "fit" would claim too much
+    # otherwise the reasons are incomplete, and "fit" could be wrong
     elif explanation.fitting == explanation.hosts:
         text += " fit"
     if explanation.relaxations:
         text += "; " + best_relaxation(explanation.relaxations)
-    # the option to raise, so that the reader need not search the manual
+    # the sentence names the option to raise, so that the reader need not look for it
     if explanation.incomplete:
         text += " (incomplete: [api] explanations_deadline)"
     return text
 
 
 def _topology_sentence(explanation: RequestExplanation, fit: TopologyFit) -> str:
-    """Return the sentence about a request that a topology policy splits, and about the same not split."""
+    """Return the sentence about a request with a topology policy, and about the request without it."""
     if fit.at_most:
         most = "" if fit.fitting == fit.at_most else f" to {_format_number(fit.at_most)}"
         hosts = f"{_format_number(fit.fitting)}{most} of {counted_noun(explanation.hosts, 'host')}"
@@ -72,19 +74,19 @@ def _topology_sentence(explanation: RequestExplanation, fit: TopologyFit) -> str
 
 
 def best_relaxation(relaxations: Sequence[RequestRelaxation]) -> str:
-    """Return the text of the relaxation that leaves most hosts, of those that change least."""
+    """Return the text of the best relaxation: fewest changes, and among these the most hosts."""
     fewest = min(map(_count_changes, relaxations))
     return _relaxation_text(
         max(
             (each for each in relaxations if _count_changes(each) == fewest),
-            # of equally many hosts rather one that keeps asking for the resources
+            # of equal relaxations, one that still asks for all resources comes first
             key=lambda each: (each.hosts, not any(map(_is_of_resources, each.left_out))),
         )
     )
 
 
 def sentence_of_both(explanation: RequestExplanation, fallback: RequestExplanation | None) -> str:
-    """Return the sentence about a request, and about its fallback if there is one."""
+    """Return a sentence about a request, and one about its fallback if it has one."""
     return of_both(
         explanation_sentence(explanation), None if fallback is None else explanation_sentence(fallback)
     )
@@ -100,7 +102,7 @@ _OF_ONE: Final = {"have": "has", "lack": "lacks", "are": "is", "give": "gives"}
 
 def _count_predicate(count: int, predicate: str) -> str:
     """Return a predicate with the number of its hosts as subject."""
-    # predicates begin with a verb in the plural: that of one host is a table of four
+    # the predicates are plural; this table has the singular of their verbs
     verb, rest = predicate.split(" ", 1)
     return f"{_format_number(count)} {_OF_ONE.get(verb, verb) if count == 1 else verb} {rest}"
 
@@ -114,7 +116,7 @@ def _reason_text(reason: UnmetReason) -> str:
     if clause.condition == "capacity":
         return f"have {_too_little_free(reason)}"
     if clause.condition == "step_size" and len(reason.steps) > 1:
-        # one number would be true of some hosts only
+        # a single number would be right for some hosts only
         return f"give {clause.names[0]} in other steps{_of_group(clause)}"
     words = words_of(clause.condition)
     lacking = words.render(words.lacking, clause.names, clause.amount, example.found)
@@ -128,11 +130,11 @@ def _too_little_free(reason: UnmetReason) -> str:
     amount = f"{clause.amount} {clause.names[0]} free{_of_group(clause)}"
     if reason.is_avoided:
         return f"no provider with {amount} that is not avoided"
-    # the host is one provider, so that "no root with" would be odd
+    # if a host is one provider, "no root with" would be odd
     if reason.places == {ProviderPlace.ROOT}:
         has = f"less than {amount}"
     else:
-        # of several kinds of places none is true of all hosts
+        # if places differ, no single one is right for all hosts
         (place,) = reason.places if len(reason.places) == 1 else (ProviderPlace.ELSEWHERE,)
         has = f"no {place.value} with {amount}"
     # the first example is the nearest miss: all other hosts have less
@@ -205,7 +207,7 @@ def _left_out(clause: RequestClause) -> str:
     words = words_of(clause.condition)
     if not words.parameter:
         return f"the place {clause.condition} {names}{_of_group(clause)}"
-    # as a query is written: required=in:A,B means any of them
+    # spelled like a query: required=in:A,B means any of them
     mark = "in:" if len(clause.names) > 1 else words.mark
     return f"{words.parameter}{clause.group}={mark}{names}"
 
@@ -222,7 +224,7 @@ def _format_number(count: int) -> str:
 
 
 def counted_noun(count: int, noun: str) -> str:
-    """Return a number with its noun."""
+    """Return a number with its noun, in the plural unless the number is 1."""
     return f"{_format_number(count)} {noun}{'' if count == 1 else 's'}"
 
 

@@ -1,4 +1,4 @@
-"""The first check that each host does not pass, and the clauses to leave out for it to pass all."""
+"""The survey: the first check that each host fails, and the clauses without which it would pass all."""
 
 from collections.abc import Container, Hashable, Iterable
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from placement.search.equivalence import LikeTrees, TreeKin, group_trees, provid
 from placement.search.request import CandidatesRequest
 
 Bits = int
-"""A set of clauses: each is a bit at its index in :attr:`HostDiagnosis.droppable_clauses`."""
+"""A set of clauses: each is a bit at its index in :attr:`HostDiagnosis.droppable`."""
 
 
 class FilterResult(NamedTuple):
@@ -22,25 +22,25 @@ class FilterResult(NamedTuple):
 
     - ``first`` is the index of the first check that it does not pass, or the number of checks.
     - ``spared`` are alternative sets of clauses that it does not meet; without one of these sets it passes.
-      These sets are minimal: none contains another.
+      These sets are minimal: none contains another one.
     - ``demands`` are slot, amount, index and clause of the checks that depend on free amounts.
     """
 
-    # by index and not by check: it also says how far the provider came
+    # the index instead of the check, because it also shows how many checks the provider has passed
     first: int
     spared: frozenset[Bits]
     demands: tuple[tuple[int, int, int, Bits], ...]
 
 
 class TreeResults(NamedTuple):
-    """The results of all providers of a tree for a part, and of those that share with it.
+    """The results for a part of all providers of a tree, and of those that share with the tree.
 
-    ``bare`` has results that do not depend on free amounts of the tree: their positions, and how many of
-    these are in the tree. The other results are in ``giving``, by position.
+    ``bare`` has results that do not depend on free amounts of the tree. Each comes with the positions of its
+    providers, and the number of these that are in the tree. The other results are in ``giving``, by position.
     """
 
     bare: tuple[tuple[FilterResult, tuple[int, ...], int], ...]
-    # apart, so that providers without the class, mostly many, are one entry
+    # separate, so that the providers without the class, which are mostly many, are one entry
     giving: tuple[tuple[int, FilterResult], ...]
 
 
@@ -48,8 +48,8 @@ class TreeResults(NamedTuple):
 class LikeHosts:
     """The diagnosis of equivalent trees.
 
-    - ``firsts`` has for each part the largest index that a provider reaches, ``closest`` the positions of
-      these providers.
+    - ``firsts`` has for each part the first check that even the best providers fail, by index. ``closest``
+      has the positions of these providers.
     - ``options`` has for each part alternative sets of clauses to leave out, ``traits`` the same for each
       required set of traits of the group without a suffix. These sets are minimal: none contains another.
     - ``root`` are the clauses about roots that have to be left out.
@@ -64,7 +64,7 @@ class LikeHosts:
 
     @property
     def host_count(self) -> int:
-        """The number of hosts that it stands for."""
+        """The number of equivalent hosts."""
         return len(self.alike.trees)
 
     @property
@@ -74,30 +74,32 @@ class LikeHosts:
 
 
 class UnmetFilters(NamedTuple):
-    """The clauses that a request must lose so that hosts can serve it, as far as each part alone decides."""
+    """The clauses that a request must lose so that hosts can serve each part alone."""
 
     root: Bits
     options: tuple[frozenset[Bits], ...]
     traits: tuple[frozenset[Bits], ...]
 
     def is_met(self, changed: Bits, lessened: Bits = 0) -> bool:
-        """Return False if there surely is no candidate with these clauses changed.
+        """Return False if there is certainly no candidate when these clauses are changed.
 
-        :param lessened: the changed clauses that ask for less; traits beside them are still required.
+        :param lessened: those of the changed clauses that ask for less; the traits of their groups are still
+            required.
         """
         return (
             not self.root & ~changed
             and all(any(not option & ~changed for option in options) for options in self.options)
-            # a class that is asked for less keeps the traits of its group, so that this change spares none
+            # a class with a smaller amount keeps the traits of its group, so this change makes none of them
+            # unnecessary
             and all(any(not option & (~changed | lessened) for option in options) for options in self.traits)
         )
 
 
 @dataclass(eq=False, slots=True)
 class HostDiagnosis:
-    """All hosts, and the parts and checks of a request.
+    """All hosts, and the parts and checks of a request, for its explanation.
 
-    ``left`` has, for each part, how many providers pass the checks up to each.
+    ``left`` has for each part and check the number of providers that pass all checks up to this check.
     """
 
     snapshot: ModelSnapshot
@@ -109,7 +111,7 @@ class HostDiagnosis:
     hosts: list[LikeHosts] = field(default_factory=list)
     left: list[list[int]] = field(default_factory=list)
     standings: dict[TreeKin, list[TreeResults]] = field(default_factory=dict)
-    """By kin, for each part: the results of the providers of a tree, and of sharing providers."""
+    """For each kin, for each part: the results of the providers of a tree, and of sharing providers."""
 
     def clause_bits(self, left_out: Iterable[RequestClause]) -> Bits:
         """Return a set of clauses as bits."""
@@ -129,7 +131,7 @@ def survey_hosts(
 ) -> HostDiagnosis:
     """Check every host.
 
-    :param among: the ids of the roots that count; None for all.
+    :param among: the ids of the roots that count; None for all hosts.
     :raises placement.search.budget.BudgetExhausted: the survey takes too long.
     """
     parts = clauses.parts_of(snapshot, request)
@@ -156,21 +158,21 @@ class _HostSurveyor:
     def __init__(self, found: HostDiagnosis, budget: SearchBudget) -> None:
         self._found = found
         self._budget = budget
-        # sets of clauses as integers: unions and subsets are one operation, and keys hash fast
+        # sets of clauses are integers: union and subset are one operation each, and keys hash fast
         self._bit = {clause: 1 << at for at, clause in enumerate(found.droppable)}
         self._unsuffixed = [part for part in found.parts if part.need.unsuffixed]
-        #: by part and class, the index and the clause of the check of free amounts
+        #: for each part and class, the index and the clause of the check of free amounts
         self._capacities = [
             {name: (at, self._bit[part.checks[at].drop]) for name, at in part.capacities.items()}
             for part in found.parts
         ]
-        #: by part, the sets of clauses without which the request does not have the part
+        #: for each part, the sets of clauses without which the request does not have the part
         self._gone = [[found.clause_bits(clauses) for clauses in part.gone_without] for part in found.parts]
-        #: by all attributes that the checks read
+        #: keyed by all attributes that the checks read
         self._known: dict[Hashable, FilterResult] = {}
-        #: by part and sharing provider
+        #: keyed by part and sharing provider
         self._sharing: dict[tuple[int, int], FilterResult] = {}
-        #: by part, a function that reads the attributes that its conditions read of a provider
+        #: for each part, a function that reads those attributes of a provider that its conditions need
         self._read_provider = [provider_reader(part.need.conditions) for part in found.parts]
         self._passing = [[0] * (len(part.checks) + 1) for part in found.parts]
 
@@ -180,7 +182,7 @@ class _HostSurveyor:
         for alike in group_trees(found.snapshot, found.request, trees, self._budget):
             found.hosts.append(self._survey_alike(alike))
         for counts in self._passing:
-            # from the numbers that fail each check to the numbers that are left after it
+            # turns the numbers that fail each check into the numbers that are left after it
             left, total = [], sum(counts)
             for count in counts[:-1]:
                 total -= count
@@ -190,7 +192,7 @@ class _HostSurveyor:
     def _survey_alike(self, alike: LikeTrees) -> LikeHosts:
         parts = self._found.parts
         standings = self._found.standings.get(alike.kin)
-        # by kin: hosts that differ in free amounts alone share everything but the demands
+        # kept by kin: hosts that differ only in free amounts share everything but the demands
         if standings is None:
             standings = self._found.standings[alike.kin] = [
                 self._results_of_tree(number, alike) for number in range(len(parts))
@@ -201,7 +203,7 @@ class _HostSurveyor:
         for number, (bare, giving) in enumerate(standings):
             self._budget.spend(1 + (len(bare) + len(giving)) // 8)
             counts = self._passing[number]
-            # the request without the whole part is one of the ways to fit
+            # a request without the whole part is one of the ways to fit
             furthest, sets = -1, {*self._gone[number]}
             nearest: list[int] = []
             for each, positions, own in bare:
@@ -211,7 +213,7 @@ class _HostSurveyor:
                     furthest, nearest = first, []
                 if first == furthest:
                     nearest += positions
-                # by any() these loops would run twice over, and they run for each provider of each group
+                # any() would run twice over these loops, which run for each provider of each group
                 sets |= each.spared
             for at, each in giving:
                 first, lacking = each.first, 0
@@ -243,11 +245,11 @@ class _HostSurveyor:
         )
 
     def _results_of_tree(self, number: int, alike: LikeTrees) -> TreeResults:
-        """Return the results of the providers of a tree, and of those that share with it."""
+        """Return the results of the providers of a tree, and of those that share with the tree."""
         part, tree, kin = self._found.parts[number], alike.tree, alike.kin
         names, own, providers = part.need.resources, kin.own, kin.providers(tree)
         having = {at for name, _ in names for at, _ in kin.having.get(name, ())}
-        # providers without any of the classes fail alike, so that they are counted in one entry
+        # providers without any of the classes fail in the same way, so they are counted in one entry
         bare: dict[FilterResult, list[int]] = {}
         rest = [at for at in range(own) if at not in having]
         if part.need.conditions:
@@ -256,7 +258,7 @@ class _HostSurveyor:
         elif rest:
             bare[self._result_of(number, providers[rest[0]], tree)] = rest
         owned = {standing: len(positions) for standing, positions in bare.items()}
-        # a pool serves several hosts, so that its free amounts are checked here
+        # a sharing provider serves several hosts, so its free amounts are checked here
         for at, provider in enumerate(alike.shared_providers, start=own):
             bare.setdefault(self._result_of_shared(number, provider), []).append(at)
         giving = []
@@ -274,7 +276,7 @@ class _HostSurveyor:
         )
 
     def _result_of(self, number: int, provider: Provider, tree: HostTree) -> FilterResult:
-        """Return the result of a provider of a tree, computed once for all that the checks treat alike."""
+        """Return the result of a provider of a tree; providers that are equal to the checks share one."""
         part = self._found.parts[number]
         portions: list[tuple[bool, bool, bool] | None] = []
         for name, amount in part.need.resources:
@@ -284,7 +286,7 @@ class _HostSurveyor:
             else:
                 in_steps = amount % inventory.step_size == 0
                 portions.append((amount >= inventory.min_unit, amount <= inventory.max_unit, in_steps))
-        # portions rather than inventories: hosts of all sizes give an amount alike
+        # portions instead of inventories, so that hosts of all sizes which can give the amount look equal
         key: Hashable = (number, *portions)
         if part.need.conditions:
             key = (key, self._read_provider[number](provider, tree.root))
@@ -295,19 +297,19 @@ class _HostSurveyor:
 
     def _result_of_shared(self, number: int, provider: Provider) -> FilterResult:
         key = (number, provider.id)
-        # with its current usage: a pool is one provider, not one of a class
+        # with its current usage, because a sharing provider is not one of a class of providers
         if key not in self._sharing:
             self._sharing[key] = self._check_provider(self._found.parts[number], provider, in_use=True)
         return self._sharing[key]
 
     def _check_provider(self, part: RequestPart, provider: Provider, *, in_use: bool) -> FilterResult:
-        """Check one provider, and with ``in_use`` its free amounts, too; else the demands check those."""
+        """Check one provider; ``in_use`` includes its free amounts, which ``demands`` check otherwise."""
         first, spared = len(part.checks), 0
-        #: by condition with alternative checks: the clauses that each alternative lacks
+        #: for each condition with alternative checks, the clauses that each alternative lacks
         by_ways: dict[str, list[Bits]] = {}
         self._budget.spend(1 + len(part.checks) // 4)
         for index, check in enumerate(part.checks):
-            # alternatives are judged by all of these clauses together, after the loop
+            # alternatives are compared over all these clauses together, after the loop
             if check.ways:
                 lacking = by_ways.setdefault(check.clause.condition, [0] * len(check.ways))
                 for way, met_by in enumerate(check.ways):
@@ -316,14 +318,14 @@ class _HostSurveyor:
                 first = min(first, index)
                 if not check.ways:
                     spared |= self._bit[check.drop]
-        # one alternative of each such condition is enough
+        # one alternative of each such condition has to be met
         sets = {spared}
         for ways in by_ways.values():
             sets = {one | other for one in sets for other in ways}
         return FilterResult(first, minimal_sets(sets), ())
 
     def _lacking_together(self, alike: LikeTrees) -> Iterable[frozenset[Bits]]:
-        """Yield sets of clauses to leave out, by check that any provider of the unsuffixed group may pass."""
+        """Yield alternative sets of clauses to leave out, for each check that a group passes together."""
         # the common case: no traits of a group that several providers serve
         if not self._found.together:
             return
@@ -341,9 +343,9 @@ class _HostSurveyor:
 
 
 def minimal_sets(sets: Iterable[Bits]) -> frozenset[Bits]:
-    """Return the minimal sets: those that contain no other."""
+    """Return the minimal sets: those that contain no other set."""
     kept: list[Bits] = []
-    # small sets first, so that one pass finds all that contain another
+    # small sets first, so that one pass finds all sets that contain another
     for each in sorted(sets, key=int.bit_count):
         if not any(other & ~each == 0 for other in kept):
             kept.append(each)

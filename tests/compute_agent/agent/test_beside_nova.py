@@ -118,7 +118,7 @@ def test_the_root_is_waited_for_and_followed(start):
         lambda: "waiting for nova-compute to make the provider testhost" in rig.status()["waiting_for"]
     )
     assert rig.status()["placement"] == "up"
-    with pytest.raises(RequestError, match="before the root provider of this host is known"):
+    with pytest.raises(RequestError, match="before it knows the root provider of this host"):
         rig.ask("guest.run", uuid=uid(1), command=["sleep", "60"])
     assert run_here(rig.ini, "config", "check").returncode == 0
 

@@ -206,7 +206,7 @@ def test_another_user_of_the_sockets_group_may_read_and_not_change():
     assert answers["status"] == answers["guest.list"] == {"result": "done"}
     for name in ("guest.run", "guest.stop", "guest.adopt", "audit"):
         assert answers[name] == {
-            "error": f"{name} is only for root and the user of the agent (0) alone, not for user 65534"
+            "error": f"user 65534 may not call {name}: only root and the agent's user (0) may"
         }
     assert names.keys() >= OPEN_METHODS
 
@@ -222,13 +222,13 @@ def test_a_file_that_is_no_socket_is_not_removed(tmp_path):
 def test_no_socket_is_created_in_a_folder_that_others_can_write(tmp_path):
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
-    with pytest.raises(OSError, match=f"{tmp_path}/open .* can be written by others"):
+    with pytest.raises(OSError, match=f"{tmp_path}/open .* is writable for other users"):
         SocketServer(tmp_path / "open" / "s.sock", {})
     assert list((tmp_path / "open").iterdir()) == []
 
 
 def test_a_socket_that_another_process_listens_on_is_not_replaced(path):
-    with pytest.raises(OSError, match=f"cannot listen on {path}: another process does"):
+    with pytest.raises(OSError, match=f"cannot listen on {path}, because another process does"):
         SocketServer(path, {})
     assert call_agent(path, "echo", {}) == {}
 
@@ -245,7 +245,7 @@ def test_a_client_that_does_not_read_the_answer_leaves_no_traceback(path, monkey
 
 
 def test_a_server_that_does_not_answer_is_unavailable(tmp_path):
-    with pytest.raises(DaemonUnreachableError, match=r"none\.sock.*is it running\? \[daemon\] socket, or"):
+    with pytest.raises(DaemonUnreachableError, match=r"none\.sock.*does it run\? Give the command"):
         call_agent(tmp_path / "none.sock", "status")
 
 

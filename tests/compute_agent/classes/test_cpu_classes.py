@@ -81,8 +81,8 @@ def test_settings_without_effect_on_this_host_are_warnings(tmp_path):
     assert list(cpu_class_warnings(classes, read_cpu_power(tmp_path), {"fast", ""})) == [
         "[cpu_class:fast] governor = turbo: this kernel has conservative, ondemand, userspace, powersave,"
         " performance, schedutil (CPUs 0-7)",
-        "[cpu_class:old] is of no CPU: name it in cpu_class of a [qos_class:NAME] or [guest_rule:NAME], or"
-        " call it idle or shared",
+        "[cpu_class:old] applies to no CPU: name it in cpu_class of a [qos_class:NAME] or"
+        " [guest_rule:NAME], or call it idle or shared",
     ]
 
 
@@ -100,4 +100,4 @@ def test_settings_without_effect_on_this_host_are_warnings(tmp_path):
 def test_a_class_that_guests_may_have_is_not_warned_of(load, tmp_path, text, driver, is_named):
     conf = load(f"{text}[host]\nroot = {tmp_path}\n[cpu_class:fast]\ndisabled_c_states = C6\n")
     warnings = config_warnings(conf, None, HostResctrl(None, "off"), driver)
-    assert any("[cpu_class:fast] is of no CPU" in warning for warning in warnings) is not is_named
+    assert any("[cpu_class:fast] applies to no CPU" in warning for warning in warnings) is not is_named

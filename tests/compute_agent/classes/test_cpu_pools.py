@@ -36,7 +36,7 @@ def test_pools_are_read_in_the_order_of_their_names(pools):
         ("cpus = 4-", r"\[cpu_pool:a\] cpus: bad CPU set"),
         ("cpus = 4\nshared_cpus = 1", "either cpus, such as 4-7, or a number"),
         ("max_guests = 4", "either cpus, such as 4-7, or a number"),
-        ("cpus = 4\nper_node = true", "per_node: it goes with"),
+        ("cpus = 4\nper_node = true", "per_node: the option needs"),
         ("cpus = 4\nguest_classes = LS, gold", "there is no class gold; there are BE, LS, LSR"),
         ("cpus = 4\nmax_guests = 0", "max_guests"),
         ("cpu = 4", "cpu: there is no such option"),

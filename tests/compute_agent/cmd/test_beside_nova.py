@@ -50,6 +50,6 @@ def test_a_guest_that_nova_pinned_stays_where_it_is(agent, nova, client, libvirt
     agent.wait_for(lambda: agent.status()["guests"] == 1)
     assert agent.status()["policy"] == "follow"
     assert places(pid) == before
-    assert "The root provider is nova-compute's, testhost" in agent.log()
+    assert "nova-compute owns the root provider testhost" in agent.log()
     assert live_placement.writes() == []  # a host without resctrl has nothing to offer that Nova does not
     assert {one.uuid for one in client.providers_in_tree(NOVAS)} == {NOVAS}

@@ -154,7 +154,7 @@ def test_the_topology_is_drawn_as_a_picture(cli, topology, tmp_path):
 def test_without_a_daemon_a_command_fails_and_says_so(cli, topology, command):
     status, out, err = cli(*command.split())
     assert (status, out) == (1, "")
-    assert "is it running?" in err
+    assert "does it run?" in err
 
 
 @pytest.mark.parametrize(

@@ -232,7 +232,7 @@ def test_without_a_section_for_placement_there_is_no_way_to_it(configure):
     status, found = check(configure("cpu_shared_set = 1", placement=""))
     assert status == 0
     (warning,) = found["warnings"]
-    assert warning.startswith("[placement] auth_type is not set: the agent has no way to Placement")
+    assert warning.startswith("[placement] auth_type is not set: the agent cannot reach Placement")
 
 
 def test_an_authentication_plugin_that_does_not_exist_is_refused(configure):
@@ -257,7 +257,7 @@ class TestWatermarks:
         ini = configure("cpu_shared_set = 1", guests="driver = process", **WATERMARKS)
         status, found = check(ini)
         assert (status, len(found["watermarks"])) == (0, 5)
-        without_resctrl = "the agent never acts, because no resctrl is mounted here that counts it"
+        without_resctrl = "the agent never acts, because resctrl is not mounted, or does not measure it"
         without_groups = (
             "throttle_down: no guest is throttled, because process guests without groups of their own"
             " cannot be"
@@ -320,7 +320,7 @@ class TestInterference:
         ini = configure("cpu_shared_set = 1", guests="driver = process", **sections)
         status, found = check(ini)
         never = "no guest is ever limited for it, because"
-        without_resctrl = "no resctrl is mounted here that counts it (see [resctrl] mount)"
+        without_resctrl = "resctrl is not mounted, or does not measure it (see [resctrl] mount)"
         assert status == 0
         assert found["warnings"] == [
             f"[interference:bandwidth] signal = memory_bandwidth: {never} {without_resctrl}",

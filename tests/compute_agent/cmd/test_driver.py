@@ -129,7 +129,7 @@ def test_another_driver_is_taken_if_the_option_says_so_and_says_what_that_does(
     agent.start()
     assert agent.status()["driver"] == "process"
     (warning,) = agent.status()["warnings"]
-    assert "The 1 of driver libvirt run on where they are, but are not managed any more" in warning
+    assert "Guests of driver libvirt (1) continue to run, but the agent no longer manages them" in warning
     assert warning in agent.log()
     assert agent.ask("guest", "list") == []
     assert f"Guest {uid} ended" not in agent.log()

@@ -7,7 +7,7 @@ import pytest
 from compute_agent.cmd.base import AgentLister
 from tests.compute_agent.cmd.agents import run_here
 
-CALM = "Nothing so far: by [interference:cpu] signal = run_delay no guest is limited now"
+CALM = "Nothing so far: [interference:cpu] signal = run_delay limits no guest now"
 OFF = "Not configured: nothing is measured without [capacity] mode, steal or collectors."
 
 

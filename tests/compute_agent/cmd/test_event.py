@@ -80,8 +80,11 @@ def test_events_are_filtered_by_kind(cli):
         ("event list --guest web", "Nothing since then: the latest older event is of "),
         ("event list --kind verdict", "Nothing so far: no event of kind verdict is kept."),
         ("guest history web --kind evict", "Nothing so far: no event of guest web of kind evict is kept."),
-        ("guest history nobody", "No event is kept of a guest nobody: no agent answers on "),
-        ("event list --guest nobody", "No event is kept of a guest nobody: no agent answers on "),
+        ("guest history nobody", "The agent has stored no event of a guest nobody: no agent answers on "),
+        (
+            "event list --guest nobody",
+            "The agent has stored no event of a guest nobody: no agent answers on ",
+        ),
     ],
 )
 def test_an_empty_list_says_why_and_an_unknown_guest_is_an_error(tmp_path, cli, command, why):

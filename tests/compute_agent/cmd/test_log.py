@@ -46,11 +46,12 @@ def test_a_refused_configuration_is_logged_with_its_own_reason_and_no_other(agen
 @pytest.mark.parametrize(
     ("lines", "reason"),
     [
-        ("", "[placement] auth_type is not set, so there is no way to authenticate to Placement"),
+        ("", "[placement] auth_type is not set, so the agent cannot authenticate to Placement"),
         (
             "auth_type = none\nendpoint_override = http://127.0.0.1:1\nconnect_retries = 0",
             "GET /: no answer: Unable to establish connection to http://127.0.0.1:1/: Connection refused;"
-            " is it running where [placement] says (endpoint_override; endpoint or auth_url of auth_type)?",
+            " does it run at the address in [placement] (endpoint_override, or endpoint or auth_url of"
+            " auth_type)?",
         ),
     ],
 )
@@ -69,8 +70,7 @@ def test_a_token_without_permission_is_logged_with_the_options_to_check(agent, w
     reason = agent.status()["last_error"]
     assert "HTTP 403: Policy does not allow" in reason
     assert reason.endswith(
-        "; check as whom the agent asks: in [placement] username and password, or token;"
-        " it needs the role service or admin"
+        "; check username and password, or token, in [placement]: the user needs the role service or admin"
     )
 
 

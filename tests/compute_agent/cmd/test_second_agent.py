@@ -40,8 +40,8 @@ def refused(agent, ini, words):
     done = agent.run_in_vain(ini)
     assert done.returncode == 1
     assert (
-        f"another agent (pid {agent.process.pid}, agent of first, state folder {agent.folder}) looks after"
-        f" {words}: stop one of the two, or give this one another"
+        f"another agent (pid {agent.process.pid}, agent of first, state folder {agent.folder}) already"
+        f" manages {words}: stop one of the two, or give this one another"
     ) in done.stderr
     assert agent.status()["pid"] == agent.process.pid
 

@@ -122,7 +122,7 @@ def test_invalid_variables_of_an_environment_are_refused(agent, monkeypatch):
     for variable, words in (
         ("1A=b", "not a name of a variable"),
         ("COMPUTE_AGENT_GUEST=x", "sets that one itself"),
-        ("NOT_HERE", "there is no variable NOT_HERE here"),
+        ("NOT_HERE", "this shell has no variable NOT_HERE"),
     ):
         done = agent.cli("guest", "run", "--env", variable, "--", "true")
         assert done.returncode in (1, 2)

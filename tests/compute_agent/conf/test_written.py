@@ -29,7 +29,7 @@ def load(tmp_path):
         ("[compute]\nCPU_DEDICATED_SET = 0", "did you mean cpu_dedicated_set?"),
         ("[DEFAULT]\ncpu_dedicated_set = 0", "it is one of [compute]"),
         ("[DEFAULT]\nreconcile_intervall = 3", "did you mean reconcile_interval in [guests]?"),
-        ("[DEFAULT]\ntransport_url = rabbit://", "and nothing comes of it"),
+        ("[DEFAULT]\ntransport_url = rabbit://", "so it has no effect"),
         ("[placement]\nauth_type = password\nuser_nam = x", "did you mean user_name?"),
         ("[placement]\nauth_type = http_basic\nauth_url = x\nendpont = y", "did you mean endpoint?"),
     ],
@@ -47,7 +47,7 @@ def test_an_option_that_does_not_exist_is_told_with_what_may_have_been_meant(loa
         ("guest", "did you mean [guests]?"),
         ("default", "did you mean [DEFAULT]?"),
         ("libvrt", "did you mean [libvirt]?"),
-        ("keystone_authtoken", "and nothing comes of it"),
+        ("keystone_authtoken", "so it has no effect"),
     ],
 )
 def test_a_section_that_does_not_exist_is_told_once(load, section, told):

@@ -151,14 +151,15 @@ def test_a_guest_without_a_class_keeps_its_domain_from_idle():
         (
             CpuClass("x", "performance", energy_preference="power"),
             {"driver": "intel_pstate"},
-            "[cpu_class:x] energy_performance_preference = power: intel_pstate takes none but performance"
+            "[cpu_class:x] energy_performance_preference = power: intel_pstate accepts only performance"
             " with that governor (CPU 0)",
             {"scaling_governor": "performance"},
         ),
         (
             CpuClass("x", max_frequency=9000),
             {},
-            "[cpu_class:x] max_frequency = 9000: it is 3000 kHz, as the CPUs cannot do that (CPU 0)",
+            "[cpu_class:x] max_frequency = 9000: it is 3000 kHz, because the CPUs have no such frequency"
+            " (CPU 0)",
             {"scaling_max_freq": "3000"},
         ),
         (

@@ -80,7 +80,7 @@ def test_a_guest_that_uses_more_than_it_may_is_shown_and_not_killed_by_a_limit(c
     assert controller.apply(held)
     assert driver.memory["BE"] == MemoryLimits(UNLIMITED, 90 * MIB, 0, 500, ())
     (reason,) = controller.refused["BE"]
-    assert "it uses 165 MiB, and may have 164: its memory.max is not set until it uses less" in reason
+    assert "it uses 165 MiB, but may use only 164: the agent sets memory.max once it uses less" in reason
     driver.memory_used["BE"] = 164 * MIB
     controller.sync([held], ())
     assert controller.refused == {}
@@ -106,7 +106,7 @@ def test_a_guest_that_uses_more_pages_than_it_holds_keeps_them_and_gets_no_more(
     driver.pages_used["LS"] = {2048: 6 * MIB}
     controller.sync([held], ())
     (reason,) = controller.refused["LS"]
-    assert "it uses 3 huge pages of 2048 KiB, and may have 1" in reason
+    assert "it uses 3 huge pages of 2048 KiB, but may use only 1" in reason
     controller.apply(held)
     assert dict(driver.memory["LS"].huge_pages)[2048] == 6 * MIB
     driver.pages_used["LS"] = {2048: 2 * MIB}

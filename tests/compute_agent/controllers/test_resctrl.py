@@ -141,7 +141,10 @@ def test_a_changed_schemata_is_repaired_and_counts_as_drift_of_those_in_the_grou
     rig.work()
     before = rig.mask(rig.group("a"), 0)
     rig.files.write_file("compute-agent.guest.a/schemata", "L3:0=ffff\n")
-    assert rig.drift() == {"a": "its resctrl group compute-agent.guest.a had been changed", "b": None}
+    assert rig.drift() == {
+        "a": "its resctrl group compute-agent.guest.a was changed by another program",
+        "b": None,
+    }
     assert rig.mask(rig.group("a"), 0) == before
     assert rig.drift() == {"a": None, "b": None}
 
@@ -150,7 +153,7 @@ def test_a_group_removed_by_another_program_is_made_again(rig):
     rig.guest("a", {"l3-0": {"LLC": 4}})
     rig.work()
     rig.files.remove_folder("compute-agent.guest.a")
-    assert "had been changed" in rig.drift()["a"]
+    assert "was changed by another program" in rig.drift()["a"]
     rig.controller.apply(rig.targets["a"])
     assert len(rig.mask(rig.group("a"), 0)) == 4
     assert rig.inside("a")
@@ -350,7 +353,9 @@ def test_a_bad_annotation_is_refused_with_the_reason_and_the_guest_stays_in_its_
 def test_ways_held_on_a_provider_that_is_no_cache_are_refused(rig):
     rig.guest("a", {"root": {"LLC": 2}})
     rig.work()
-    assert rig.controller.refused == {"a": ("2 LLC of provider root, which stands for no L3 cache",)}
+    assert rig.controller.refused == {
+        "a": ("2 LLC of provider root, which is not the provider of an L3 cache",)
+    }
 
 
 def test_limits_hold_guests_down_equal_ones_in_one_group(rig):
@@ -445,7 +450,7 @@ def test_a_group_of_others_that_can_fill_exclusive_ways_is_told_once(rig, caplog
     rig.work()
     rig.guest("b", {})
     rig.work()
-    text = "resctrl group somebody, which is not ours, can fill ways of L3 cache 0 that belong to"
+    text = "resctrl group somebody of another program can fill ways of L3 cache 0 that only"
     assert caplog.text.count(text) == 1
     assert rig.mask("somebody", 0) == WayMask.from_range(0, 16)
 

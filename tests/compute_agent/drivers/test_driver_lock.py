@@ -36,7 +36,8 @@ def test_the_second_agent_is_refused_with_the_name_of_the_first_and_a_remedy(loc
     first.check_locks()
     first.check_locks()
     words = (
-        r"another agent \(pid 1, agent of a\) looks after the domains of qemu:///system: stop one of the two,"
+        r"another agent \(pid 1, agent of a\) already manages the domains of qemu:///system: stop one"
+        r" of the two,"
     )
     with pytest.raises(DriverError, match=words + r" or give this one another \[libvirt\] uri"):
         second.check_locks()
@@ -108,7 +109,7 @@ def test_groups_below_one_root_are_one_agents(load, tmp_path):
     first, second = cgroup_lock(conf, "first"), cgroup_lock(conf, "second")
     first.check_locks()
     with pytest.raises(
-        DriverError, match=rf"\(first\) looks after the guests below {tmp_path}: .*\[cgroup\]"
+        DriverError, match=rf"\(first\) already manages the guests below {tmp_path}: .*\[cgroup\]"
     ):
         second.check_locks()
     first.release()

@@ -26,8 +26,22 @@ from compute_agent.model.messages import DriverError
         (None, True, "process", 2, "process", ("the 2 guests", "set [guests] driver = libvirt")),
         (None, True, "process", 0, "libvirt", ("set [guests] driver = process",)),
         # The option decides, and says what that means.
-        ("process", True, "libvirt", 3, "process", ("The 3 of driver libvirt", "not managed any more")),
-        ("libvirt", False, "process", 1, "libvirt", ("The 1 of driver process", "not managed any more")),
+        (
+            "process",
+            True,
+            "libvirt",
+            3,
+            "process",
+            ("Guests of driver libvirt (3) continue", "no longer manages them"),
+        ),
+        (
+            "libvirt",
+            False,
+            "process",
+            1,
+            "libvirt",
+            ("Guests of driver process (1) continue", "no longer manages them"),
+        ),
         ("libvirt", False, "libvirt", 3, "libvirt", ()),
     ],
 )

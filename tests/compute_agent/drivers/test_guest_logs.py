@@ -131,7 +131,7 @@ def test_the_log_of_a_guest_that_writes_without_end_stays_bounded(running, caplo
     finally:
         child.kill()
         child.wait()
-    assert caplog.text.count("has much output") == 1
+    assert caplog.text.count("has a log above [guests] log_guest_mb") == 1
 
 
 def test_the_end_of_a_log_stays_and_one_in_bounds_is_not_touched(running):

@@ -68,7 +68,7 @@ def test_sections_are_read():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ({"guest:web": {"priority": "1"}}, "named by its uuid"),
+        ({"guest:web": {"priority": "1"}}, "is the uuid of a guest"),
         ({f"guest:{GUEST}": {"cpus": "1"}}, "cpus: guests have"),
         ({f"guest:{GUEST}": {"priority": "high"}}, "priority = 'high': a whole number"),
         ({f"guest:{GUEST}": {}, f"guest:{GUEST.replace('-', '')}": {}}, "of the same guest"),

@@ -14,7 +14,7 @@ from tests.compute_agent.fakes import FakeDriver
 
 @pytest.mark.parametrize(
     ("at_own_limit", "limit", "reason"),
-    [(True, "guest", "it used all that it may have"), (False, "host", "the host, or the NUMA nodes of its")],
+    [(True, "guest", "it reached its own limit"), (False, "host", "the host, or the NUMA nodes of its")],
 )
 def test_a_killed_guest_is_an_event_and_in_the_log_in_status_and_in_a_metric(
     at_own_limit, limit, reason, caplog

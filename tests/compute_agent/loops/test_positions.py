@@ -12,7 +12,8 @@ from compute_agent.loops.base import ConfigurationInForce
 from compute_agent.loops.host_attributes import PositionReporter, acting_at
 from compute_agent.model.guest import CpuAssignment
 from compute_agent.throttling.watermarks.metrics import MetricRegistry
-from compute_agent.throttling.watermarks.sections import WatermarkRules, WatermarkSection, WatermarkThreshold
+from compute_agent.throttling.watermarks.sections import WatermarkRules, WatermarkSection
+from compute_agent.throttling.watermarks.thresholds import WatermarkThreshold
 from tests.compute_agent.loops.configurations import configuration
 
 ONE, TWO = (f"00000000-0000-4000-8000-{number:012}" for number in (1, 2))

@@ -6,10 +6,12 @@ import re
 import pytest
 
 from compute_agent.loops.offers import with_kept
+from compute_agent.loops.reclaimed import oversold_capacity
 from compute_agent.model.resource import RECLAIMED_VCPU
 from compute_agent.pipeline.events import GuestStopped
 from compute_agent.reclaim.estimate import SYSTEM, ZoneHistory, ZoneReading
 from compute_agent.reclaim.offers import CapacityOffer, ZoneState, dump
+from compute_agent.usage.rounds import OversoldCapacity
 from tests.compute_agent.loops.reclaiming import NODE, TREE, ZONE, ReclaimingHost
 
 
@@ -204,3 +206,32 @@ def test_an_unusable_file_of_stolen_time_is_put_aside_and_estimates_begin_again(
     assert withheld(rig) == {}
     assert with_kept(TREE, "act", rig.folder) == TREE
     assert list(rig.folder.glob("stolen.json.damaged-*"))
+
+
+def test_held_beyond_the_offer_is_oversold_and_no_more_without_new_readings(learnt):
+    oversold = learnt.loop.read_oversold
+    learnt.run("be", {ZONE.uuid: {RECLAIMED_VCPU: 4}}, vcpus=4, qos_class="BE")
+    learnt.minutes(1, a=1.0, be=1.0)
+    assert oversold(RECLAIMED_VCPU) == OversoldCapacity(0.0, {})
+    # The owners take nearly all of the zone: the offer shrinks, and the guest keeps what it holds.
+    learnt.run("b", {NODE.uuid: {"VCPU": 6}}, vcpus=6)
+    learnt.minutes(3, a=2.0, b=5.0, be=0.5)
+    found = oversold(RECLAIMED_VCPU)
+    assert found.guests == {"be": 4.0}
+    assert 3.0 <= found.total <= 4.0
+    learnt.now += 3600
+    assert oversold(RECLAIMED_VCPU) is None
+    assert oversold("CUSTOM_OTHER") is None
+
+
+def test_preview_sells_nothing_and_so_oversells_nothing(learnt):
+    learnt.mode = "preview"
+    learnt.new_loop()
+    learnt.minutes(3, a=1.0)
+    assert learnt.loop.read_oversold(RECLAIMED_VCPU) is None
+
+
+def test_oversold_amounts_are_summed_over_the_providers_that_lack_them():
+    held = {"a": {"x": 4, "y": 1}, "b": {"x": 2}, "c": {"y": 1}}
+    assert oversold_capacity({"x": 5, "y": 3}, held, 2.0) == OversoldCapacity(2.0, {"a": 8.0, "b": 4.0})
+    assert oversold_capacity({}, held, 1.0) is None

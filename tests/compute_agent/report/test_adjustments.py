@@ -108,8 +108,8 @@ def test_the_sentence_names_provider_value_and_option():
     owned = {"u": OwnedNames(frozenset({"MEMORY_MB"}), written=by_agent("MEMORY_MB"))}
     (sentence,) = adjustment_sentences(derived, has, owned)
     assert sentence == (
-        "h (u): reserved of MEMORY_MB was set to 1048576 through the API and stays; the agent's is 2, which"
-        " [DEFAULT] reserved_host_memory_mb in the ini file would enforce"
+        "h (u): reserved of MEMORY_MB was set to 1048576 through the API and stays; the agent's is 2; set"
+        " [DEFAULT] reserved_host_memory_mb to enforce it"
     )
 
 

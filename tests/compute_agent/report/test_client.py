@@ -105,7 +105,7 @@ def test_an_error_says_request_status_and_detail(tmp_path, server, status, code,
     assert type(caught.value) is kind
     told, _, remedy = str(caught.value).partition("; ")
     assert told == f"GET /resource_providers/{UUID}/inventories: HTTP {status}: so it is: no"
-    assert ("in [placement] username and password, or token" in remedy) == (kind is CredentialsError)
+    assert ("check username and password, or token, in [placement]" in remedy) == (kind is CredentialsError)
     assert caught.value.code == code
 
 

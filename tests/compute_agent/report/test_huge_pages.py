@@ -43,8 +43,8 @@ def test_held_memory_stays_and_the_pages_in_it_wait():
     assert found[MEMORY].total == 7000
     assert (found[SMALL].total, found[SMALL].reserved) == (1024, 428)
     assert waiting == (
-        "h_NUMA_0 (n0): 7000 MEMORY_MB are held, and 6144 are beside its huge pages: 428 of these are not"
-        " offered until less is held",
+        "h_NUMA_0 (n0): 7000 MEMORY_MB are held, but only 6144 are not in huge pages: 428 huge pages are not"
+        " offered until less memory is held",
     )
 
 

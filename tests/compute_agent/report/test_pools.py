@@ -47,7 +47,7 @@ def test_a_pool_reserves_what_guests_of_the_zone_hold_of_its_cpus() -> None:
     found, waiting = keep_held_cpus(wanted, before, lambda uuid, name: held.get(uuid, 0))
     assert offered(found, "PCPU") == {"zone": (4, 0), "gold": (4, 2)}
     (sentence,) = waiting
-    assert "guests hold 6 CPUs as PCPU, and it has 4" in sentence
+    assert "guests hold 6 CPUs as PCPU, but it has only 4" in sentence
     held["zone"] = 4
     assert keep_held_cpus(wanted, before, lambda uuid, name: held.get(uuid, 0)) == (wanted, ())
 

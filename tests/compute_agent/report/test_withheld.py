@@ -39,8 +39,8 @@ def test_no_more_than_leaves_what_is_held():
     reserved, said = kept(tree(5), there(), 41)  # 11 CPUs
     assert reserved == 5
     assert str(said) == (
-        "node (n): 5 are withheld; 5 reserved of VCPU, 2 of it anyway: no more can be, as 41 are held at an"
-        " allocation ratio of 4"
+        "node (n): 5 are withheld; 5 reserved of VCPU, 2 of it anyway: a higher value is not possible"
+        " while 41 are held at an allocation ratio of 4"
     )
 
 
@@ -52,7 +52,8 @@ def test_the_ratio_is_that_of_placement_unless_an_option_sets_it():
 def test_a_reserve_set_through_the_api_stays_and_is_reported():
     _, said = kept(tree(5), there(reserved=4), 0)
     assert said.outcome_text == (
-        "reserved of VCPU was set to 4 through the API and stays: nothing is withheld; with 7 it would be"
+        "reserved of VCPU was set to 4 through the API and stays, so nothing is withheld:"
+        " set it to 7 to withhold all"
     )
     assert not said.in_full
     overruled = tree(5, configured=[("VCPU", "reserved")])

@@ -97,7 +97,7 @@ def test_without_cdp_the_common_range_applies_with_a_reason(tmp_path):
     assert tree.masks("ours.class.A", "L3") == {"L3": {"ff"}}
     assert found.refused["ours.class.A"] == (
         "code and data have separate masks only with the mount option cdp",
-        "this host has no control of L2 caches",
+        "this host cannot control L2 caches",
     )
 
 

@@ -195,7 +195,7 @@ TABLE = [
             "guest.a": "L3:0=f",
         },
         {"a": "guest.a"},
-        {"a": ["this host has no control of the bandwidth of L3 cache 0"]},
+        {"a": ["this host cannot control the bandwidth of L3 cache 0"]},
     ),
     (
         "l2cdp",
@@ -205,7 +205,7 @@ TABLE = [
             "class.BE": "L3:0=f",
         },
         {"a": "class.BE"},
-        {"a": ["this host has no control of MB"]},
+        {"a": ["this host cannot control MB"]},
     ),
     (
         "l2cdp",
@@ -226,7 +226,7 @@ TABLE = [
             "class.BE": "L3:0=f",
         },
         {"a": ""},
-        {"a": ["this host has no control of the bandwidth of L3 cache 0"]},
+        {"a": ["this host cannot control the bandwidth of L3 cache 0"]},
     ),
     (
         "l2cdp",
@@ -238,7 +238,7 @@ TABLE = [
             "guest.b": "L3:0=18",
         },
         {"a": "guest.a", "b": "guest.b", "c": "class.BE"},
-        {"b": ["this host has no control of the bandwidth of L3 cache 0"]},
+        {"b": ["this host cannot control the bandwidth of L3 cache 0"]},
     ),
     (
         "nol3",
@@ -266,7 +266,7 @@ TABLE = [
             "": "",
         },
         {"a": ""},
-        {"a": ["this host has no control of LLC"]},
+        {"a": ["this host cannot control LLC"]},
     ),
     (
         "nol3",
@@ -275,7 +275,7 @@ TABLE = [
             "": "",
         },
         {"a": "", "b": ""},
-        {"a": ["this host has no control of LLC"], "b": ["this host has no control of LLC"]},
+        {"a": ["this host cannot control LLC"], "b": ["this host cannot control LLC"]},
     ),
     (
         "nol3",
@@ -298,7 +298,7 @@ TABLE = [
         {"a": "class.BE", "b": "guest.b", "c": "class.BE"},
         {
             "a": ["L3 cache 0 has no ways to allocate"],
-            "b": ["this host has no control of LLC", "L3 cache 0 has no ways to allocate"],
+            "b": ["this host cannot control LLC", "L3 cache 0 has no ways to allocate"],
         },
     ),
     (
@@ -320,7 +320,7 @@ TABLE = [
             "guest.a": "L3:0=f;1=3f;2=3f;3=3f",
         },
         {"a": "guest.a"},
-        {"a": ["this host has no control of the bandwidth of L3 cache 0"]},
+        {"a": ["this host cannot control the bandwidth of L3 cache 0"]},
     ),
     (
         "nomb",
@@ -330,7 +330,7 @@ TABLE = [
             "class.BE": "L3:0=3f;1=3f;2=3f;3=3f",
         },
         {"a": "class.BE"},
-        {"a": ["this host has no control of MB"]},
+        {"a": ["this host cannot control MB"]},
     ),
     (
         "nomb",
@@ -351,7 +351,7 @@ TABLE = [
             "class.BE": "L3:0=3f;1=3f;2=3f;3=3f",
         },
         {"a": ""},
-        {"a": ["this host has no control of the bandwidth of L3 cache 0"]},
+        {"a": ["this host cannot control the bandwidth of L3 cache 0"]},
     ),
     (
         "nomb",
@@ -363,7 +363,7 @@ TABLE = [
             "guest.b": "L3:0=18;1=fff0;2=fff0;3=fff0",
         },
         {"a": "guest.a", "b": "guest.b", "c": "class.BE"},
-        {"b": ["this host has no control of the bandwidth of L3 cache 0"]},
+        {"b": ["this host cannot control the bandwidth of L3 cache 0"]},
     ),
 ]
 
@@ -610,8 +610,8 @@ def test_a_limit_of_a_missing_cache_is_refused_and_others_apply(tmp_path):
     found = resolve_groups(host, BE, [demand], present)
     assert found.refused == {
         "a": (
-            "this host has no control of the ways of L3 cache 7",
-            "this host has no control of the bandwidth of L3 cache 7",
+            "this host cannot control the ways of L3 cache 7",
+            "this host cannot control the bandwidth of L3 cache 7",
         )
     }
     schemata = found.groups["ours.guest.a"].schemata

@@ -228,7 +228,7 @@ def test_without_siblings_nothing_is_missing(controller, host, caplog):
         sync(controller, host)
         sync(controller, host)
     assert controller.refused == {}
-    assert caplog.text.count("No core has two threads online") == 1
+    assert caplog.text.count("No core has two online threads") == 1
     host.refusal = None
     sync(controller, host)
     assert 0 not in host.cookies_of("a")
@@ -262,7 +262,7 @@ def test_a_damaged_file_is_put_aside(tmp_path, content, caplog):
     path.chmod(0o600)
     store = RunNotesFile(path)
     assert store.kept_notes == {}
-    assert "guests keep what they have by it" in caplog.text
+    assert "guests keep the settings that it recorded" in caplog.text
     store.keep_notes({"a": NOTE})
     assert RunNotesFile(path).kept_notes == {"a": NOTE}
 

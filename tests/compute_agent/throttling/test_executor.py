@@ -46,7 +46,7 @@ class FakeActuator:
     def switch_scheduling(self, off):
         self._do("switch", off)
 
-    def begin_eviction(self, guest, stop=None):
+    def begin_eviction(self, guest, stop=None, grace=None):
         self._do("evict", guest, *([] if stop is None else [stop]))
 
     def finished_evictions(self):

@@ -474,7 +474,7 @@ def walk_reservations(shell: Shell) -> None:
         shell(f"{claim} --order pack=much")
     assert shell(f"resource reservation delete {RESERVED}") is None
     assert shell("resource reservation list") == []
-    with pytest.raises(CommandFailed, match=f"No reservation {RESERVED}"):
+    with pytest.raises(CommandFailed, match=f"no reservation {RESERVED}"):
         shell(f"resource reservation show {RESERVED}")
     walk_claims_that_expire(shell, f"allocation claim create resources=LLC:2 {whose} --uuid {CLAIMANT}")
     assert shell(f"{ALLOCATION} delete {CLAIMANT}") is None
@@ -492,7 +492,7 @@ def walk_claims_that_expire(shell: Shell, claim: str) -> None:
     confirmed = {"consumer": CLAIMANT, "generation": 4, "expires_at": None}
     assert shell(f"allocation claim confirm {CLAIMANT}") == confirmed
     for consumer in (CLAIMANT, OTHER):
-        with pytest.raises(CommandFailed, match=f"No claim of consumer {consumer} expires"):
+        with pytest.raises(CommandFailed, match=f"Consumer {consumer} has no claim that will expire"):
             shell(f"allocation claim confirm {consumer}")
     (row,) = shell(f"{claim} --generation 4 --alternates 1 --dry-run")
     assert (row["#"], row["resources"]) == (0, "LLC=2")

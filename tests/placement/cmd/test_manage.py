@@ -59,7 +59,7 @@ def test_sync_tells_where_there_is_no_way_back_without_the_backup(manage, url, b
     migration.upgrade_schema(url, before)
     status, output, errors = manage("db", "sync")
     assert (status, output) == (0, f"The database is at revision {migration.newest_revision()}.\n")
-    assert ("Releases that made revision 0002 answer every request with 503" in errors) == is_told
+    assert ("Releases of revision 0002 answer every request with 503" in errors) == is_told
     assert ("restore the backup" in errors) == is_told
     assert "restore" not in manage("db", "sync")[2]
 

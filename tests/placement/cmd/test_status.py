@@ -90,7 +90,7 @@ def test_a_database_that_cannot_be_reached_is_a_failure(check, url):
     assert status == FAILURE
     assert results["Database"][0] == FAILURE
     assert results["Missing Consumers"][1] == (
-        "Not checked: the database cannot be used yet, see above; remedy that and check again."
+        "Not checked: the database cannot be used yet: correct the problem above, and run the check again."
     )
     assert results["Policy File JSON to YAML Migration"][0] == SUCCESS
 
@@ -245,6 +245,8 @@ def test_before_the_migration_only_what_needs_it_fails_and_afterwards_nothing(
     told = {name: details for name, (result, details) in results.items() if result != SUCCESS}
     assert set(told) == {"Schema", "Missing Root Provider IDs", "Missing Consumers", "Incomplete Consumers"}
     assert told.pop("Schema").endswith("run 'placement-manage db sync'.")
-    assert all(details.endswith("see above; remedy that and check again.") for details in told.values())
+    assert all(
+        details.endswith("correct the problem above, and run the check again.") for details in told.values()
+    )
     migration.upgrade_schema(old)
     assert check()[0] == SUCCESS

@@ -51,7 +51,7 @@ def test_a_value_that_is_refused_is_told_with_section_option_and_remedy(tmp_path
     told = capsys.readouterr().err
     assert told.startswith("placement-api: [api] auth_strategy: Valid values are [keystone, noauth2], but ")
     assert reason in told
-    assert ("ini files know no comments behind values" in told) == ("#" in line)
+    assert ("in an ini file all text after the equals sign is the value" in told) == ("#" in line)
 
 
 def test_every_configuration_is_a_fresh_one():

@@ -11,9 +11,9 @@ from sqlalchemy import exc
 from placement.db import errors
 
 ROOM, RIGHT, REACH = (
-    "make some on its disk",
+    "make room",
     "The user of the database lacks a right",
-    "See that the database runs",
+    "Check that the database runs",
 )
 
 
@@ -44,7 +44,11 @@ def of(original, base):
         (pymysql.err.OperationalError(1142, "DROP command denied to user"), pymysql.err.Error, RIGHT),
         (pymysql.err.OperationalError(2013, "Lost connection to MySQL server"), pymysql.err.Error, REACH),
         (pymysql.err.OperationalError(1045, "Access denied for user 'x'"), pymysql.err.Error, REACH),
-        (psycopg.errors.LockNotAvailable("canceling statement"), psycopg.Error, "Others keep in use"),
+        (
+            psycopg.errors.LockNotAvailable("canceling statement"),
+            psycopg.Error,
+            "Other programs have locked the tables",
+        ),
         (psycopg.errors.UndefinedTable('relation "x"\ndoes not exist'), psycopg.Error, "please report it"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
@@ -63,7 +67,7 @@ def test_a_full_disk_of_sqlite_is_named(tmp_path):
         with pytest.raises(exc.OperationalError) as full:
             conn.exec_driver_sql("CREATE TABLE things (id INTEGER)")
     assert errors.explain_error(full.value) == (
-        f"database or disk is full. There is no room left for the database: {ROOM}, then try again."
+        f"database or disk is full. The disk of the database is full: {ROOM} on it, then try again."
     )
 
 

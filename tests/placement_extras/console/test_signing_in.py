@@ -108,7 +108,7 @@ def test_a_reader_of_a_project_sees_no_hosts(browser):
 def test_a_wrong_password_is_said_to_be_wrong_and_not_shown(browser):
     answer = browser.sign_in({**RIGHT, "password": "hunter2-is-wrong"})
     assert answer.status_code == HTTPStatus.UNAUTHORIZED
-    assert "does not know you by this" in answer.text
+    assert "refused these credentials" in answer.text
     assert 'value="operator"' in answer.text
     assert "hunter2" not in answer.text
     assert browser.get("/console/").status_code == HTTPStatus.SEE_OTHER

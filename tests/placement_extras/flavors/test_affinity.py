@@ -114,11 +114,14 @@ def test_suffixes_of_the_flavor_stay_its_own() -> None:
         ({}, ()),
         (
             {"hw:numa_nodes": "2"},
-            ("CPUs, memory and devices are requested from the host, as the guest has 2 NUMA nodes",),
+            (
+                "CPUs, memory and devices are requested from the whole host, because the guest has 2"
+                " NUMA nodes",
+            ),
         ),
         (
             {**PINNED, "resources1:CUSTOM_X": "1", "group_policy": "isolate"},
-            ("CPUs, memory and devices are requested from the host, as group_policy is isolate",),
+            ("CPUs, memory and devices are requested from the whole host, because group_policy is isolate",),
         ),
     ],
 )

@@ -107,7 +107,10 @@ def test_later_changes_are_carried_back(stock):
     write(service)
     seen = asked(service)
     outcome = abandon_adoption(stock.url, OWNER, AbandonWay.CARRY_BACK)
-    assert "resource class LLC: OpenStack Placement has none, it stays as if it were custom" in outcome.notes
+    assert (
+        "resource class LLC: OpenStack Placement has none of this name, so it stays as a custom class"
+        in outcome.notes
+    )
     assert f"resource provider made: host2 ({NEW_HOST})" in outcome.changes
     assert migration.version(stock.url) == adoption.REVISIONS[-1]
     assert not {name for name in contents(stock.url) if name.startswith(("stock_", "adopted_", "change"))}
@@ -195,7 +198,7 @@ def test_consumer_types_that_an_old_schema_cannot_hold_are_reported(reference_of
     adopted(reference)
     write(MaintainedService(reference.url))
     outcome = abandon_adoption(reference.url, OWNER, AbandonWay.CARRY_BACK)
-    assert "consumer type: the old schema has none, 1 consumers lose theirs" in outcome.notes
+    assert "consumer types: the old schema has none, so 1 consumers lose theirs" in outcome.notes
     adopted(reference)
     held = MaintainedService(reference.url).get(f"/allocations/{NEW_SERVER}")
     assert (held["consumer_type"], held["project_id"]) == ("unknown", "green")
@@ -215,7 +218,7 @@ def test_groups_of_claims_are_reported_as_lost_and_their_allocations_carried_bac
     }
     assert service.post("/ext/v1/claims", {"claims": [wanted]}) == 201
     outcome = abandon_adoption(stock.url, OWNER, AbandonWay.CARRY_BACK)
-    assert outcome.notes == ("groups of claims: OpenStack Placement has none, 1 consumers leave theirs",)
+    assert outcome.notes == ("groups of claims: OpenStack Placement has none, so 1 consumers leave theirs",)
     assert "consumer_groups" not in names(stock.url)
     adopted(stock)
     (held,) = MaintainedService(stock.url).get(f"/allocations/{NEW_SERVER}")["allocations"].values()
@@ -230,7 +233,7 @@ def test_reservations_that_lose_their_end_are_reported(stock):
     uuid = "7d9f3a52-1c64-4f0e-9a7e-000000000001"
     assert service.post("/ext/v1/reservations", {"uuid": uuid, **body}) == 201
     said = (
-        "reservations: OpenStack Placement has none, 1 consumers hold what is reserved until their"
+        "reservations: OpenStack Placement has none, so 1 consumers keep the reserved amounts until their"
         f" allocations are deleted: {uuid}"
     )
     assert said in abandon_adoption(stock.url, OWNER, AbandonWay.CARRY_BACK).notes

@@ -164,7 +164,7 @@ def test_a_killed_adoption_can_be_finished_and_undone(stock, kept, clone, length
     assert (
         state(url) == "ours"
         if record.stage is AdoptionStage.ADOPTED
-        else "'placement-manage db adopt' goes on" in state(url)
+        else "'placement-manage db adopt' continues it" in state(url)
     )
     if point % 2:
         abandon_adoption(url, OWNER)
@@ -187,7 +187,7 @@ def test_a_killed_abandonment_can_be_finished_and_undone(written, held, clone, l
             return  # nothing was done
     if record is not None:
         if record.stage is AdoptionStage.ABANDONING:
-            assert "'placement-manage db abandon' goes on" in state(url)
+            assert "'placement-manage db abandon' continues it" in state(url)
             if point % 2 and record.way != adoption.CARRIED:
                 assert "'placement-manage db adopt' stays" in state(url)
                 _adopt(url)

@@ -61,7 +61,7 @@ def test_the_version_of_a_half_adopted_database_advises_to_go_on(manage, stock):
         conn.exec_driver_sql("ALTER TABLE alembic_version RENAME TO stock_alembic_version")
     result, output, errors = manage("db", "version")
     assert (result, output) == (0, "none\n")
-    assert "'placement-manage db adopt' goes on" in errors
+    assert "'placement-manage db adopt' continues it" in errors
 
 
 def test_the_upgrade_check_names_the_command_that_helps(manage, tmp_path, capsys):

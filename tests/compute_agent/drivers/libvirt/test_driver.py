@@ -207,14 +207,11 @@ def test_a_domain_without_a_known_process_is_lost_until_it_ends(libvirtd, monkey
     try:
         assert list(driver.guests()) == []
         assert list(driver.lost_guests()) == [guest_uuid]
-        assert (
-            f"domain {guest_uuid} ('{domain.name()}') runs, but no process"
-            in driver.lost_guests()[guest_uuid]
-        )
+        assert f"domain {guest_uuid} ('{domain.name()}') runs, but user" in driver.lost_guests()[guest_uuid]
         looks = []
         monkeypatch.setattr(qemu, "find_process", lambda uuid, owner: looks.append(owner))
         wait_for(lambda: len(looks) > 3)
-        assert caplog.text.count("runs, but no process") == 1  # though it was looked for again and again
+        assert caplog.text.count("runs, but user") == 1  # though it was looked for again and again
         domain.destroy()
         wait_for(lambda: not driver.lost_guests())
         assert watched.changes.empty()
@@ -466,7 +463,7 @@ def test_a_driver_without_libvirtd_says_so_and_waits_for_it(libvirtd):
 
 
 def test_a_driver_waits_until_another_agent_of_the_same_guests_is_gone(libvirtd):
-    domain, others = libvirtd.run(), ["another agent (pid 7) looks after them"]
+    domain, others = libvirtd.run(), ["another agent (pid 7) already manages them"]
 
     def check_lock():
         if others:

@@ -4,7 +4,8 @@ from compute_agent.model.resource import ThrottleControl
 from compute_agent.throttling.levers import ThrottleSteps
 from compute_agent.throttling.watermarks.breaches import observe_usage
 from compute_agent.throttling.watermarks.metrics import MetricRegistry
-from compute_agent.throttling.watermarks.sections import WatermarkRules, WatermarkSection, WatermarkThreshold
+from compute_agent.throttling.watermarks.sections import WatermarkRules, WatermarkSection
+from compute_agent.throttling.watermarks.thresholds import WatermarkThreshold
 from compute_agent.usage.snapshot import GuestAllotment, GuestUsage, MetricSeries, UsageSnapshot
 
 CPU = MetricSeries("cpu_usage")

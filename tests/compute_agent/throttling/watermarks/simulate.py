@@ -80,7 +80,7 @@ class SimulatedHost:
 
     # Evictor
 
-    def begin_eviction(self, guest: str, stop: object = None) -> None:
+    def begin_eviction(self, guest: str, stop: object = None, grace: float | None = None) -> None:
         self.leaving.setdefault(guest, self.number + self.grace)
 
     def finished_evictions(self) -> dict[str, Exception | None]:

@@ -8,7 +8,8 @@ from compute_agent.throttling.watermarks.breaches import (
     is_quiet,
     observe_usage,
 )
-from compute_agent.throttling.watermarks.sections import WatermarkAction, WatermarkThreshold
+from compute_agent.throttling.watermarks.sections import WatermarkAction
+from compute_agent.throttling.watermarks.thresholds import WatermarkThreshold
 from compute_agent.usage.snapshot import MetricSeries, UsageSnapshot
 from tests.compute_agent.throttling.watermarks.builders import CPU, line, rules, seen
 

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from compute_agent.throttling.watermarks.metrics import (
     by_cpu_use,
     by_usage,
 )
+from compute_agent.usage.rounds import MeasuringRound
 
 OWN = WatermarkMetric("own", MetricUnit.OTHER, 8, lambda now, before: MetricUsage())
 
@@ -35,6 +37,7 @@ def test_built_in_metrics_are_those_of_the_specification():
     assert told == {
         "cpu_usage": ("cpu_quota", True, True, True),
         "memory_usage": (None, False, True, True),
+        "swap_in": ("cpu_quota", False, True, False),
         "memory_bandwidth": ("memory_bandwidth", True, True, True),
         "llc_occupancy": ("cache_ways", True, False, False),
         "cpu_pressure": ("cpu_quota", False, False, False),
@@ -42,18 +45,23 @@ def test_built_in_metrics_are_those_of_the_specification():
         "io_pressure": ("blockio", False, False, False),
         "best_effort_cpu": ("cpu_quota", True, False, False),
         "cpu_steal": ("cpu_quota", False, True, False),
+        "reclaimed_cpu_oversold": (None, False, True, True),
+        "reclaimed_memory_oversold": (None, False, True, True),
     }
     # What metrics of other packages have to go between.
-    assert {metric.action_priority: metric.name for metric in BUILT_IN} == {
-        9: "memory_usage",
-        7: "cpu_usage",
-        6: "best_effort_cpu",
-        5: "memory_bandwidth",
-        4: "llc_occupancy",
-        3: "cpu_pressure",
-        2: "memory_pressure",
-        1: "io_pressure",
-        0: "cpu_steal",
+    assert {metric.name: metric.action_priority for metric in BUILT_IN} == {
+        "memory_usage": 9,
+        "reclaimed_memory_oversold": 9,
+        "swap_in": 8,
+        "cpu_usage": 7,
+        "best_effort_cpu": 6,
+        "reclaimed_cpu_oversold": 6,
+        "memory_bandwidth": 5,
+        "llc_occupancy": 4,
+        "cpu_pressure": 3,
+        "memory_pressure": 2,
+        "io_pressure": 1,
+        "cpu_steal": 0,
     }
     assert all(metric.sorter is not None for metric in BUILT_IN if metric.throttle_quantified)
 
@@ -129,3 +137,29 @@ def test_every_builtin_metric_that_is_quantified_sorts_by_what_it_measures():
         if metric.throttle_quantified or metric.evict_quantified:
             assert metric.sorter is not None
             assert {by_usage, by_cpu_use} & set(metric.sorter)
+
+
+EXAMPLE = Path(__file__).parents[2] / "example_metric"
+ROOT = Path(__file__).parents[4]
+
+
+def test_example_on_the_page_is_the_package():
+    assert (EXAMPLE / "disk_latency.py").read_text() in (ROOT / "doc/host/metric-packages.md").read_text()
+
+
+def test_example_package_is_found_by_its_metadata_and_measures(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    (point,) = [one for one in entry_points(group="compute_agent.qos.metrics") if one.name == "disk_latency"]
+    metric = point.load()
+    registry = MetricRegistry([*BUILT_IN, metric])
+    assert (metric.can_throttle, metric.lever) == (True, registry["io_pressure"].lever)
+    disks = tmp_path / "proc/diskstats"
+    disks.parent.mkdir()
+    before = MeasuringRound(1.0, str(tmp_path), ())
+    disks.write_text("7 0 loop0 9 0 9 9 9 0 9 9 0 0 0\n253 0 vda 100 0 0 500 20 0 0 100 0 0 0\n")
+    assert metric.measure(before, None) == MetricUsage()
+    before.close()
+    disks.write_text("7 0 loop0 9 0 9 9 9 0 9 9 0 0 0\n253 0 vda 110 0 0 800 30 0 0 200 0 0 0\n")
+    assert metric.measure(MeasuringRound(2.0, str(tmp_path), ()), before).host == {"": 20.0}
+    disks.write_text("damaged\n")
+    assert metric.measure(MeasuringRound(2.0, str(tmp_path), ()), before) == MetricUsage()

@@ -21,8 +21,9 @@ from compute_agent.throttling.watermarks.metrics import (
     combined_order,
 )
 from compute_agent.throttling.watermarks.plan import make_plan, plan_throttles
-from compute_agent.throttling.watermarks.sections import GuestSelector, WatermarkThreshold
+from compute_agent.throttling.watermarks.sections import GuestSelector
 from compute_agent.throttling.watermarks.state import PendingEviction, ThrottledGuest, WatermarkState
+from compute_agent.throttling.watermarks.thresholds import WatermarkThreshold
 from compute_agent.usage.snapshot import GuestAllotment, MetricSeries, UsageSnapshot
 from tests.compute_agent.throttling.watermarks.builders import (
     BEST_EFFORT,

@@ -4,8 +4,8 @@ import pytest
 
 from compute_agent.throttling.actions import EvictAction, SwitchScheduling, ThrottleAction
 from compute_agent.throttling.watermarks.rehearsal import rehearse_usage
-from compute_agent.throttling.watermarks.sections import WatermarkThreshold
 from compute_agent.throttling.watermarks.state import WatermarkState
+from compute_agent.throttling.watermarks.thresholds import WatermarkThreshold
 from tests.compute_agent.throttling.watermarks.builders import QUOTA, guest, line, rules, snapshot
 
 BUSY = rules(
@@ -45,7 +45,11 @@ def test_higher_up_guests_are_kept_away_and_evicted():
 @pytest.mark.parametrize(
     ("metric", "usage", "words"),
     [
-        ("io_pressure", "50%", "no watermark is of io_pressure; there are watermarks of cpu_usage, memory"),
+        (
+            "io_pressure",
+            "50%",
+            "no watermark watches io_pressure; the watermarks here watch cpu_usage, memory",
+        ),
         ("cpu_usage", "much", "'much' is not a threshold"),
         ("memory_usage", "50%", "the capacity for memory_usage is not known; give a number such as 12G"),
     ],

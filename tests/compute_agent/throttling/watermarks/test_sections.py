@@ -11,7 +11,8 @@ from compute_agent.model.messages import ConfigError
 from compute_agent.resctrl.share_spec import ShareSpec, WayRange
 from compute_agent.throttling.settings import build_rules, read_settings
 from compute_agent.throttling.watermarks.metrics import MetricRegistry, MetricUnit
-from compute_agent.throttling.watermarks.sections import GuestSelector, WatermarkThreshold, parse_threshold
+from compute_agent.throttling.watermarks.sections import GuestSelector
+from compute_agent.throttling.watermarks.thresholds import WatermarkThreshold, parse_threshold
 from tests.compute_agent.builders import load_options, load_text
 
 CPU = "[watermark:cpu]\nmetric = cpu_usage\n"

@@ -22,7 +22,7 @@ from tests.placement.sql import read_scalar
 from tests.waits import wait_for
 
 PATH = "/ext/v1/reservations"
-GONE = "there never was one, or it expired, or all of it was taken"
+GONE = "it never existed, it has expired, or claims have taken all of it"
 NOBODY = "00000000-0000-4000-8000-00000000dead"
 
 
@@ -146,7 +146,7 @@ def test_an_exhausted_reservation_is_gone(admin: Admin) -> None:
     assert read_error(admin("GET", f"{PATH}/{reservation}")) == (
         404,
         "placement.undefined_code",
-        f"No reservation {reservation}: {GONE}.",
+        f"There is no reservation {reservation}: {GONE}.",
     )
     assert read_usages(admin, only) == {"VCPU": 8}
     late = read_error(post_claims(admin, new_claim("resources=VCPU:1"), reservation=reservation))

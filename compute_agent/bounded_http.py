@@ -1,0 +1,101 @@
+"""HTTP requests with bounds of time and size for any kind of answer."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Final
+from urllib.parse import urlsplit
+
+from compute_agent.threads import NO_LOCK, ONCE, ThreadSpec, start_timer
+
+DEADLINE_THREAD: Final = ThreadSpec(
+    "http deadline",
+    ONCE,
+    "shuts down a connection when the time of its answer is over",
+    NO_LOCK,
+    "nothing",
+)
+
+_OK: Final = 200
+
+
+def read_address(
+    address: str, deadline: float, max_bytes: int, context: ssl.SSLContext | None = None, accept: str = "*/*"
+) -> bytes:
+    """The whole answer to a GET request.
+
+    :param address: a checked address with http:// or https://. The lookup of its name has no bound of time.
+    :param deadline: seconds for the whole answer.
+    :param context: TLS of an https address; None for the authorities that the system trusts.
+    :raises OSError: the address cannot be read, does not answer 200, or answers more than ``max_bytes``.
+    :raises TimeoutError: the answer was not complete in time.
+    :raises http.client.HTTPException: the answer is not HTTP.
+    """
+    parts = urlsplit(address)
+    assert parts.hostname is not None, "the address is checked"
+    is_secure = parts.scheme == "https"
+    port = parts.port or (http.client.HTTPS_PORT if is_secure else http.client.HTTP_PORT)
+    began = time.monotonic()
+    plain = socket.create_connection((parts.hostname, port), deadline)
+    # From here on the timer alone ends it: the socket's own timeout would come at the same moment.
+    plain.settimeout(None)
+    left = max(0.0, began + deadline - time.monotonic())
+    with ExitStack() as stack:
+        stack.enter_context(_ended_in_time(plain, left, deadline))
+        if is_secure:
+            context = context or ssl.create_default_context()
+            plain = stack.enter_context(context.wrap_socket(plain, server_hostname=parts.hostname))
+        connection = http.client.HTTPConnection(parts.hostname, port)
+        connection.sock = plain
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        connection.request("GET", path, headers={"Accept": accept, "Connection": "close"})
+        answer = connection.getresponse()
+        if answer.status != _OK:
+            raise OSError(f"it answers {answer.status} for {parts.path}")
+        # One byte more tells an answer that is too large.
+        content = answer.read(max_bytes + 1)
+        if len(content) > max_bytes:
+            raise OSError(f"the answer is larger than {max_bytes} bytes")
+        return content
+
+
+@contextmanager
+def _ended_in_time(plain: socket.socket, left: float, deadline: float) -> Iterator[None]:
+    """Shut a connection down when its time is over. A timeout of the socket would start again with each byte.
+
+    :raises TimeoutError: the time was over.
+    """
+    same = plain.dup()  # wrapping in TLS detaches the original socket
+    late = threading.Event()
+
+    def end_connection() -> None:
+        late.set()
+        with suppress(OSError):  # the other side has closed it
+            same.shutdown(socket.SHUT_RDWR)
+
+    timer = start_timer(DEADLINE_THREAD, left, end_connection)
+    try:
+        yield
+    except (OSError, http.client.HTTPException, ValueError):
+        # Otherwise the connection was shut down in time, and the error below says so.
+        if not late.is_set():
+            raise
+    finally:
+        timer.cancel()
+        # A timer that still runs could shut down a descriptor that another socket has by then.
+        timer.join()
+        plain.close()
+        same.close()
+    if late.is_set():
+        raise TimeoutError(late_message(deadline))
+
+
+def late_message(deadline: float) -> str:
+    """The words for an answer that took too long."""
+    return f"the answer was not complete after {deadline:g} seconds"

@@ -1,0 +1,70 @@
+"""Metrics from outside the kernel: a section ``[metric:NAME]`` for each, with a command or a query."""
+
+from typing import Any, Final
+
+from oslo_config import cfg
+
+METRIC_SOURCE: Final = "metric:"
+
+OPTS: Final = [
+    cfg.StrOpt(
+        "command",
+        help="Program that prints the value of the metric, a number. Blanks separate arguments, and quotes"
+        " work as in a shell, but no shell is started. The program does not inherit the agent's OS_*"
+        " environment variables. A section has a command or promql.",
+    ),
+    cfg.StrOpt(
+        "promql",
+        help="Query of Prometheus. Its result is the value of the metric: one series, or a scalar. Functions"
+        " such as sum() and max() make one series of many.",
+    ),
+    cfg.StrOpt(
+        "url",
+        default="http://127.0.0.1:9090",
+        help="Address of the Prometheus that answers promql.",
+    ),
+    cfg.StrOpt(
+        "unit",
+        default="number",
+        choices=[
+            ("cores", "CPUs"),
+            ("bytes", "bytes; thresholds may have K, M, G and T"),
+            ("bytes/s", "bytes a second; thresholds may have K, M, G and T"),
+            ("percent", "percent"),
+            ("number", "any other number"),
+        ],
+        help="Unit of the metric.",
+    ),
+    cfg.FloatOpt(
+        "interval",
+        default=30.0,
+        min=1.0,
+        help="Seconds between two readings. Rounds between them use the last value.",
+    ),
+    cfg.FloatOpt(
+        "timeout",
+        default=10.0,
+        min=0.1,
+        max=300.0,
+        help="Maximum duration of a reading, in seconds. After this time the agent ends the program or the"
+        " connection, and the metric has no value.",
+    ),
+    cfg.StrOpt(
+        "lever",
+        choices=[
+            ("cpu_quota", "throttled guests get less CPU time"),
+            ("blockio", "throttled guests get less block I/O"),
+        ],
+        help="Limit that guests get when they are throttled for the metric. Default: watermarks of the metric"
+        " do not throttle.",
+    ),
+]
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Register nothing: the sections become known with the other families, after the files were read."""
+
+
+def list_opts() -> list[tuple[str, list[Any]]]:
+    """The options by section, for the sample file."""
+    return [(f"{METRIC_SOURCE}NAME", OPTS)]

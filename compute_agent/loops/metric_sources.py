@@ -1,0 +1,170 @@
+"""Sources of metrics, each read in a thread of its own: a source that hangs delays no other."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from compute_agent.conf.metric_source import METRIC_SOURCE
+from compute_agent.loops.base import ReloadedConfiguration
+from compute_agent.model.messages import printable_text
+from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec, log_failures
+from compute_agent.throttling.metric_readings import SourceAwayError, read_value
+from compute_agent.throttling.watermarks.sources import MetricSource
+
+LOG = logging.getLogger(__name__)
+
+METRIC_SOURCE_THREAD: Final = ThreadSpec(
+    "metric source",
+    "``interval`` of its section",
+    "reads a metric by a command or from Prometheus; one thread each, as a source may hang",
+    NO_LOCK,
+    "the operator's command, or Prometheus",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _SourceReading:
+    """The last value with its time (monotonic seconds), or the reason why there is none."""
+
+    time: float
+    value: float | None = None
+    trouble: str = ""
+
+
+class _SourceRunner:
+    """One source in its thread."""
+
+    def __init__(self, source: MetricSource, clock: Callable[[], float]) -> None:
+        self.source = source
+        self._clock = clock
+        self._latest: _SourceReading | None = None
+        self._began = clock()
+        self._thread = PeriodicTask(
+            METRIC_SOURCE_THREAD,
+            self.read_source,
+            lambda took: max(0.0, source.interval - took),
+            log_failures(LOG, "A metric source cannot be read"),
+            name=f"metric {source.name}",
+        )
+
+    def start(self) -> None:
+        """Start the thread; a second call changes nothing."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Tell the thread to end, without waiting: the source may hang."""
+        self._thread.stop(0.0)
+
+    def read_source(self) -> None:
+        """Read the source once. Its failure is logged when it begins, and when it ends."""
+        before = self._latest
+        was_away = before is not None and bool(before.trouble)
+        try:
+            latest = _SourceReading(self._clock(), read_value(self.source))
+        except SourceAwayError as error:
+            latest = _SourceReading(self._clock(), trouble=printable_text(str(error)))
+            if not was_away:
+                LOG.warning(
+                    "[%s%s] has no value, so its watermarks leave everything as it is: %s",
+                    METRIC_SOURCE,
+                    self.source.name,
+                    latest.trouble,
+                )
+        else:
+            if was_away:
+                LOG.info("[%s%s] has a value again", METRIC_SOURCE, self.source.name)
+        self._latest = latest
+
+    @property
+    def current_value(self) -> float | None:
+        """The last value; None if there is none, or if the source has not answered since for too long."""
+        latest = self._latest
+        return None if latest is None or self._is_late(latest.time) else latest.value
+
+    @property
+    def failure_text(self) -> str:
+        """The reason why there is no value; empty if there is one, or before the first reading is due."""
+        latest = self._latest
+        if self._is_late(self._began if latest is None else latest.time):
+            return "it does not answer"
+        return "" if latest is None else latest.trouble
+
+    def _is_late(self, since: float) -> bool:
+        return self._clock() - since > self.source.lasting_seconds
+
+
+class MetricSources(Collector):
+    """The sources of the configuration. read_value() is for any thread, the rest for one."""
+
+    def __init__(
+        self,
+        conf: ReloadedConfiguration,
+        registry: CollectorRegistry,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self.runners: Mapping[str, _SourceRunner] = {}
+        self._use_sources(conf)
+        registry.register(self)
+
+    def start(self) -> None:
+        """Start the threads of new sources."""
+        for runner in self.runners.values():
+            runner.start()
+
+    def reload(self, conf: ReloadedConfiguration) -> None:
+        """Read the sources of another configuration. Unchanged ones keep their value."""
+        self._use_sources(conf)
+        self.start()
+
+    def stop(self) -> None:
+        """Stop the threads; a program or connection that hangs is not waited for."""
+        for runner in self.runners.values():
+            runner.stop()
+
+    def read_value(self, name: str) -> float | None:
+        """The last value of a metric; None while its source is away."""
+        runner = self.runners.get(name)
+        return None if runner is None else runner.current_value
+
+    def collect(self) -> Iterator[Metric]:
+        """The gauge of sources without a value, for a scrape."""
+        failing = GaugeMetricFamily(
+            "compute_agent_metric_source_failing",
+            "Whether a source of a metric has no value (1).",
+            labels=("metric",),
+        )
+        for name, runner in self.runners.items():
+            failing.add_metric((name,), bool(runner.failure_text))
+        yield failing
+
+    @property
+    def failure_texts(self) -> tuple[str, ...]:
+        """Sources without a value, a sentence each."""
+        return tuple(
+            f"[{METRIC_SOURCE}{name}] has no value, so its watermarks leave everything as it is: {trouble}"
+            for name, runner in self.runners.items()
+            if (trouble := runner.failure_text)
+        )
+
+    def _use_sources(self, conf: ReloadedConfiguration) -> None:
+        before, runners = self.runners, {}
+        for source in conf.settings.sources:
+            present = before.get(source.name)
+            if present is not None and present.source == source:
+                runners[source.name] = present
+            else:
+                runners[source.name] = _SourceRunner(source, self._clock)
+        # Replaced as a whole: a round reads either the old sources or the new ones.
+        self.runners = runners
+        for name, runner in before.items():
+            if runners.get(name) is not runner:
+                runner.stop()

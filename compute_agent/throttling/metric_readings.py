@@ -1,0 +1,67 @@
+"""Readings of metric sources: the number that a command prints, or that Prometheus answers."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from compute_agent.bounded_http import read_address
+from compute_agent.throttling.guest_command import CommandFailedError, run_program
+from compute_agent.throttling.watermarks.sources import MetricSource
+
+_MAX_BYTES: Final = 1 << 20
+
+
+class SourceAwayError(Exception):
+    """A source has no value now; the text has the reason."""
+
+
+def read_value(source: MetricSource) -> float:
+    """The value of a source now. This takes ``source.timeout`` seconds at most, apart from names of hosts.
+
+    :raises SourceAwayError:
+    """
+    try:
+        if source.command:
+            return _parse_number(run_program(source.command, source.timeout).strip())
+        query = urlencode({"query": source.promql, "timeout": f"{source.timeout:g}s"})
+        address = f"{source.url}/api/v1/query?{query}"
+        return parse_answer(read_address(address, source.timeout, _MAX_BYTES, accept="application/json"))
+    except CommandFailedError as error:
+        raise SourceAwayError(str(error)) from error
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        where = source.command[0] if source.command else source.url
+        raise SourceAwayError(f"{where}: {str(error) or type(error).__name__}") from error
+
+
+def parse_answer(content: bytes) -> float:
+    """The value in an answer to an instant query (the HTTP API of Prometheus).
+
+    :raises ValueError: the answer has no value, or several.
+    """
+    try:
+        data = json.loads(content)["data"]
+        kind, result = data["resultType"], data["result"]
+        if kind == "scalar":
+            return _parse_number(result[1])
+        if kind != "vector":
+            raise ValueError(f"the query gives a {kind}, not one number")
+        if len(result) != 1:
+            raise ValueError(f"the query gives {len(result)} series: make one of them, as by sum() or max()")
+        return _parse_number(result[0]["value"][1])
+    # Any server may answer at the address.
+    except (KeyError, IndexError, TypeError, RecursionError) as error:
+        raise ValueError("the answer is not one of Prometheus") from error
+
+
+def _parse_number(text: Any) -> float:
+    try:
+        value = float(text)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{str(text)[:100]!r} is no number") from error
+    if not math.isfinite(value):
+        raise ValueError(f"the value is {value}")
+    return value

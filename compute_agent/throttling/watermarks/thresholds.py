@@ -1,0 +1,81 @@
+"""Thresholds: amounts of a metric as operators write them, such as ``0.8``, ``12G``, ``80%`` or ``true``."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+from compute_agent.throttling.watermarks.metrics import MetricUnit
+
+# Powers of 1024, as in files of cgroups (memory.max accepts 12G).
+_POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+
+THRESHOLD: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT%]?)", re.ASCII)
+"""The text of an amount: a number with an optional suffix."""
+
+# The usage of a condition is 1 or 0: above the value of "true" while the condition holds, and below the value
+# of "false" while it does not.
+_WORDS: Final = {"true": 0.5, "false": 0.25}
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkThreshold:
+    """The usage above which (for throttling up: below which) an action is taken.
+
+    - ``value`` is in the metric's unit or, if ``relative``, in percent of the capacity of the host.
+    - ``word`` is the text of the threshold of a condition, ``true`` or ``false``; empty for an amount.
+    """
+
+    value: float
+    relative: bool = False
+    word: str = field(default="", compare=False)
+
+    def absolute_amount(self, capacity: float | None) -> float | None:
+        """The threshold in the metric's unit; None for a percentage of an unknown ``capacity``."""
+        if not self.relative:
+            return self.value
+        return None if capacity is None else self.value / 100 * capacity
+
+    def __str__(self) -> str:
+        return self.word or f"{self.value:.15g}{'%' if self.relative else ''}"
+
+
+def parse_threshold(text: str, unit: MetricUnit) -> WatermarkThreshold:
+    """Parse the text of a threshold, such as ``0.8``, ``12G``, ``80%`` or ``true``, for a metric in ``unit``.
+
+    :raises ValueError: the text is no threshold, or its suffix does not fit the unit.
+    """
+    if unit is MetricUnit.CONDITION:
+        word = text.strip().lower()
+        if word not in _WORDS:
+            raise ValueError(f"{text.strip()!r} is not a threshold of a condition: write true or false")
+        return WatermarkThreshold(_WORDS[word], word=word)
+    match = THRESHOLD.fullmatch(text.strip())
+    # A number of hundreds of digits is infinite as a float, and no usage would ever be above it.
+    if match is None or not math.isfinite(float(match[1])):
+        raise ValueError(f"{text!r} is not a threshold: a number such as 12, 1.5, 12G or 80% is needed")
+    value, suffix = float(match[1]), match[2]
+    if suffix == "%":
+        if unit == MetricUnit.OTHER:
+            raise ValueError("the metric has no percentages")
+        # A metric in percent has its value as such, and best_effort_cpu may exceed 100 %.
+        if value > 100 and unit != MetricUnit.PERCENT:
+            raise ValueError(f"{text.strip()} is more than there is")
+        return WatermarkThreshold(value, relative=unit != MetricUnit.PERCENT)
+    # Only bytes have suffixes: 12G cores is a mistake and not twelve billion cores.
+    if suffix and unit not in (MetricUnit.BYTES, MetricUnit.BYTES_PER_SECOND):
+        raise ValueError(f"{suffix} is for bytes, and the metric is in {unit or 'another unit'}")
+    return WatermarkThreshold(value * 1024 ** _POWERS[suffix])
+
+
+def parse_usage(text: str, unit: MetricUnit) -> WatermarkThreshold:
+    """Parse an imagined usage of the host, which is written like a threshold.
+
+    The usage of a condition is 1 for ``true`` and 0 for ``false``.
+
+    :raises ValueError: the text is no usage of a metric in ``unit``.
+    """
+    threshold = parse_threshold(text, unit)
+    return WatermarkThreshold(float(threshold.word == "true")) if threshold.word else threshold
