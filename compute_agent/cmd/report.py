@@ -80,7 +80,7 @@ class DefectReport(AgentCommand):
             yield f"{name}.txt", self._output_of(words)
         try:
             conf = self.load_own_conf()
-        except Exception as error:  # noqa: BLE001 - any wrong option, of any file
+        except Exception as error:  # any option of any file may be wrong
             yield "log.txt", f"The configuration cannot be read: {error}"
             return
         yield "metrics.txt", _read_metrics(conf)

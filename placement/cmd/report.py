@@ -78,7 +78,7 @@ def _text_of(read: Callable[[], str]) -> str:
     """Return the text, or the reason why it cannot be read."""
     try:
         return read()
-    except Exception as error:  # noqa: BLE001 - the report is about a failure of any kind
+    except Exception as error:  # the report is about a failure of any kind
         return f"Not available: {type(error).__name__}: {error}"
 
 
