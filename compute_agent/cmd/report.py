@@ -71,10 +71,10 @@ class DefectReport(AgentCommand):
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Collect the parts and write the archive."""
-        write_archive(parsed_args.output, dict(self._parts()))
+        write_archive(parsed_args.output, dict(self._read_parts()))
         self.app.stdout.write(f"{parsed_args.output}\n")
 
-    def _parts(self) -> Iterator[tuple[str, str]]:
+    def _read_parts(self) -> Iterator[tuple[str, str]]:
         yield "versions.txt", list_versions()
         for name, words in _COMMANDS.items():
             yield f"{name}.txt", self._output_of(words)
