@@ -43,12 +43,13 @@ from compute_agent.isolation.surroundings import writer_warnings
 from compute_agent.loops.offers import ACT
 from compute_agent.model.cpuset import IDLE, SHARED, CpuClass, ParkMode
 from compute_agent.model.guest_settings import IsolationLevel
-from compute_agent.model.resource import BLOCKIO, CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH
+from compute_agent.model.resource import BLOCKIO, CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH, MEMORY_HIGH
 from compute_agent.resctrl.monitoring import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES
 from compute_agent.resctrl.mount import ResctrlHandle
 from compute_agent.throttling.guest_command import missing_program
 from compute_agent.throttling.interference.signals import SIGNALS
 from compute_agent.throttling.watermarks.sections import WatermarkRules, find_unenforceable
+from compute_agent.usage.subjects import has_swap
 
 _CPI: Final = "cpi"
 
@@ -147,9 +148,12 @@ def unusable_levers(conf: cfg.ConfigOpts, resctrl: HostResctrl, driver: str) -> 
         found[CACHE_WAYS] = f"cache ways cannot be limited here{why}"
     if platform is None or platform.mb is None:
         found[MEMORY_BANDWIDTH] = f"memory bandwidth cannot be limited here{why}"
+    if not has_swap(Path(conf.host.root)):
+        found[MEMORY_HIGH] = "the host has no swap, so memory of guests has nowhere to go: add a swap device"
     if reason := unlimited_reason(driver, conf):
         found[CPU_QUOTA] = reason
         found[BLOCKIO] = reason
+        found[MEMORY_HIGH] = reason
     return found
 
 
