@@ -153,7 +153,7 @@ def _check_values(conf: cfg.ConfigOpts) -> None:
 
 
 def find_unknown_options(conf: cfg.ConfigOpts) -> list[str]:
-    """A sentence for each line of the files that has no effect, or another effect than it seems to have.
+    """A sentence for each line of the ini files that has no effect, or another effect than it seems to have.
 
     Unknown options in [qos] and in families of sections are not among them, because :func:`load` refuses
     these.

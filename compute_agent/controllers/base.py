@@ -26,7 +26,7 @@ class GuestTarget:
 
     :ivar assignment: the CPUs and NUMA nodes of the guest; None: the agent does not place the guest.
     :ivar online: the online CPUs of the host.
-    :ivar allocation: amounts by provider of this host and resource class; None: not known yet.
+    :ivar allocation: the amounts by provider of this host and resource class; None: not known yet.
     :ivar limits: the temporary limits of throttling, by control, in the units of their levers.
     :ivar spare: the online CPUs on which the guest may run while all its own CPUs are offline.
     """
@@ -208,7 +208,7 @@ class GuestController(KernelController):
     """A controller of settings that each guest has for itself."""
 
     acts_early = False
-    # Read-only, because all controllers that never refuse anything share this mapping.
+    # The mapping is read-only, because all controllers that never refuse anything share it.
     refused: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
@@ -222,7 +222,7 @@ class GuestController(KernelController):
 
         A guest that cannot be read has a change with the error.
         """
-        # Sorted, so that two dry runs can be compared.
+        # Guests are sorted, so that two dry runs can be compared.
         for target in sorted(without_preserved(targets), key=lambda target: target.guest.uuid):
             try:
                 difference = self.describe_drift(target)

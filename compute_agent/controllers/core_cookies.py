@@ -38,8 +38,8 @@ LOG = logging.getLogger(__name__)
 OPTION: Final = "core_scheduling"
 FOREIGN: Final = "it keeps a cookie of another program"
 _ROUNDS: Final = 4
-"""The most passes in one sync(): one creates cookies, one grants them to the group, one to new threads, one
-checks.
+"""Maximum number of passes in one sync(): one creates cookies, one grants them to the group, one to new
+threads, one checks.
 """
 
 
@@ -287,7 +287,7 @@ class CoreCookieController(KernelController):
 
 @contextlib.contextmanager
 def _noted_refusal(uuid: str, failed: dict[str, str]) -> Iterator[None]:
-    """Note a kernel's refusal within the block in ``failed``, for one guest."""
+    """Note in ``failed``, for one guest, that the kernel refused a call in the context's block."""
     try:
         yield
     except CookieError as error:

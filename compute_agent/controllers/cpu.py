@@ -85,7 +85,8 @@ class CpusetController(GuestController):
 
     def apply(self, target: GuestTarget) -> bool:
         """Pin the threads that are on other CPUs; return whether there were any."""
-        # Compared first: pinning a domain costs calls of libvirtd, and in most rounds nothing has changed.
+        # Pinning a domain costs calls of libvirtd, and in most rounds nothing has changed. So the pins are
+        # compared first.
         if self.describe_drift(target) is None or target.assignment is None:
             return False
         self._driver.apply_cpu_settings(target.guest, _target_settings(target, target.assignment))
@@ -180,7 +181,7 @@ class CpuController(GuestController):
         self._uncapped: set[str] = set()
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Note the settings of its class that each guest cannot have."""
+        """Note for each guest the settings of its class that it cannot have."""
         self._uncapped.clear()
         found = {target.guest.uuid: self._list_missing(target) for target in without_preserved(targets)}
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
@@ -193,7 +194,7 @@ class CpuController(GuestController):
         found: list[str] = []
         try:
             found += self._driver.missing_limits(target.guest, wanted)
-            # Called for its error: it raises QuotaError if this guest cannot have a quota.
+            # The call is made for its error: it raises QuotaError if this guest cannot have a quota.
             if wanted.quota is not None:
                 self._driver.cpu_limits(target.guest, wanted)
         except GuestGoneError:
@@ -280,7 +281,7 @@ def cpu_weight(allocation: Allocation, per_cpu: int = _PER_CPU) -> int:
 def reclaimed_cores(allocation: Allocation, percent: int | None) -> float | None:
     """The cap in cores of a guest that holds only reclaimed CPUs.
 
-    None for other guests or without ``percent``.
+    None if the guest holds other CPUs, too, or no reclaimed ones, or if ``percent`` is None.
     """
     held = {name: sum(one.get(name, 0) for one in allocation.values()) for name in CPU_CLASSES}
     reclaimed = held.pop(RECLAIMED_VCPU, 0)

@@ -167,10 +167,10 @@ class CpuClassController(KernelController):
     ) -> None:
         """Set the files of CPUs by their classes.
 
-        :param configured: the classes.
+        :param configured: the configured CPU classes.
         :param store: saves the former content of files.
         :param count_drift: called for each file that another program has changed.
-        :param clock: monotonic seconds, for the idle times of CPUs.
+        :param clock: returns monotonic seconds, for the idle times of CPUs.
         """
         self._clock = clock
         self._idle = IdleTimes()
@@ -210,8 +210,8 @@ class CpuClassController(KernelController):
         switches = any(
             text != wanted[path].text and ONLINE_FILE.fullmatch(path) for path, text in has.items()
         )
-        # Saved before any write: if the agent crashes in between, the next agent still knows the former
-        # content.
+        # The former content is saved before any write. If the agent crashes in between, the next agent still
+        # knows it.
         if fresh or any(text != wanted[path].text for path, text in has.items()):
             former = replace(former, values={**former.values, **fresh})
             self._store.keep_former_values(former)

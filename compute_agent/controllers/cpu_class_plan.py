@@ -72,7 +72,7 @@ NO_BINDING: Final = ClassBinding(0)
 class CpuClassClaim:
     """A set of CPUs and the class that they ask for.
 
-    :ivar cpu_class: None: the files of the CPUs get their former content.
+    :ivar cpu_class: the class that the CPUs ask for; None: the files of the CPUs get their former content.
     :ivar frozen: whether the files of these CPUs stay unchanged.
     :ivar parked: whether these CPUs are parked in the way that the class names.
     """

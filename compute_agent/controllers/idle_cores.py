@@ -31,7 +31,7 @@ class ParkingRules:
     """How idle cores are parked.
 
     :ivar mode: the way of parking: offline, deep idle state or slow governor.
-    :ivar after: seconds without use after which a core is parked.
+    :ivar after: the seconds without use after which a core is parked.
     :ivar topology: the cores, caches and NUMA nodes of the host.
     :ivar cpus: the CPUs that may be parked.
     :ivar unknown: offline dedicated CPUs of unknown cores. The controller brings them online, because the
@@ -49,7 +49,7 @@ class ParkingRules:
 class IdleTimes:
     """The time since which each CPU is idle.
 
-    :ivar since: monotonic seconds by CPU; used CPUs have no entry.
+    :ivar since: the start of each CPU's idle time in monotonic seconds; used CPUs have no entry.
     """
 
     since: dict[int, float] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class IdleTimes:
 
         :param cpus: all CPUs that may be parked.
         :param used: the CPUs that guests use.
-        :param now: monotonic seconds.
+        :param now: the present time in monotonic seconds.
         :return: the start of the idle time of each unused CPU, in monotonic seconds.
         """
         # A used CPU loses its entry, so that its idle time starts from zero after its last use.
@@ -75,7 +75,7 @@ def choose_parked(
     :param used: the CPUs that guests use.
     :param parked: the CPUs that are parked already, which need not wait again.
     :param since: the start of the idle time by CPU, in monotonic seconds.
-    :param now: monotonic seconds.
+    :param now: the present time in monotonic seconds.
     """
     cores = [
         core.cpus

@@ -68,8 +68,8 @@ class MemoryController(GuestController):
         """Bind the memory of guests.
 
         :param memory_types: the type of memory of each NUMA node of the host.
-        :param binds_all: False: another program pins guests, and the agent binds only the memory of guests
-            that ask for a memory type.
+        :param binds_all: whether the agent binds the memory of all guests. If another program pins guests,
+            the agent binds only the memory of guests that ask for a memory type.
         """
         self._driver = driver
         self._binds_all = binds_all
@@ -219,8 +219,7 @@ class MemoryLimitController(GuestController):
 
     def describe_drift(self, target: GuestTarget) -> str | None:
         """The present limits if they differ from the wanted ones, in words; None if they agree."""
-        # Compared with the full limits first: in the usual case these agree, and the memory in use need not
-        # be read.
+        # The full limits are compared first: they usually agree, and then the memory in use need not be read.
         if self._driver.memory_limits(target.guest, self._target_limits(target)) is None:
             return None
         wanted = self._wanted_limits(target)

@@ -204,8 +204,8 @@ LOG = logging.getLogger(__name__)
 _GROUPS_KIND: Final = "cache and bandwidth"
 
 ATTEMPTS: Final = 4
-"""The most attempts to plan groups in one sync() when the kernel refuses to make one. The next sync() tries
-again.
+"""Maximum number of attempts to plan groups in one sync() if the kernel refuses to make a group. The next
+sync() tries again.
 """
 
 # Errors of mkdir(2) when no more groups fit. EBUSY: all free RMIDs wait until their data has left the cache.
@@ -259,7 +259,7 @@ class ResctrlController(KernelController):
     ) -> None:
         """Handle the groups of one mount.
 
-        :param control: the mount.
+        :param control: the resctrl mount.
         :param classes: the shares of the QoS classes, by name.
         :param recorder: records changes of shares as events.
         """
@@ -306,7 +306,8 @@ class ResctrlController(KernelController):
         wanted = cache_demands(targets, zones, host, present)
         if self._synced == (wanted, present):
             return
-        # Cleared before the writes: if this sync() fails half way, the next one must not be skipped.
+        # If this sync() fails half way, the next one must not be skipped. So the note of the last sync is
+        # cleared before the writes.
         self._synced = None
         outcome = self._carry_out(wanted.cache_demands, present)
         resolution, plan = outcome.resolution, outcome.plan_changes
@@ -491,7 +492,7 @@ class ResctrlController(KernelController):
             raise failure
 
     def _move_guest(self, guest: Guest, group: str) -> bool:
-        # A function, because threads are listed again until no new one appears.
+        # This is a function, because threads are listed again until no new one appears.
         moved = groups.move_tasks(self.control.files, group, lambda: self._driver.thread_ids(guest))
         self._placed[guest.uuid] = group
         if moved:

@@ -68,8 +68,8 @@ def quota_microseconds(cores: float) -> int:
 def _quota_cores(quota: str, period: str) -> float | None:
     """The quota of a ``cpu.max`` in cores; None if the file has no limit ("max").
 
-    :param quota: microseconds, or "max".
-    :param period: microseconds.
+    :param quota: the CPU time in each period, in microseconds, or "max".
+    :param period: the length of a period in microseconds.
     """
     return None if quota == "max" else int(quota) / int(period)
 

@@ -79,9 +79,9 @@ class OomWatch:
                 at_limit, kills = self._counted.get(guest.uuid, (0, 0))
                 if counts[1] > kills:
                     self._news.append(OomKill(guest, counts[1] - kills, counts[0] > at_limit))
-                    # Stored only with a new kill: the kernel counts the reached limit first and kills a
-                    # moment later. A count stored in between would make that kill look like one for lack of
-                    # memory on the host.
+                    # Counts are stored only with a new kill: the kernel counts the reached limit first and
+                    # kills a moment later. A count stored in between would make that kill look like one for
+                    # lack of memory on the host.
                     self._counted[guest.uuid] = counts
             if last:
                 self._counted.pop(guest.uuid, None)

@@ -34,7 +34,7 @@ class ProcessIdentity:
 
     A boot has each pair of pid and start time only once.
 
-    :ivar start_time: clock ticks since boot (field 22 of /proc/PID/stat).
+    :ivar start_time: the start in clock ticks since boot (field 22 of /proc/PID/stat).
     """
 
     pid: int
@@ -42,7 +42,7 @@ class ProcessIdentity:
     boot_id: str
 
 
-# Cached, because it cannot change while this process lives.
+# The id cannot change while this process lives, so it is read once.
 @functools.cache
 def boot_id() -> str:
     """The random id of this boot of the kernel."""

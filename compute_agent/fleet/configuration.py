@@ -23,7 +23,7 @@ class FleetSettings:
     :ivar source: the folder or HTTPS address that has the files of the groups.
     :ivar public_keys: the Ed25519 keys of which one has to sign a revision, in base64.
     :ivar secured: the certificates for a source over HTTPS.
-    :ivar interval: seconds between two reads of the source.
+    :ivar interval: the seconds between two reads of the source.
     :ivar folder: the agent's state folder, with the adopted and the refused revision.
     """
 

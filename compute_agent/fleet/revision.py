@@ -21,7 +21,7 @@ class SourceError(FleetError):
 
 
 MAX_BYTES: Final = 256 * 1024
-"""Maximum size of a revision in bytes. An ini file with all options has a tenth of that."""
+"""Maximum size of a revision in bytes. An ini file with all options needs a tenth of this size."""
 
 GROUP_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 """The form of the name of a group, which is also the name of a file."""

@@ -23,7 +23,7 @@ class BlockDevice:
     """A whole disk of the host.
 
     :ivar name: the kernel's name, such as ``sda``.
-    :ivar number: ``MAJOR:MINOR``.
+    :ivar number: the device number ``MAJOR:MINOR``.
     :ivar by_weight: whether the device divides its bandwidth by the weights of cgroups.
     """
 
@@ -85,6 +85,7 @@ def read_block_devices(root: Path) -> BlockDevices:
     by_id = root / "dev/disk/by-id"
     for link in _list_names(by_id):
         target = os.path.basename(os.path.realpath(by_id / link))
+        # A link to a partition stands for the whole disk.
         if target in parts:
             links[link] = parts[target]
     return BlockDevices(tuple(devices), links)

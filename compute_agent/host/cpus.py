@@ -49,6 +49,7 @@ def read_cpuinfo(files: SysFiles) -> CpuInfo:
     for line in (files.text("proc/cpuinfo") or "").splitlines():
         key, colon, value = line.partition(":")
         key, value = key.strip().lower(), value.strip()
+        # A line without a colon, such as a blank one, ends the lines of a CPU.
         if not colon:
             current = machine
         elif key == "processor" and value.isdecimal():
@@ -86,6 +87,7 @@ def architecture_of(files: SysFiles, info: CpuInfo) -> str:
         # No file shows the byte order. Since POWER8, distributions with OpenStack are little-endian.
         return "ppc64le" if re.search(r"POWER([89]|1[0-9])", model) else "ppc64"
     if info.first_value("vendor_id"):
+        # The flag "lm" (long mode) marks a processor with 64 bits.
         return "x86_64" if "lm" in (info.first_value("flags") or "").split() else "i686"
     return "unknown"
 
@@ -239,6 +241,7 @@ def read_kinds(files: SysFiles, online: frozenset[int]) -> Mapping[int, str]:
         for cpu in files.cpu_list(f"sys/devices/{pmu}/cpus") or ()
         if cpu in online
     }
+    # If all online cores are of one kind, the kind distinguishes nothing.
     if len(set(by_pmu.values())) > 1:
         return by_pmu
     by_capacity = {cpu: f"capacity-{each}" for cpu, each in read_capacities(files, online).items()}

@@ -86,7 +86,8 @@ class PerfEvents:
         """Count these threads and no others, and return their counts."""
         most = _threads_allowed() if self._most is None else self._most
         if len(threads) > most:
-            # Reported like a refused file, because an operator has the same remedy.
+            # The report is that of a refused file, because the operator has the same remedy: a higher limit
+            # of open files.
             threads, self.missing_reason = (
                 (),
                 _explain_error(OSError(errno.EMFILE, os.strerror(errno.EMFILE))),
@@ -150,6 +151,7 @@ class PerfEvents:
 
 def _threads_allowed() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Each thread has two counters, and each counter is an open file.
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft // _SHARE_OF_FILES // 2
 
 
@@ -165,6 +167,7 @@ def _open_event(event: tuple[int, int], thread: int, group: int) -> int:
     kind, config = event
     # The kernel distinguishes versions of this structure by its size; 64 bytes stand for the first version.
     attributes = _ATTRIBUTES.pack(kind, _ATTRIBUTES.size, config, 0, 0, _FORMAT_GROUP, 0, 0, 0, 0)
+    # use_errno keeps the error number of the call, which later calls in Python could overwrite.
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor: int = libc.syscall(number, attributes, thread, -1, group, _CLOSE_ON_EXEC)
     if descriptor < 0:

@@ -124,7 +124,7 @@ CXL_DEVICES: Final = "sys/bus/cxl/devices"
 NVIDIA_GPUS: Final = "proc/driver/nvidia/gpus"
 
 HBM_BANDWIDTH: Final = 2
-"""The least bandwidth of HBM, as a multiple of the bandwidth of DRAM on the same host."""
+"""The lowest bandwidth that counts as HBM, as a multiple of the bandwidth of DRAM on the same host."""
 
 _DAX_DEVICE: Final = re.compile(r"dax[0-9]+\.[0-9]+", re.ASCII)
 _CXL_MEMORY: Final = re.compile(r"mem[0-9]+", re.ASCII)
@@ -137,8 +137,8 @@ _GPU_NODE: Final = re.compile(r"^Node:\s*([0-9]{1,9})\s*$", re.ASCII | re.MULTIL
 class MemorySpeed:
     """The speed of memory from the firmware's HMAT, as the kernel shows it; 0: not known.
 
-    :ivar bandwidth: MiB/s.
-    :ivar latency: nanoseconds.
+    :ivar bandwidth: the bandwidth in MiB/s.
+    :ivar latency: the latency in nanoseconds.
     """
 
     bandwidth: int = 0

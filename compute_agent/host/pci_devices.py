@@ -29,7 +29,7 @@ _SPEED: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) GT/s", re.ASCII)
 _BRIDGE_CLASS: Final = 0x06
 _NVME_FILES: Final = ("model", "serial")
 _MAX_TYPES: Final = 100
-"""The most mdev types of a device that are read; the largest GPUs have about 40."""
+"""Maximum number of mdev types that are read for a device. The largest GPUs have about 40."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class PciLink:
     :ivar speed: the present speed in GT/s.
     :ivar width: the present number of lanes.
     :ivar max_speed: the highest speed of the device in GT/s.
-    :ivar max_width: the most lanes of the device.
+    :ivar max_width: the highest number of lanes that the device supports.
     """
 
     speed: float | None = None
@@ -88,17 +88,19 @@ class MdevType:
 class PciDevice:
     """A function of a PCI device.
 
-    :ivar address: ``DDDD:BB:SS.F`` in lower case.
-    :ivar vendor_id: four hexadecimal digits in lower case.
-    :ivar product_id: four hexadecimal digits in lower case.
-    :ivar class_code: base class, subclass and interface, such as 0x030200 for a 3D controller.
+    :ivar address: the PCI address ``DDDD:BB:SS.F`` in lower case.
+    :ivar vendor_id: the vendor as four hexadecimal digits in lower case.
+    :ivar product_id: the product as four hexadecimal digits in lower case.
+    :ivar class_code: the base class, subclass and interface in one number, such as 0x030200 for a 3D
+        controller.
     :ivar numa_node: the node from the kernel, of the device or else of its nearest bridge; None if no file
         shows it. A guess would place guests on the wrong node.
     :ivar physical_function: the address of the physical function that a virtual function belongs to.
-    :ivar max_virtual: the most virtual functions that a physical function can have.
+    :ivar max_virtual: the highest number of virtual functions that a physical function can have.
     :ivar virtual_functions: the addresses of the present virtual functions.
     :ivar bridges: the addresses of the bridges above the device, the root port first.
-    :ivar root_complex: such as ``pci0000:80``; empty if the path does not show it.
+    :ivar root_complex: the name of the root complex, such as ``pci0000:80``; empty if the path does not show
+        it.
     :ivar iommu_group: the number of the IOMMU group; None: the IOMMU is off, and no guest can have the
         device.
     :ivar driver: the name of the kernel's driver; empty: none is bound.

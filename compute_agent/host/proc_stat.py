@@ -30,6 +30,7 @@ def parse_line(numbers: str) -> CpuTimes:
     # The order is user nice system idle iowait irq softirq steal. Missing fields count as 0. The guest times
     # at the end are cut off, because user and nice contain them already.
     user, nice, system, idle, iowait, irq, softirq, steal = (*map(int, numbers.split()), *[0] * 8)[:8]
+    # A CPU that waits for I/O (iowait) is idle.
     busy = user + nice + system + irq + softirq
     return CpuTimes(busy, steal, busy + idle + iowait + steal)
 
@@ -94,7 +95,7 @@ class ProcessStat:
     :ivar is_dead: whether the process is dead or a zombie.
     :ivar parent: the pid of its parent.
     :ivar session: the id of its session.
-    :ivar start_time: clock ticks since boot.
+    :ivar start_time: the start in clock ticks since boot.
     :ivar cpu_seconds: the CPU time of all its threads since its start.
     """
 

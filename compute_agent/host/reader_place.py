@@ -41,6 +41,7 @@ class CacheReaderPlace:
         if cpus:
             # EINVAL: the agent's cgroup allows none of these CPUs.
             with contextlib.suppress(OSError):
+                # The id 0 stands for the calling thread.
                 os.sched_setaffinity(0, cpus)
                 self._has_moved = True
 
@@ -48,5 +49,6 @@ class CacheReaderPlace:
         """Let the calling thread run on the CPUs that the main thread may use."""
         if self._has_moved:
             with contextlib.suppress(OSError):
+                # The id of the main thread is the pid of the process.
                 os.sched_setaffinity(0, os.sched_getaffinity(os.getpid()))
             self._has_moved = False

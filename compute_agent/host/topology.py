@@ -81,8 +81,8 @@ class CpuCache:
     """A cache of type ``unified``, ``data`` or ``instruction``.
 
     :ivar id: unique among the caches of its level and type.
-    :ivar size_kib: None if the kernel does not show it.
-    :ivar ways: None if the kernel does not show it.
+    :ivar size_kib: the size in KiB; None if the kernel does not show it.
+    :ivar ways: the number of ways; None if the kernel does not show it.
     :ivar cpus: the CPUs that share the cache.
     """
 
@@ -134,8 +134,8 @@ class HostTopology:
     _node_of: Mapping[int, int] = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:
-        # Computed here, because inner loops look these up, and a frozen class with slots cannot have a cached
-        # property.
+        # Inner loops look these up, and a frozen class with slots cannot have a cached property. So they are
+        # computed here.
         object.__setattr__(self, "_core_of", {cpu: core for core in self.cores for cpu in core.cpus})
         # If several nodes have a CPU, the first one counts, as it does for inventories.
         nodes = {cpu: node.id for node in reversed(self.numa_nodes) for cpu in node.cpus}

@@ -53,7 +53,7 @@ REPORT_DUE: Final = "agent.report_due"
 
 # A provider can have 256 attributes, and other programs need some of them.
 _MAX_DISTANCES: Final = 200
-"""The most NUMA nodes for which distances are reported. A host with more nodes reports none."""
+"""Maximum number of NUMA nodes for which distances are reported. A host with more nodes reports none."""
 _OURS: Final = frozenset(
     {
         *(MEMORY_TIER, CPU_CAPACITY, FLEET_GROUP, FLEET_GENERATION, FLEET_TROUBLE),
@@ -74,12 +74,14 @@ def is_ours(name: str) -> bool:
 def heartbeat_attributes(now: float, interval: int, phase: int, longest: int) -> Mapping[str, float]:
     """The attributes that show that the agent runs. The values change once in an interval.
 
-    :param now: seconds since the epoch.
-    :param interval: seconds between two changes.
+    :param now: the present time in seconds since the epoch.
+    :param interval: the seconds between two changes.
     :param phase: the second within an interval at which the attributes change.
     :param longest: the longest usual time between two reports, in seconds. After three times this time the
         agent counts as stopped.
     """
+    # The time changes only once in an interval, so most reports need not write it. Each host has its own
+    # phase, so a fleet does not write in the same second.
     reported = (now - phase) // interval * interval + phase
     return {REPORTED_AT: reported, REPORT_DUE: reported + _MISSED * longest}
 
@@ -112,6 +114,7 @@ def of_zone(
     found: dict[str, float] = {}
     capacities = [topology.cpu_capacities[cpu] for cpu in zone.cpus if cpu in topology.cpu_capacities]
     if capacities:
+        # 1.0 is the fastest core of this host, and not of the fleet: the kernel has no common unit.
         found[CPU_CAPACITY] = round(sum(capacities) / len(capacities) / _FULL_CAPACITY, 3)
     if zone.node is None:
         return found
@@ -129,8 +132,9 @@ def of_zone(
 
 _MAX_GUESTS: Final = 100
 _MAX_WATERMARKS: Final = 20
-"""The most guests and the most watermarks with attributes. A provider can have 256, and other programs need
-some.
+"""Maximum numbers of guests and of watermarks that have attributes.
+
+A provider can have 256 attributes, and other programs need some of them.
 """
 _MAX_TEXT: Final = 255
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -159,10 +163,14 @@ class GuestCpuMap:
 
 
 def guest_attributes(guests: Iterable[GuestCpuMap], watermarks: Mapping[str, str]) -> dict[str, str]:
-    """The attributes of guests and watermarks. If there are too many guests, the first ones by uuid get one.
+    """The attributes of guests and watermarks.
 
+    If there are too many, the first guests by uuid and the first watermarks by name have one.
+
+    :param guests: the CPUs and cache ways of each guest.
     :param watermarks: the thresholds of each watermark in words, by the name of its section.
     """
+    # Consumers with other names than uuids cannot be the end of an attribute's name.
     known = sorted(
         (each for each in guests if _UUID.fullmatch(each.consumer)), key=lambda each: each.consumer
     )
@@ -212,6 +220,7 @@ def zone_layout(
             node=node,
         )
         for node in topology.numa_nodes
+        # A node without CPUs and memory has nothing to offer.
         if shape != "flat" and (node.cpus or node.memory_kib)
     ]
     l3_zones = [
@@ -229,6 +238,7 @@ def zone_layout(
     around = {
         node.name: l3.name
         for l3 in l3_zones
+        # Such a cache is around the node, so the node becomes its child.
         for node in node_zones
         if l3.parent is None and node.cpus and _covers_its_nodes(l3, node_zones) and node.cpus <= l3.cpus
     }

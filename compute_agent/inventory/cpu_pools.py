@@ -107,6 +107,7 @@ def _check_traits(pools: Iterable[CpuPool]) -> None:
 
 def _check_cpus(pool: CpuPool, cpu_sets: CpuSets, topology: HostTopology, others: Positions) -> None:
     section = f"[{CPU_POOL}{pool.name}]"
+    # Offline CPUs are excepted: they are named in cpu_dedicated_set, and are absent from its resolved CPUs.
     if stray := pool.cpus - cpu_sets.dedicated - cpu_sets.shared - cpu_sets.offline:
         raise ConfigError(
             f"{section} cpus: {cpuset.format(stray)} are neither in [compute] cpu_dedicated_set nor in"
@@ -120,6 +121,7 @@ def _check_cpus(pool: CpuPool, cpu_sets: CpuSets, topology: HostTopology, others
 def _take_cpus(pool: CpuPool, cpu_sets: CpuSets, topology: HostTopology, taken: CpuSet) -> CpuSet:
     nodes = [node.cpus for node in topology.numa_nodes if node.cpus] or [topology.usable]
     found: list[CpuSet] = []
+    # Both kinds of CPUs come from the same node, so a pool without per_node lies in one node.
     for node in nodes:
         dedicated = _from_the_end((node & cpu_sets.dedicated) - taken, pool.dedicated_cpus, topology)
         shared = _from_the_end((node & cpu_sets.shared) - taken, pool.shared_cpus, topology)
@@ -128,6 +130,7 @@ def _take_cpus(pool: CpuPool, cpu_sets: CpuSets, topology: HostTopology, taken: 
             if not pool.per_node:
                 break
         elif pool.per_node:
+            # Each node needs enough CPUs, so the check below fails in any case.
             break
     if len(found) < (len(nodes) if pool.per_node else 1):
         where = "every NUMA node" if pool.per_node else "one NUMA node"
@@ -163,7 +166,7 @@ LOG = logging.getLogger(__name__)
 FILE_NAME: Final = "pools.json"
 
 _MAX_KEPT: Final = 1000
-"""The most providers of pools in the file. The oldest ones beyond it are dropped."""
+"""Maximum number of providers of pools in the file. The oldest ones above this number are dropped."""
 
 
 def recall_pools(state_path: Path, tree: ProviderTree, topology: HostTopology) -> tuple[ProviderNode, ...]:
@@ -203,6 +206,7 @@ def keep_pools(state_path: Path, tree: ProviderTree) -> None:
     except FileNotFoundError:
         before = {}
     except (ValueError, KeyError, TypeError, AttributeError):
+        # The damaged file stays under another name, where the operator can look at it.
         put_aside(path)
         before = {}
     merged = {**{uuid: one for uuid, one in before.items() if uuid not in present}, **present}
@@ -223,5 +227,6 @@ def _load(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _pool_node(uuid: str, one: dict[str, Any], usable: frozenset[int]) -> ProviderNode:
+    # CPUs that are gone or offline meanwhile run no guest.
     cpus = cpuset.parse(one["cpus"]) & usable
     return ProviderNode(one["name"], uuid, one["parent"], cpus=cpus, pool=one["pool"])

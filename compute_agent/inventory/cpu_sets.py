@@ -35,8 +35,11 @@ def better_sets(dedicated: CpuSet, shared: CpuSet, topology: HostTopology) -> tu
     ours = dedicated | shared
     by_node: dict[int | None, list[CpuSet]] = defaultdict(list)
     for threads in split_cores(dedicated, shared, topology):
+        # Threads in neither set belong to the host, and stay there.
         by_node[topology.node_of(min(threads))].append(threads & ours)
     for cores in by_node.values():
+        # Split cores become dedicated as a whole until the node has as many dedicated CPUs as before. The
+        # other split cores become shared.
         missing = sum(len(threads & dedicated) for threads in cores)
         for threads in cores:
             dedicated = dedicated | threads if missing > 0 else dedicated - threads
@@ -61,9 +64,9 @@ def split_warning(dedicated: CpuSet, shared: CpuSet, topology: HostTopology) -> 
 
 @dataclass(frozen=True, slots=True)
 class CpuOptions:
-    """The options that name CPUs, as texts. None: the option is not set.
+    """The options that name CPUs, as texts. An option that is not set is None.
 
-    An empty text: it is set to nothing.
+    An empty text is an option that names no CPU.
     """
 
     cpu_dedicated_set: str | None = None
@@ -98,6 +101,7 @@ def resolve_cpu_sets(options: CpuOptions, topology: HostTopology) -> CpuSets:
         raise ConfigError(
             "[compute] cpu_dedicated_set and [DEFAULT] vcpu_pin_set are both set: unset vcpu_pin_set"
         )
+    # Offline CPUs count here, too: they may come online while the agent runs.
     if named_dedicated is not None and shared is not None and (both := named_dedicated & shared):
         raise ConfigError(
             f"[compute] cpu_dedicated_set and cpu_shared_set overlap: both name {named_cpus(both)}"
@@ -126,6 +130,7 @@ def resolve_cpu_sets(options: CpuOptions, topology: HostTopology) -> CpuSets:
             warnings=tuple(warnings),
         )
     if dedicated is None and shared is None:
+        # Nova, too, uses all CPUs for VCPU if no option names any.
         shared = topology.online
     if split := split_warning(dedicated or nothing, shared or nothing, topology):
         warnings.append(split)
@@ -142,7 +147,7 @@ def resolve_cpu_sets(options: CpuOptions, topology: HostTopology) -> CpuSets:
 def _cpus(
     option: str, text: str | None, topology: HostTopology, may_be_offline: bool = False
 ) -> frozenset[int] | None:
-    """The CPUs of an option; None if it is not set.
+    """The CPUs that an option names; None if the option is not set.
 
     :raises ConfigError: a CPU is absent, or offline where it must not be.
     """

@@ -83,7 +83,7 @@ def derive_provider_tree(
     tree has no NUMA nodes: their CPUs and memory are in inventories of the root already, and would be offered
     twice. Nova chooses the NUMA node of a guest without Placement.
 
-    :param platform: what resctrl controls; None: resctrl is not available.
+    :param platform: the controls of resctrl; None: resctrl is not available.
     :param pools: the CPUs of each pool.
     :raises ConfigError: the settings do not fit the host.
     """
@@ -108,6 +108,7 @@ def derive_provider_tree(
     zones = zone_layout(topology, settings.provider_tree, controlled)
     homes = _home_cpus(topology, zones)
     pool_parts = list_pool_parts(pools, homes)
+    # The providers of pools offer these CPUs, so neither zones nor the root offer them.
     pooled = frozenset[int]().union(*pools.values())
     own = [home - pooled for _, home in homes]
     on_root, by_zone = _host_inventories(topology, cpu_sets, settings, zones, own)
@@ -128,7 +129,7 @@ def derive_provider_tree(
 def _tree_beside_nova(
     topology: HostTopology, control: CachePlatform, zones: Sequence[HostZone], root_uuid: str, root_name: str
 ) -> ProviderTree:
-    """The tree below the root of a nova-compute. Its root has no inventories and no traits of the agent.
+    """The tree below the root of a nova-compute. The root has no inventories and no traits of the agent.
 
     The names of resource classes are those that Nova accepts in extra specs (from microversion 2.86:
     CUSTOM_LLC, not LLC).
@@ -239,8 +240,10 @@ def _host_inventories(
 
     :param places: the CPUs in no pool, first of the root and then of each zone.
     """
+    # The root comes first. It has no node of its own, because a node's memory is on the zone of the node.
     nodes: list[Sequence[NumaNode]] = [(), *((zone.node,) if zone.node else () for zone in zones)]
     memory_mb = [sum(node.memory_kib for node in here) // 1024 for here in nodes]
+    # No zone has memory in a flat tree, or if the kernel shows only the sum. The root then offers all of it.
     if not any(memory_mb):
         nodes[0] = topology.numa_nodes
         memory_mb[0] = (sum(node.memory_kib for node in topology.numa_nodes) or topology.memory_kib) // 1024
@@ -248,6 +251,7 @@ def _host_inventories(
     if settings.huge_pages:
         check_reserved(settings.reserved_huge_pages, topology)
         pages = [page_inventories(here, settings.reserved_huge_pages) for here in nodes]
+        # Memory in huge pages would be offered twice otherwise.
         memory_mb = [max(0, mb - pages_mb(here)) for mb, here in zip(memory_mb, nodes, strict=True)]
     if settings.reserved_host_memory_mb > sum(memory_mb) > 0:
         raise ConfigError(
@@ -296,12 +300,14 @@ def spread_amount(amount: int, weights: Sequence[int]) -> list[int]:
 
 
 def _simple_inventory(total: int, reserved: int = 0, ratio: float = 1.0) -> ProviderInventory:
+    # Placement refuses a max_unit below 1.
     return ProviderInventory(total=total, reserved=reserved, max_unit=max(total, 1), allocation_ratio=ratio)
 
 
 def _disk_inventory(settings: InventorySettings) -> Mapping[str, ProviderInventory]:
     if settings.disk_gb <= 0:
         return {}
+    # Nova, too, rounds the reserve up to GiB.
     reserved_gb = -(-settings.reserved_host_disk_mb // 1024)
     if reserved_gb > settings.disk_gb:
         raise ConfigError(
@@ -359,6 +365,7 @@ def _check_settings(settings: InventorySettings, root_name: str, pools: Position
         if not 0 < ratio < float("inf"):
             raise ConfigError(f"[DEFAULT] {option} = {ratio} is not a number above 0")
     ends = [*(f"_POOL_{pool}" for pool in pools), SUFFIX if settings.reclaimed else ""]
+    # No host has a longer number of a NUMA node: the kernel has at most 1024 nodes.
     longest = f"{root_name}_NUMA_65535" + max(ends, key=len)
     if not root_name or len(longest) > NAME_LIMIT:
         raise ConfigError(

@@ -29,7 +29,7 @@ from compute_agent.model.messages import ConfigError, named_few
 OPTION: Final = "[pci] device_set"
 
 _SHOWN: Final = 5
-"""The most addresses that a sentence names."""
+"""Maximum number of addresses that a sentence names."""
 # The name becomes a part of a trait, and of the provider's name.
 _NAME: Final = re.compile("[A-Z0-9_]{1,64}")
 
@@ -95,10 +95,12 @@ def with_device_sets(tree: ProviderTree, sets: Sequence[DeviceSet]) -> tuple[Pro
 
 
 def _with_set(tree: ProviderTree, wanted: DeviceSet) -> tuple[ProviderTree, str]:
-    """The tree with the set and an empty text, or the unchanged tree and a reason."""
+    """The tree with the set and an empty text, or the unchanged tree and the reason against the set."""
     devices = {node.device: node for node in tree.nodes if node.inventories and node.device}
     if missing := wanted.addresses - devices.keys():
         return tree, f"the host does not offer {named_few(sorted(missing), _SHOWN)}"
+    # A request for the set names the classes of its members, so devices of other classes below the same
+    # provider do not matter.
     classes = {name for address in wanted.addresses for name in devices[address].inventories}
     alike = {
         node.uuid: address for address, node in devices.items() if not classes.isdisjoint(node.inventories)

@@ -29,9 +29,11 @@ _ANY: Final = "*"
 # The ids of vendors and products have four hexadecimal digits.
 _MAX_ID: Final = 0xFFFF
 _SHOWN: Final = 200
-"""The most characters of a value that a message quotes."""
+"""Maximum number of characters of a value that a message quotes."""
+# Placement's limit for names of traits and resource classes.
 _NAME_LIMIT: Final = 255
 _NAME: Final = re.compile(r"[A-Z0-9_]+", re.ASCII)
+# The words that oslo.utils takes for true, as Nova does.
 _TRUE: Final = frozenset({"1", "t", "true", "on", "y", "yes"})
 
 _KEYS: Final = frozenset(
@@ -101,10 +103,10 @@ class AddressRegex:
 class DeviceSpec:
     """An entry of ``[pci] device_spec``.
 
-    :ivar vendor_id: four hexadecimal digits in lower case, or ``*``.
-    :ivar product_id: four hexadecimal digits in lower case, or ``*``.
+    :ivar vendor_id: the vendor as four hexadecimal digits in lower case, or ``*`` for any.
+    :ivar product_id: the product as four hexadecimal digits in lower case, or ``*`` for any.
     :ivar address: selects devices by their address.
-    :ivar resource_class: empty: a class that names vendor and product.
+    :ivar resource_class: the resource class of the devices; empty: a class that names vendor and product.
     :ivar traits: the traits of the provider of each device.
     :ivar neutrons: whether the devices belong to Neutron, so that the agent offers none of them.
     :ivar managed: whether libvirt binds the VFIO driver to the device; otherwise the operator must have bound
@@ -133,6 +135,7 @@ class DeviceSpec:
         owner = physical.get(device.physical_function or "")
         if self.address.matches_address(address_fields(device.address)):
             return True
+        # Only an address without wildcards stands for the virtual functions of a card, as in Nova.
         single = self.address.single_address if isinstance(self.address, AddressGlob) else None
         return owner is not None and single == owner.address
 
@@ -178,6 +181,7 @@ def match_devices(
     Unselected devices are left out.
     """
     known = tuple(devices)
+    # A virtual function is also selected by the address of its physical function, which no entry need select.
     physical = {device.address: device for device in known if device.is_physical}
     pairs = []
     for device in known:

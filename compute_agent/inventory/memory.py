@@ -27,7 +27,7 @@ _KIB: Final = {None: 1, "KB": 1, "MB": 1024, "GB": 1024**2}
 def parse_reserved(entries: Iterable[str]) -> dict[tuple[int, int], int]:
     """The number of reserved pages by NUMA node and page size in KiB.
 
-    :param entries: texts such as ``node:0,size:2048,count:64``.
+    :param entries: the values of the option, such as ``node:0,size:2048,count:64``.
     :raises ConfigError: an entry is wrong. The message quotes it.
     """
     found: dict[tuple[int, int], int] = {}
@@ -74,6 +74,7 @@ def page_inventories(nodes: Iterable[NumaNode], reserved: Reserved) -> dict[str,
 def pages_mb(nodes: Iterable[NumaNode]) -> int:
     """The MiB of memory in huge pages of these nodes, rounded up."""
     kib = sum(size * count for node in nodes for size, count in node.huge_pages.items() if size in HUGE_PAGES)
+    # The sum is rounded up, so MEMORY_MB never includes a part of a huge page.
     return -(-kib // 1024)
 
 
@@ -108,6 +109,7 @@ def _reclaimed_node(
     root: ProviderNode, zone: ProviderNode, cpu_sets: CpuSets, memory_mb: int
 ) -> ProviderNode:
     most = {RECLAIMED_VCPU: len(reclaimable_cpus(zone, cpu_sets)), RECLAIMED_MEMORY: memory_mb}
+    # All units are reserved at first: nothing is offered before an estimate exists.
     offered = {
         name: ProviderInventory(amount, amount, max_unit=amount) for name, amount in most.items() if amount
     }
@@ -120,6 +122,7 @@ def _reclaimed_node(
 
 def reclaimable_cpus(zone: ProviderNode, cpu_sets: CpuSets) -> frozenset[int]:
     """The CPUs of a zone that reclaimed guests may use: shared CPUs that are in no pool."""
+    # The CPUs of the legacy vcpu_pin_set are both shared and dedicated, and are never reclaimed.
     return (cpu_sets.open_shared - cpu_sets.dedicated) & zone.cpus
 
 

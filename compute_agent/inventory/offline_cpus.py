@@ -124,6 +124,7 @@ def _join_nodes(
     """
     missing = {node.id: node.cpus & parked for node in known if node.cpus & parked}
     found = [replace(node, cpus=node.cpus | missing.pop(node.id, frozenset())) for node in present]
+    # The kernel does not show such a node while its CPUs are offline, so it has no memory.
     found += [NumaNode(node_id, cpus, 0) for node_id, cpus in missing.items()]
     return tuple(sorted(found, key=lambda node: node.id))
 
@@ -145,6 +146,7 @@ def is_consistent(topology: HostTopology, memory: HostTopology) -> bool:
 
 
 def _group_places(topology: HostTopology, cpus: CpuSet) -> frozenset[tuple[Any, ...]]:
+    # Ids of dies, clusters, cores and caches are not compared: some are those of the lowest online CPU.
     groups: list[tuple[Any, ...]] = [("package", each.id, each.cpus & cpus) for each in topology.packages]
     groups += [("die", each.package, each.cpus & cpus) for each in topology.dies]
     groups += [("cluster", each.package, each.cpus & cpus) for each in topology.clusters]
@@ -160,12 +162,16 @@ def learn_topology(topology: HostTopology, memory: HostTopology | None) -> HostT
     :param topology: the topology as the kernel shows it, without parked CPUs.
     :param memory: the topology remembered so far.
     """
+    # The file keeps each offline CPU that was known. The options decide later which of them count as parked.
     known = with_parked(topology, memory, topology.offline)
     return replace(known, online=known.online | known.parked, parked=frozenset())
 
 
 def recall_topology(folder: Path) -> HostTopology | None:
-    """The remembered topology in a state folder; None if there is no usable file. Nothing is written."""
+    """The remembered topology in a state folder; None if there is no usable file.
+
+    The function writes no file.
+    """
     try:
         return kept_json.parse(_VERSION, read_own(folder / FILE_NAME), _read_document)
     except FileNotFoundError:

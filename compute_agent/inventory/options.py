@@ -37,6 +37,7 @@ def settings(conf: cfg.ConfigOpts) -> InventorySettings:
     """
     return InventorySettings(
         provider_tree=conf.compute.provider_tree or DEFAULT_SHAPE,
+        # A ratio of 0 counts as not set, as in Nova.
         cpu_allocation_ratio=conf.cpu_allocation_ratio or conf.initial_cpu_allocation_ratio,
         ram_allocation_ratio=conf.ram_allocation_ratio or conf.initial_ram_allocation_ratio,
         disk_allocation_ratio=conf.disk_allocation_ratio or conf.initial_disk_allocation_ratio,

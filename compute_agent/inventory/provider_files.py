@@ -27,10 +27,10 @@ COMPUTE_NODE: Final = "$COMPUTE_NODE"
 
 _MAJOR, _MINOR = 1, 0
 _MAX_BYTES: Final = 1 << 18
-"""The size of the largest file that is read, in bytes."""
+"""Maximum size in bytes of a provider file. Larger files are refused."""
 
 _MAX_AMOUNT: Final = 2**31 - 1
-"""The largest number in an inventory of Placement, which is also the default of ``max_unit``."""
+"""The largest number in an inventory of Placement, which is also its default of ``max_unit``."""
 
 # The largest ratio: OpenStack Placement stores ratios as floats of single precision, and refuses larger ones.
 _MAX_RATIO: Final = 3.4e38
@@ -316,6 +316,7 @@ def with_additions(
                 f" {other.provider_id} and {config.provider_id}"
             )
     if default is not None:
+        # A definition by uuid or name takes precedence over ``$COMPUTE_NODE``.
         explicit.setdefault(tree.root.uuid, default)
     if tree.beside and tree.root.uuid in explicit:
         config = explicit.pop(tree.root.uuid)

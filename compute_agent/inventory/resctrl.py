@@ -21,7 +21,7 @@ class CacheDomain:
     :ivar l3_id: the id of the cache. Ids of bandwidth domains may differ from it.
     :ivar ways: the number of all ways; 0: ways cannot be controlled.
     :ivar reserved_ways: the ways that are not offered.
-    :ivar min_ways: the fewest ways that a group may have.
+    :ivar min_ways: the smallest number of ways that a group may have.
     :ivar way_kib: the size of a way in KiB; None: not known.
     :ivar bandwidth_min: the smallest bandwidth limit in percent; None: bandwidth cannot be controlled.
     :ivar bandwidth_step: the step between limits in percent; None: bandwidth cannot be controlled.
@@ -43,7 +43,8 @@ class CachePlatform:
     :ivar groups: the number of CLOSIDs, which limits the number of groups.
     :ivar groups_taken: the CLOSIDs that are used without an allocation: by the default group, QoS classes and
         foreign groups.
-    :ivar features: names such as ``L3_CAT``, ``L3_CDP``, ``L2_CAT``, ``MBA``, ``MBA_MBPS``, ``CMT``, ``MBM``.
+    :ivar features: the features that the host has, of ``L3_CAT``, ``L3_CDP``, ``L2_CAT``, ``MBA``,
+        ``MBA_MBPS``, ``CMT`` and ``MBM``.
     """
 
     domains: Mapping[int, CacheDomain] = field(default_factory=dict, hash=False)
@@ -67,6 +68,7 @@ def cache_platform(
     return CachePlatform(
         domains={cache: _cache_domain(host, cache) for cache in platform.cache_ids},
         groups=platform.max_groups,
+        # The default group takes a CLOSID, too: hence the 1.
         groups_taken=min(platform.max_groups, 1 + len(of_classes) + foreign),
         features=_feature_names(platform),
     )

@@ -22,7 +22,7 @@ _ALLOWED: Final = re.compile(r"^Cpus_allowed_list:\s*(\S*)$", re.MULTILINE)
 _NAME: Final = re.compile(r"^Name:\s*(.*)$", re.MULTILINE)
 
 MAX_TASKS: Final = 1000
-"""The most threads of the host on CPUs of guests that are listed: without isolation, all threads of the host
+"""Maximum number of listed threads of the host on CPUs of guests. Without isolation, all threads of the host
 may run there.
 """
 
@@ -63,8 +63,10 @@ class TaskReader:
 
     def _read_affinity(self, pid: int, tid: int) -> CpuSet | None:
         """The CPUs that a thread may use; None when the thread is gone."""
+        # The system call asks the running kernel, and so fits only the kernel's own /proc.
         if self._root == Path("/"):
-            # Costs a fiftieth of a read of the thread's status file, and a host has thousands of threads.
+            # The call costs a fiftieth of a read of the thread's status file, and a host has thousands of
+            # threads.
             try:
                 return frozenset(os.sched_getaffinity(tid))
             except OSError:

@@ -128,7 +128,7 @@ class ObservedGuest:
     :ivar bound: the NUMA nodes to which the guest's memory is bound; empty: any. None: the memory cannot be
         bound.
     :ivar memory: the bytes by NUMA node; empty: the kernel does not count them.
-    :ivar group: None: the guest's group does not exist, or cannot be read.
+    :ivar group: the facts about the guest's resctrl group. None: the group does not exist, or cannot be read.
     :ivar problem: the reason why the agent can read nothing of the guest.
     :ivar helpers: the CPUs of tasks that serve the guest outside its own processes, by thread id.
     :ivar devices: the addresses of the guest's PCI devices; None: not known.
@@ -196,10 +196,12 @@ class PromiseVerdict:
 
 
 _SHOWN: Final = 4
-"""The most subjects that one verdict names; further ones are only counted."""
+"""Maximum number of subjects that one verdict names. Further ones are only counted."""
 
 STRAY_PERCENT: Final = 2
-"""The percent of a guest's memory that may be on other nodes: pages from before its binding, and shared code.
+"""The percent of a guest's memory that may be on other nodes.
+
+Pages from before the binding of the memory, and shared code, may be there.
 """
 
 
@@ -258,6 +260,7 @@ class _GuestJudge:
     def _judge_promise(
         self, kind: PromiseKind, promised: str, faults: Iterable[str], limits: Iterable[str] = ()
     ) -> PromiseVerdict:
+        # Without facts a promise is neither kept nor broken.
         if self._guest.problem:
             return self._make_verdict(kind, PromiseState.UNKNOWN, promised, [self._guest.problem])
         faults, limits = list(faults), list(limits)
@@ -278,6 +281,7 @@ class _GuestJudge:
         for number, wanted in enumerate(promise.vcpu_cpus):
             if not wanted & online:
                 yield f"{named_cpus(wanted)} of guest CPU {number} is offline"
+            # Both fewer and more CPUs than wanted break the promise.
             elif number in guest.vcpus and guest.vcpus[number] != wanted & online:
                 has = cpuset.format(guest.vcpus[number])
                 yield f"guest CPU {number} may use {has} in place of {cpuset.format(wanted & online)}"
@@ -295,6 +299,7 @@ class _GuestJudge:
                 has = cpuset.format(guest.emulator)
                 yield f"emulator threads may use {has} in place of {cpuset.format(promise.emulator_cpus)}"
             astray = {tid: cpus for tid, cpus in guest.helpers.items() if not cpus <= promise.emulator_cpus}
+            # Where another program places guests, _cpu_limits() reports its helpers.
             if astray and promise.emulator_cpus & online and not promise.given:
                 tid, cpus = min(astray.items())
                 threads = _counted_things(astray, "helper thread")
@@ -339,6 +344,7 @@ class _GuestJudge:
 
     def _memory_faults(self) -> Iterator[str]:
         promise, guest = self._promise, self._guest
+        # Memory that is not bound may be on all nodes that have memory.
         everywhere = frozenset(node.id for node in self._facts.topology.numa_nodes if node.memory_kib)
         if guest.bound is not None and not (guest.bound or everywhere) <= promise.mems:
             yield f"it is bound to NUMA nodes {cpuset.format(guest.bound) or 'any'}"
@@ -367,6 +373,7 @@ class _GuestJudge:
             yield f"{threads} outside of its resctrl group, such as {first}"
         for cache, one in sorted(self._promise.caches.items()):
             ways, common = group.ways.get(cache, (0, 0))
+            # Throttling leaves at least one way: a mask is never empty.
             wanted = one.ways if one.way_limit is None else min(one.ways, max(one.way_limit, 1))
             if ways < wanted:
                 yield f"{ways} ways of L3 {cache}"
@@ -394,6 +401,7 @@ class _GuestJudge:
         for cache, one in sorted(self._promise.caches.items()):
             limit = one.bandwidth_limit
             wanted = one.bandwidth if limit is None else min(one.bandwidth, limit)
+            # A group without a value has the whole bandwidth.
             if one.bandwidth and group.bandwidth.get(cache, 100) + group.slack < wanted:
                 yield f"{group.bandwidth[cache]} % of L3 {cache}"
 
@@ -411,6 +419,7 @@ class _GuestJudge:
         movable: list[str] = []
         fixed: list[str] = []
         for mask in self._facts.masks:
+            # A guest may handle the interrupts of its own PCI devices on its own CPUs.
             if self._facts.owners.get(mask.pci_address, "") == self._promise.uuid and mask.pci_address:
                 continue
             is_fixed = mask.path in self._facts.fixed or not mask.movable

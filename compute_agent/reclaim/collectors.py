@@ -26,9 +26,9 @@ ENTRY_POINTS: Final = "compute_agent.capacity"
 
 # A host has few zones and classes, and a faulty package must not fill the agent's memory.
 MAX_MEASUREMENTS: Final = 1000
-"""The most measurements that one collector may report at a time."""
+"""Maximum number of measurements that one collector may report at a time."""
 
-# Otherwise a clock that is set back, or a date far in the future, would keep a wrong amount for ever.
+# A clock that is set back, or a date far in the future, would otherwise keep a wrong amount for ever.
 MAX_VALID_SECONDS: Final = 3600.0
 """The longest validity of a measurement, in seconds."""
 
@@ -42,9 +42,9 @@ class ClassMeasurement:
     """The present amount of a resource class in a zone, as a collector reports it.
 
     :ivar zone: the end of the provider's name, such as ``NUMA_0``; empty for the host.
-    :ivar amount: in units of the resource class.
+    :ivar amount: the amount in units of the resource class.
     :ivar margin: the part of ``amount`` that may disappear soon, and so is not offered.
-    :ivar valid_until: seconds since the epoch.
+    :ivar valid_until: the time until which the amount counts, in seconds since the epoch.
     """
 
     resource_class: str
@@ -77,7 +77,8 @@ class CapacityCollector(Protocol):
 class CollectedAmount:
     """The last measurement of a resource class of one provider, and its offer, in units of the class.
 
-    :ivar valid_until: seconds since the epoch; 0: there was no measurement yet.
+    :ivar valid_until: the time until which the amount counts, in seconds since the epoch; 0: there was no
+        measurement yet.
     """
 
     amount: float = 0.0
@@ -88,7 +89,7 @@ class CollectedAmount:
     def usable_amount(self, now: float) -> float:
         """The amount without the margin; 0 if the measurement has expired.
 
-        :param now: seconds since the epoch.
+        :param now: the present time in seconds since the epoch.
         """
         # The upper bound is needed because a clock that is set back must not prolong the validity.
         valid = now <= self.valid_until <= now + MAX_VALID_SECONDS
@@ -97,7 +98,7 @@ class CollectedAmount:
     def offered_amount(self, now: float) -> int:
         """The amount to offer now, in whole units.
 
-        :param now: seconds since the epoch.
+        :param now: the present time in seconds since the epoch.
         """
         return min(self.offer.published, math.floor(self.usable_amount(now)))
 
@@ -109,7 +110,7 @@ class CollectedAmount:
 
         :param told: the new measurement; None: there is none.
         :param most: the total of the inventory.
-        :param now: seconds since the epoch.
+        :param now: the present time in seconds since the epoch.
         """
         kept = self
         if told is not None:

@@ -25,7 +25,7 @@ SYSTEM: Final = ""
 """The key for the use of the system, next to the uuids of guests."""
 
 SUM: Final = "*"
-"""The key for the sum of the use of all others."""
+"""The key for the sum of the use of all guests on ordinary capacity and of the system."""
 
 _NO_GUESTS: Final = frozenset({SYSTEM, SUM})
 
@@ -34,8 +34,8 @@ _NO_GUESTS: Final = frozenset({SYSTEM, SUM})
 class ZoneReading:
     """The use of a zone since the last reading, in cores.
 
-    :ivar time: seconds since the epoch.
-    :ivar total: the use of all others together.
+    :ivar time: the time of the reading in seconds since the epoch.
+    :ivar total: the use of all guests on ordinary capacity and of the system together.
     :ivar guests: the use of each guest by uuid, and of the system by :data:`SYSTEM` if it is known.
     """
 
@@ -70,8 +70,8 @@ class ZoneHistory:
     :ivar period: the largest total of the period that began at ``period_began``.
     :ivar peaks: the hourly peaks of each guest, of :data:`SYSTEM` and of :data:`SUM`.
     :ivar daily: mean and deviation of the peaks of :data:`SUM`.
-    :ivar hour: the largest use of each guest, of the system and of all others in the hour that began at
-        ``hour_began``.
+    :ivar hour: the largest use of each guest, of the system and of all of them together in the hour that
+        began at ``hour_began``.
     """
 
     time: float = 0.0
@@ -114,7 +114,7 @@ class ZoneHistory:
         if SYSTEM not in present and SYSTEM in hour:
             present[SYSTEM] = hour[SYSTEM]
         peaks = kept.peaks
-        # Copied only if a guest has ended, because this runs for each zone in each minute.
+        # This runs for each zone in each minute, so the mapping is copied only if a guest has ended.
         if not peaks.keys() <= guests.keys() | _NO_GUESTS:
             peaks = {uuid: one for uuid, one in peaks.items() if uuid in guests or uuid in _NO_GUESTS}
         return ZoneHistory(
@@ -163,7 +163,7 @@ def percentile_of(values: tuple[float, ...], percentile: float) -> float:
 
 def spread_of(values: tuple[float, ...]) -> UseSpread:
     """The mean and standard deviation of at least one value."""
-    # Not by the module statistics, which is exact but thirty times slower.
+    # The module statistics is exact, but thirty times slower.
     mean = sum(values) / len(values)
     # Rounding may make the difference negative.
     return UseSpread(mean, math.sqrt(max(0.0, sum(map(mul, values, values)) / len(values) - mean * mean)))
@@ -195,7 +195,9 @@ class EstimateLimits:
 
 @dataclass(frozen=True, slots=True)
 class UseEstimate:
-    """The upper bound of the others' next use, with its terms. All amounts are cores.
+    """The upper bound of the next use by guests on ordinary capacity and the system, with its terms.
+
+    All amounts are cores.
 
     :ivar capacity: the shared CPUs of the zone.
     :ivar recent: mean and deviation of the totals in the last two hours.
@@ -248,7 +250,7 @@ class UseEstimate:
 
     @property
     def free_amount(self) -> float:
-        """The cores that the others leave unused."""
+        """The cores that guests on ordinary capacity and the system leave unused."""
         return self.capacity - self.expected_use
 
     def in_words(self, what: str = "shared CPUs of the zone") -> Iterator[tuple[str, float]]:
@@ -291,12 +293,12 @@ def estimate_use(
     limits: EstimateLimits,
     time: float,
 ) -> UseEstimate:
-    """Estimate the others' next use of ``capacity`` CPUs.
+    """Estimate the next use of ``capacity`` CPUs by guests on ordinary capacity and the system.
 
     :param history: the history of the zone.
     :param entitlements: the cores that each guest of the zone may use, by uuid.
     :param capacity: the shared CPUs of the zone.
-    :param time: seconds since the epoch.
+    :param time: the present time in seconds since the epoch.
     """
     if untold := _unknown_reason(history, time):
         return UseEstimate(capacity, limits, untold=untold)

@@ -42,11 +42,11 @@ ABOVE_SECONDS: Final = 900.0
 
 @dataclass(frozen=True, slots=True)
 class CapacityOffer:
-    """The offer of a zone: the CPUs that are promised to guests of reclaimed CPUs.
+    """The offer of a zone: the CPUs that are promised to guests on reclaimed CPUs.
 
     :ivar published: the promised number of whole CPUs.
     :ivar level: the cores that could be promised, at ``time``.
-    :ivar time: seconds since the epoch.
+    :ivar time: the time of the offer in seconds since the epoch.
     :ivar above_since: the time since which a larger amount could be published; 0: no larger amount could be.
     :ivar above: the smallest amount that could have been published since then.
     """
@@ -60,9 +60,9 @@ class CapacityOffer:
     def next_offer(self, left: float, capacity: float, time: float, growth: float = GROWTH) -> CapacityOffer:
         """The offer after one more reading.
 
-        :param left: the cores that the others leave unused.
+        :param left: the cores that guests on ordinary capacity and the system leave unused.
         :param capacity: the shared CPUs of the zone.
-        :param time: seconds since the epoch.
+        :param time: the present time in seconds since the epoch.
         :param growth: the part of the capacity by which the offer can grow at most.
         """
         elapsed = max(0.0, time - self.time) if self.time else 0.0
@@ -110,7 +110,7 @@ _MARGIN_ROUNDING: Final = 1e-6
 class HeldBackShare:
     """The CPUs of a zone that are held back after broken promises.
 
-    :ivar cpus: the most CPUs that were missing within the day.
+    :ivar cpus: the highest number of CPUs that were missing within the day.
     :ivar count: the number of broken promises within the day.
     :ivar remaining: the seconds for which less is offered, counted from ``time``.
     :ivar time: the time of the last reading, in seconds since the epoch.
@@ -124,9 +124,9 @@ class HeldBackShare:
     def after_breaches(self, missing: float, times: int, time: float) -> HeldBackShare:
         """The share after one more reading.
 
-        :param missing: the most promised CPUs that were missing.
+        :param missing: the highest number of promised CPUs that were missing.
         :param times: the number of promises that were broken since the last reading.
-        :param time: seconds since the epoch.
+        :param time: the present time in seconds since the epoch.
         """
         passed = min(max(0.0, time - self.time), MAX_STEP_SECONDS) if self.time else 0.0
         remaining = max(0.0, self.remaining - passed)
@@ -155,9 +155,9 @@ class HeldBackShare:
 
 
 def missing_cpus(used: float, promised: float, capacity: float) -> float:
-    """The promised CPUs that are missing, in cores: 0 if the others leave enough.
+    """The promised CPUs that are missing, in cores: 0 if enough are left.
 
-    :param used: the cores that the others use.
+    :param used: the cores that guests on ordinary capacity and the system use.
     :param promised: the CPUs that are promised.
     :param capacity: the shared CPUs of the zone.
     """

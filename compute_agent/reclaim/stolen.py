@@ -54,7 +54,7 @@ class StolenReserve:
     :ivar readings: pairs of a time and the part of the CPUs' time that was stolen in the minute before.
     :ivar withheld: the number of withheld CPUs, since ``changed``.
     :ivar less_since: the time since which fewer CPUs would be enough; 0: fewer are not enough.
-    :ivar less: the most CPUs that were needed since then.
+    :ivar less: the highest number of CPUs that were needed since then.
     """
 
     readings: tuple[tuple[float, float], ...] = ()
@@ -79,7 +79,7 @@ class StolenReserve:
 
         :param part: the stolen part of the CPUs' time, 0 to 1; None: not known.
         :param cpus: the number of CPUs of the zone.
-        :param time: seconds since the epoch.
+        :param time: the present time in seconds since the epoch.
         """
         kept = tuple(one for one in self.readings if 0 <= time - one[0] < WINDOW_SECONDS)
         if part is not None:

@@ -27,7 +27,7 @@ class GuestUse:
     :ivar cpus: the CPUs on which the guest may run.
     :ivar cores: the use between the two reads, in cores; None: not known, for example after the guest's
         start.
-    :ivar reclaimed: whether the guest runs on capacity that others leave unused.
+    :ivar reclaimed: whether the guest runs on reclaimed capacity, which other guests leave unused.
     :ivar parts: the part of the use on each CPU, 0 to 1; empty: equal parts on all CPUs.
     """
 
@@ -43,7 +43,7 @@ class GuestUse:
 class HostUse:
     """One read of the host and its guests, with the use since the read before.
 
-    :ivar time: seconds since the epoch.
+    :ivar time: the time of the read in seconds since the epoch.
     :ivar busy: the part of the time in which each CPU was busy, 0 to 1.
     :ivar guests: the running guests.
     :ivar left: whether guests have ended since the read before.

@@ -148,7 +148,7 @@ class MaybeNull:
 def check_shape(document: Any, shape: Any, place: str = "the answer") -> None:
     """Check that a document has a shape.
 
-    :param shape: see the document of this module.
+    :param shape: the required form of the answer, as the module's docstring defines it.
     :param place: the name of the document in errors.
     :raises BadAnswerError: a value is missing or has another type.
     """

@@ -78,7 +78,7 @@ class MovedGuest:
 class MigrationClaim:
     """The allocation here of a consumer without a guest on this host.
 
-    :ivar consumer_type: None if Placement has no consumer types.
+    :ivar consumer_type: the type of the consumer; None if Placement has no consumer types.
     :ivar new: whether the claim was absent from the last listing.
     """
 
@@ -106,7 +106,7 @@ def resolve_holdings(
             found[guest.uuid] = GuestHolding(guest.own)
         # A known migration keeps its claim: another match could swap the claims of equal guests.
         elif guest.migration in free:
-            # Removed from the free claims, because a claim belongs to one guest only.
+            # A claim belongs to one guest only, so it is no longer free.
             found[guest.uuid] = GuestHolding(
                 free.pop(guest.migration).allocation, GuestMigration(guest.migration)
             )
@@ -127,7 +127,7 @@ def resolve_holdings(
 def _options(guest: MovedGuest, claims: Iterable[MigrationClaim]) -> list[str]:
     """The consumers that may be the migration of a guest, the likeliest first."""
     likely = [claim for claim in claims if _may_be(guest, claim)]
-    # Sorted by consumer at last, so that each audit finds the same order.
+    # The consumer decides between equal claims, so that each audit finds the same order.
     likely.sort(key=lambda claim: (not _is_known_to_be(guest, claim), claim.consumer))
     return [claim.consumer for claim in likely]
 
@@ -151,7 +151,9 @@ def _is_known_to_be(guest: MovedGuest, claim: MigrationClaim) -> bool:
 
 
 def _match_consumers(options: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """The consumer for each guest that can have one; its first option if possible.
+    """The consumer that counts as the migration of each guest, for as many guests as possible.
+
+    A guest gets its first option if that is possible.
 
     :param options: for each guest, the consumers that may be its migration, the likeliest first.
     """
@@ -212,10 +214,10 @@ class AuditedGuest:
 
     :ivar vcpus: the number of guest CPUs.
     :ivar location: the CPUs on which the guest runs.
-    :ivar dedicated: the number of guest CPUs that were ordered as dedicated; None: not known.
+    :ivar dedicated: the number of guest CPUs with dedicated CPUs by the flavor; None: not known.
     :ivar extra_cpu: whether the emulator threads get a dedicated CPU of their own, if any guest CPU is
         dedicated.
-    :ivar resources: the ordered amounts by resource class, without CPUs.
+    :ivar resources: the amounts of the flavor by resource class, without CPUs.
     :ivar refusal: the reason why the guest has no CPUs; empty if it has some.
     :ivar stray: words about CPUs that the guest holds outside the present CPU sets.
     :ivar migration: the consumer that holds the guest's CPUs during a migration; empty: none.
@@ -399,9 +401,9 @@ def total(allocation: Allocation) -> dict[str, int]:
 def needed_amounts(guest: AuditedGuest, holds: Mapping[str, int] | None = None) -> dict[str, int]:
     """The amounts by resource class that a guest should hold.
 
-    The number of its dedicated CPUs comes from its order. Without an order it comes from the guest's
-    allocation, up to the number of guest CPUs. Without an allocation it comes from the CPUs on which the
-    guest runs.
+    The number of its dedicated CPUs comes from its flavor. If the flavor is not known, it comes from the
+    guest's allocation, up to the number of guest CPUs. Without an allocation it comes from the CPUs on which
+    the guest runs.
 
     :param holds: the amounts that the consumer holds, by resource class; None: no allocation.
     """
@@ -497,7 +499,7 @@ def decide_deletion(
 ) -> Decision:
     """Decide whether an allocation without a guest is deleted now.
 
-    :param age: seconds for which the consumer is known to have had no guest.
+    :param age: the seconds for which the consumer is known to have had no guest.
     """
     # Another program is changing the consumer. Its next request would undo a deletion, or overwrite an
     # amount.

@@ -27,10 +27,12 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from compute_agent.threads import ONCE, ThreadSpec, start_timer
 
 MAX_ANSWER_BYTES: Final = 16 * 2**20
-"""The most bytes of an answer after decompression. The tree of a host with 1,000 guests has about 1 MB."""
+"""Maximum number of bytes of an answer after decompression. The tree of a host with 1,000 guests has about 1
+MB.
+"""
 
 MAX_CONTAINERS: Final = 2**19
-"""The most objects and lists in an answer. An ordinary answer has at least 32 bytes for each.
+"""Maximum number of objects and lists in an answer. An ordinary answer has at least 32 bytes for each.
 
 An empty list has two bytes as text, and a hundred times as many when it is parsed: 16 MiB of empty lists take
 1.2 GB. With this limit parsing takes at most 300 MB.
@@ -188,7 +190,7 @@ def _read_bounded(response: requests.Response) -> bytes:
                 raise too_large
         if len(content) > MAX_ANSWER_BYTES:
             raise too_large
-    # Counted before parsing, including those within texts: no real answer has many.
+    # Brackets are counted before the answer is parsed, even those inside of texts: no real answer has many.
     if content.count(b"{") + content.count(b"[") > MAX_CONTAINERS:
         raise AnswerTooLargeError(f"the answer has more than {MAX_CONTAINERS} objects and lists")
     return bytes(content)

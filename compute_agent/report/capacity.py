@@ -22,7 +22,7 @@ class CpuLocation:
 
     :ivar own: dedicated CPUs of this guest alone: those that it uses, and siblings that it keeps empty.
     :ivar floating: the other CPUs on which the guest may run.
-    :ivar pinned_vcpus: the number of guest CPUs that are pinned to ``own``.
+    :ivar pinned_vcpus: the number of guest CPUs that are pinned to CPUs in ``own``.
     """
 
     own: CpuSet = frozenset()
@@ -117,7 +117,7 @@ class FreeCapacity:
         inventory = self._inventories.get(uuid, {}).get(name)
         if inventory is None:
             return 0  # derived, and not reported yet
-        # Rounded down to an integer, as in Placement.
+        # Placement, too, rounds the capacity down to an integer.
         capacity = int((inventory.total - inventory.reserved) * inventory.allocation_ratio)
         mine = has.get(uuid, {}).get(name, 0)
         # max_unit limits the whole allocation of a consumer on a provider. The capacity may be below the use,

@@ -23,7 +23,7 @@ HeldAmount = Callable[[str, str], int]
 """Returns the amount that consumers hold, for the uuid of a provider and a resource class."""
 
 _SHOWN: Final = 5
-"""The most addresses that a sentence names."""
+"""Maximum number of addresses that a sentence names."""
 
 
 def without_foreign_devices(

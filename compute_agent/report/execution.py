@@ -200,13 +200,14 @@ class PlanExecution:
         return len(actions), ()
 
     def _whose_name(self, action: Action) -> str:
-        """The owner of a root provider's name that is taken, with a remedy.
+        """The provider that already has the name of the root, with a remedy.
 
-        Empty if the name is not the reason.
+        Empty if a taken name is not the reason of the refusal.
         """
         if not isinstance(action, CreateProvider | UpdateProvider) or action.parent is not None:
             return ""
-        # Asked only to explain the refusal. Without an answer, the error of the refused action is the reason.
+        # The request only serves to explain the refusal. Without an answer, the error of the refused action
+        # is the reason.
         try:
             other = self._client.provider_named(action.name)
         except PlacementError:
@@ -232,7 +233,7 @@ class PlanExecution:
             ):
                 return "the provider could not be created"
             case SetInventories(uuid=uuid, inventories=inventories):
-                # Otherwise capacity that moves would be offered twice, on its old and on its new provider.
+                # Capacity that moves would otherwise be offered twice, on its old and on its new provider.
                 added = inventories.keys() - self._providers[uuid].inventories.keys()
                 if stuck := sorted(added & self._stuck_classes):
                     return f"{', '.join(stuck)} is still in use on another provider of the host"

@@ -76,8 +76,8 @@ def _with_memory(
     found = dict(node.inventories)
     found[MEMORY] = replace(own, total=needed, max_unit=needed)
     for size, name in _page_sizes(node).items():
-        # Rounded up: a page that is partly held cannot be offered. Small pages first, because rounding them
-        # loses less.
+        # A page that is partly held cannot be offered, so the number is rounded up. Small pages come first,
+        # because rounding them loses less.
         pages = min(-(-missing_kib // size), found[name].total - found[name].reserved)
         found[name] = replace(found[name], reserved=found[name].reserved + pages)
         missing_kib, reserved = max(0, missing_kib - pages * size), reserved + pages

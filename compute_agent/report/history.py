@@ -68,7 +68,7 @@ class OlderCopy:
 class ConsumerOwner:
     """The owner and the type of a consumer.
 
-    :ivar consumer_type: None if Placement has no consumer types.
+    :ivar consumer_type: the type of the consumer; None if Placement has no consumer types.
     """
 
     project_id: str
@@ -139,7 +139,7 @@ DONE, WOULD, THERE = "given back", "would be given back", "not needed: it holds 
 class HeldAllocation:
     """The former allocation of a guest, and its owner.
 
-    :ivar holder: None if the agent does not know the owner.
+    :ivar holder: the project and user of the consumer; None if the agent does not know them.
     """
 
     consumer: str
@@ -192,7 +192,7 @@ def _give_back(client: PlacementClient, held: HeldAllocation, dry_run: bool) -> 
         if dry_run:
             return WOULD
         client.set_allocations(_as_held(record, held, held.holder, client.knows_consumer_types()))
-    # Raised, because each further consumer would wait for the same answer.
+    # Each further consumer would wait for the same answer, so the error ends the loop.
     except UnavailableError:
         raise
     except ConflictError as error:

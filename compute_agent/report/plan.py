@@ -357,8 +357,8 @@ def _plan_steps(
             yield UpdateProvider(node.uuid, node.name, node.parent)
         current[node.uuid] = has
 
-    # After the updates, which move providers away from former parents: Placement deletes no provider with
-    # children.
+    # Deletions come after the updates, which move providers away from former parents: Placement deletes no
+    # provider with children.
     yield from plan_deletions(reported, owned, derived)
     shrinking: list[Action] = []
     growing: list[Action] = []

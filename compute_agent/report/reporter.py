@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 # Other programs rarely change a provider of a host, so a fourth conflict in a row is no accident.
 MAX_ATTEMPTS: Final = 4
-"""The most attempts to read or write providers that other programs change meanwhile."""
+"""Maximum number of attempts to read or write providers that other programs change meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,8 @@ class ProviderReader:
         # If a provider is gone, the database may be another one, with other names.
         if self.reported.keys() - fresh.keys():
             self._known = None
-        # Cleared only after everything was read, so that these providers stay stale after a failure.
+        # The set is cleared only after everything was read, so that these providers stay stale after a
+        # failure.
         self._stale = frozenset()
         self.reported, self.generations = fresh, _provider_generations(fresh)
         # Kept until take_evidence(), so that the next reading does not hide it.
@@ -204,7 +205,7 @@ class ProviderReader:
 
         The remembered ones if nothing changed.
         """
-        # Taken before the request, because the answer may show any moment since then.
+        # The time is taken before the request, because the answer may show any moment since then.
         as_of, known = time.monotonic(), self._trees.get(uuid)
         try:
             tree = self._client.get_tree(uuid, "" if known is None else known.tag) or known
@@ -348,8 +349,8 @@ class HostReporter:
                     return planned
                 try:
                     self._carry_out(tree, planned)
-                # Also after a failure, because Placement may have carried out a request that it did not
-                # answer.
+                # Placement may have carried out a request that it did not answer, so the providers count as
+                # changed even after a failure.
                 finally:
                     self.forget_providers()
                 return planned
@@ -509,7 +510,8 @@ class HostReporter:
         actions = plan_actions(wanted, reported, owned, self.reader.known_names())
         self._log_dropped(wanted)
         self._log_adjustments(wanted, reported, owned)
-        # Saved before the first request, so that after a crash the agent still knows the parts as its own.
+        # The claims are saved before the first request, so that after a crash the agent still knows the parts
+        # as its own.
         claims = ownership_before(wanted, reported, owned)
         self._keep_owned(claims)
         if not actions:
@@ -547,6 +549,6 @@ class HostReporter:
 
     def _keep_owned(self, owned: Ownership) -> None:
         if owned != self._owned:
-            # Saved first: if that fails, memory must not contain names that the file lacks.
+            # The file is saved first: if that fails, memory must not contain names that the file lacks.
             self._remember(owned)
             self._owned = owned

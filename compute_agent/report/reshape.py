@@ -206,8 +206,8 @@ class _ReshapePlanner:
                 elif uuid not in self._wanted or name in self._wanted[uuid]:
                     # The provider is another program's or keeps the class, so the allocation need not move.
                     continue
-                # Only the name of the class changes between the agent's name and the standard one: amount and
-                # provider stay.
+                # If only the name of the class changes, between the agent's name and the standard one, amount
+                # and provider stay.
                 elif (other := _OTHER_NAME.get(name)) in self._wanted[uuid]:
                     # For the type checker: None is not a key of the inventories.
                     assert other is not None

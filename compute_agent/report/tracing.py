@@ -37,11 +37,13 @@ LAST_SPANS_THREAD: Final = ThreadSpec(
 )
 
 _MAX_QUEUE: Final = 2048
-"""The most ended spans that wait for the collector. Further spans are dropped, with a line in the log."""
+"""Maximum number of ended spans that wait for the collector. Further spans are dropped, with a line in the
+log.
+"""
 _EXPORT_TIMEOUT: Final = 5.0
-"""The most seconds for sending a batch of spans, retries included."""
+"""Maximum number of seconds for sending a batch of spans, with retries."""
 _FLUSH_TIMEOUT: Final = 2.0
-"""The most seconds for which the end of the process waits for the last spans."""
+"""Maximum number of seconds for which the end of the process waits for the last spans."""
 
 
 class RequestTracing:

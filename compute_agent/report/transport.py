@@ -48,7 +48,7 @@ _NO_EXTENSIONS: Final = (0, 0)
 UNTYPED_MICROVERSION: Final = "1.37"
 
 _MAX_DETAIL: Final = 10_000
-"""The most characters of an error's text. A refused tree may name many providers in its text."""
+"""Maximum number of characters of an error's text. The text about a refused tree may name many providers."""
 
 _UNAVAILABLE: Final = frozenset({502, 503, 504})
 _CONCURRENT_UPDATE: Final = "placement.concurrent_update"
@@ -113,8 +113,8 @@ class PlacementTransport:
 
     def _find_extensions(self) -> tuple[int, int]:
         try:
-            # Not through send_request(), because chosen_microversion() would wait for the lock that this
-            # thread holds.
+            # send_request() is not used here: chosen_microversion() would wait for the lock that this thread
+            # holds.
             answer = self._send("GET", "/ext/v1", None, {}, {"version": {"max_version": str}})
             return _version("GET", "/ext/v1", answer["version"]["max_version"])
         except (NotFoundError, CredentialsError):  # A proxy may refuse paths that it does not know.
@@ -138,7 +138,7 @@ class PlacementTransport:
         return parse_microversion(self.chosen_microversion()) > parse_microversion(UNTYPED_MICROVERSION)
 
     def _negotiate_microversion(self) -> str:
-        # Not through send_request(), which needs the result of this function.
+        # send_request() is not used here, because it needs the result of this function.
         document = self._send("GET", "/", None, {}, {"versions": [{"max_version": str}]})
         offered = (_version("GET", "/", entry["max_version"]) for entry in document["versions"])
         newest = max(offered, default=(0, 0))
@@ -163,8 +163,8 @@ class PlacementTransport:
 
         None without a shape.
 
-        :param microversion: None: the negotiated one.
-        :param shape: see :mod:`compute_agent.report.answers`.
+        :param microversion: the microversion of the request; None: the negotiated one.
+        :param shape: the required form of the answer (see :mod:`compute_agent.report.answers`).
         :raises PlacementError: the request failed, or the answer has another shape.
         """
         version = microversion or self.chosen_microversion()

@@ -114,6 +114,6 @@ def _restore_schemata(
         if taken:
             files.write_file(group_path(step.group, "schemata"), str(taken))
     except ResctrlError as failure:
-        # Added as a note, so that the error keeps the reason of the first failure.
+        # The failure becomes a note, so that the error keeps the reason of the first failure.
         error.add_note(f"could not be undone: {failure}")
         LOG.error("Group %s has neither its old nor its new schemata: %s", step.group or "(default)", failure)

@@ -51,7 +51,7 @@ class ResctrlFilesystem:
         :raises ResctrlError: the file cannot be read.
         """
         try:
-            # Unbuffered, because the file is read once and as a whole.
+            # The file is read once and as a whole, so it needs no buffer.
             with open(f"{self._folder}/{path}", "rb", buffering=0) as file:
                 return file.readall().decode(errors="replace")
         except OSError as error:
@@ -73,7 +73,7 @@ class ResctrlFilesystem:
         :raises ResctrlError: the kernel refuses the text.
         """
         try:
-            # Without O_CREAT, so that a wrong path is an error and makes no file.
+            # The flag O_CREAT is left out, so that a wrong path is an error and makes no file.
             handle = os.open(self.root / path, os.O_WRONLY)
         except OSError as error:
             raise self._make_error(error, path) from error
@@ -89,7 +89,7 @@ class ResctrlFilesystem:
     def make_folder(self, path: str) -> None:
         """Make the folder of a group.
 
-        :raises ResctrlError: the kernel refuses the write.
+        :raises ResctrlError: the kernel refuses the folder.
         """
         before = self._read_status()
         try:

@@ -21,7 +21,8 @@ NOT_GROUPS: Final = frozenset({"info", "mon_data", "mon_groups"})
 """The folders of the mount that are no control groups."""
 
 MAX_PASSES: Final = 100
-"""The most passes over the threads of a guest. Each pass moves threads that were created during the last one.
+"""Maximum number of passes over the threads of a guest. Each pass moves threads that were created during the
+last one.
 """
 
 
@@ -121,7 +122,8 @@ def write_schemata(
     if not wanted:
         return
     path = group_path(group, "schemata")
-    # Written with one call, because the kernel parses all lines of a call before it applies any.
+    # All lines are written with one call, because the kernel parses all lines of a call before it applies
+    # any.
     files.write_file(path, str(wanted))
     shown = read_group_schemata(files, group)
     for resource, domain, value in wanted:

@@ -53,7 +53,7 @@ class ResctrlLayout:
     def share_group(self, share: ShareSpec, way_limits: Mapping[int, int] = MappingProxyType({})) -> str:
         """The name of the group for all guests with this share and these limits on ways.
 
-        :param way_limits: the most ways by L3 cache id.
+        :param way_limits: the maximum number of ways, by L3 cache id.
         """
         values = (
             share.llc,

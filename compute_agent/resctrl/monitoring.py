@@ -62,8 +62,8 @@ CounterKey = tuple[int, str]
 class CounterSample:
     """The values of the counters of a group at one time.
 
-    :ivar time: monotonic seconds.
-    :ivar values: numbers, or the reason why there is none.
+    :ivar time: the time of the reading in monotonic seconds.
+    :ivar values: the numbers that were read; in place of a missing number, the reason.
     """
 
     time: float
@@ -220,8 +220,7 @@ def choose_monitored(free_rmids: int, wanted: Iterable[MonitoredGroup]) -> Seque
     for one in order:
         if not one.own_group:
             if free_rmids <= 0:
-                # Not the end of the loop: a later guest may have a control group of its own, which costs no
-                # RMID.
+                # The loop goes on: a later guest may have a control group of its own, which costs no RMID.
                 continue
             free_rmids -= 1
         chosen.append(one.name)
@@ -296,7 +295,7 @@ def descriptors_to_keep() -> int:
     """The number of counter files that may stay open: half of the process's limit."""
     # The other half is left for sockets, the state file and libvirt.
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Without a limit, a number far above the counters of any host.
+    # If the process has no limit, the result is a number far above the counters of any host.
     return 1 << 16 if soft == resource.RLIM_INFINITY else soft // 2
 
 
@@ -311,7 +310,7 @@ class CounterFiles:
     ) -> None:
         """Keep at most ``keep`` files open; all others are opened for each reading.
 
-        :param keep: None: half of the process's limit.
+        :param keep: the maximum number of files that stay open; None: half of the process's limit.
         :param place: moves the thread near each cache that is read; None: the thread is not moved.
         """
         self._files = files
@@ -391,7 +390,7 @@ class CounterFiles:
                 match = re.fullmatch(r"mon_L3_([0-9]+)", name)
                 for event in EVENTS if match else ():
                     path = str(self._files.root / folder / name / event)
-                    # Without a match there are no events; the second check is for the type checker.
+                    # If the first check fails, there are no events; the second check is for the type checker.
                     if not match or not os.path.exists(path):
                         continue
                     if self._spare > 0:
@@ -400,7 +399,7 @@ class CounterFiles:
                     else:
                         found[int(match[1]), event] = path
         finally:
-            # Stored even after an error, so that forget_group() closes what is open.
+            # The files are stored even after an error, so that forget_group() closes those that are open.
             caches = {cache for cache, _ in found}
             self._groups[group] = _OpenCounters({cache: _of_cache(found, cache) for cache in caches})
         # A group may have no counters; only a missing group is an error.
@@ -448,7 +447,7 @@ class CounterAssignment:
 
 
 def needs_assignment(platform: ResctrlPlatform) -> bool:
-    """Whether an event is counted only where a counter is assigned to it."""
+    """Whether an event is counted only for groups with a counter assigned to the event."""
     return platform.monitoring is not None and platform.monitoring.assign_mode == ASSIGNMENT_MODE
 
 
@@ -479,7 +478,7 @@ def plan_assignments(
     :param held: the counters that groups in ``order`` have. Counters of other groups are not changed.
     """
     left = dict(available)
-    # Planned as if all counters were free; a counter that stays where it is becomes no change below.
+    # The plan starts as if all counters were free. A counter that stays where it is becomes no change below.
     for slots in held.values():
         for cache, _ in slots:
             left[cache] = left.get(cache, 0) + 1

@@ -146,7 +146,7 @@ class ResctrlHandle:
     """A mount with its capabilities and the operator's choices.
 
     :ivar codec: converts bandwidths; None: bandwidth cannot be controlled.
-    :ivar writable: False for a captured tree.
+    :ivar writable: whether the agent may write the mount; False for a captured tree of another host.
     """
 
     files: ResctrlFilesystem

@@ -117,14 +117,14 @@ class ResctrlPlatform:
 
     @property
     def closid_count(self) -> int:
-        """The most CLOSIDs, including that of the default group."""
+        """The maximum number of CLOSIDs, including that of the default group."""
         # A group has one CLOSID for all resources, so the resource with the fewest limits their number.
         controls = [control.closids for control in (self.l3, self.l2, self.mb, self.smba) if control]
         return min(controls, default=0)
 
     @property
     def max_groups(self) -> int:
-        """The most control groups: each needs a CLOSID, and an RMID if the hardware monitors."""
+        """The maximum number of control groups. Each needs a CLOSID, and an RMID if the hardware monitors."""
         return min(self.closid_count, self.monitoring.rmids) if self.monitoring else self.closid_count
 
     @property

@@ -121,7 +121,7 @@ def group_schemata(
     :param bandwidth: the percent that is allocated to the group, by L3 cache id.
     :param own: the exclusive ways of the group, by L3 cache id.
     :param taken: the exclusive ways of all groups, by L3 cache id.
-    :param way_limits: the most ways of the group, by L3 cache id.
+    :param way_limits: the maximum number of the group's ways, by L3 cache id.
     """
     masks = cache_lines(host, share, own, taken, way_limits)
     control, codec = host.platform.mb, host.codec
@@ -161,7 +161,8 @@ def cache_lines(
                 # The range begins with a run of ways that is too short for a mask.
                 if control.rules.find_fault(mask):
                     mask = open_ways
-                # Limited to the lowest ways, so that all limited guests of a class use the same ones.
+                # Guests that are limited keep the lowest ways, so that all limited guests of a class use the
+                # same ones.
                 cut = WayMask.from_ways(list(mask)[: way_limits.get(cache)])
                 if not control.rules.find_fault(cut):  # A sparse mask may begin with a run that is too short.
                     mask = cut
@@ -269,7 +270,8 @@ def resolve_groups(
     annotations or limits. Within each rank, existing groups come first, then guests of higher priority.
 
     :param present: the groups that the kernel has.
-    :param max_groups: the most groups, if the kernel has shown that it has fewer than its files say.
+    :param max_groups: the maximum number of groups, if the kernel has shown that it has fewer than its files
+        say.
     :param barred: the reason for each group that cannot be made.
     """
     refused: dict[str, list[str]] = {}
@@ -306,7 +308,7 @@ def resolve_groups(
         demand.guest: _group_of(host, usable, sharing, demand, names, barred, shortage, record_refusal)
         for demand in guests
     }
-    # Decided after the membership: a guest without a group of its own gets no exclusive ways.
+    # This comes after the membership: a guest without a group of its own gets no exclusive ways.
     exclusive = _exclusive_ways(host, guests, membership, present, record_refusal)
     taken = {cache: WayMask.union_of(found.masks.values()) for cache, found in exclusive.items()}
 
@@ -460,7 +462,7 @@ def _own_group(
 
 
 def _group_capacity(host: ResctrlLayout, present: ResctrlGroups) -> int:
-    """The most groups, including foreign ones, that the CLOSIDs and RMIDs allow."""
+    """The maximum number of groups, including foreign ones, that the CLOSIDs and RMIDs allow."""
     max_groups, monitoring = host.platform.max_groups, host.platform.monitoring
     if monitoring is None:
         return max_groups

@@ -128,7 +128,7 @@ class MaskRules:
     """The masks that a cache accepts.
 
     :ivar all_ways: the ways of the cache.
-    :ivar min_bits: the fewest ways of a mask.
+    :ivar min_bits: the smallest number of ways in a mask.
     :ivar sparse: whether a mask may have holes.
     """
 
@@ -285,7 +285,7 @@ def _parse_values(line: str, text: str, hexadecimal: bool) -> dict[int, int]:
     for part in filter(None, (piece.strip() for piece in text.split(";"))):
         domain, equals, value = part.partition("=")
         try:
-            # Raised to be handled below, together with numbers that cannot be read.
+            # The handler below reports this together with numbers that cannot be read.
             if not equals:
                 raise ValueError
             number = WayMask.parse_hex(value).bits if hexadecimal else int(value)

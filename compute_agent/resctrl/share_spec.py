@@ -44,7 +44,8 @@ class ShareSpec:
     """
 
     llc: WayRange | None = None
-    # Not part of the hash, because a mapping has none; equal shares are equal in the other fields anyway.
+    # A mapping has no hash, so this field is left out of it; equal shares are equal in the other fields
+    # anyway.
     llc_per_cache: Mapping[int, WayRange] = field(default_factory=dict, hash=False)
     mb: int | None = None
     mb_per_cache: Mapping[int, int] = field(default_factory=dict, hash=False)
@@ -112,7 +113,7 @@ class ShareSpec:
     def unknown_domains(self, platform: ResctrlPlatform) -> Iterator[str]:
         """A message for each domain that the share names and the platform lacks.
 
-        Missing controls are passed over.
+        Controls that the platform lacks as a whole are left out.
         """
         for name, per_cache, control in (
             ("LLC", self.llc_per_cache, platform.l3),

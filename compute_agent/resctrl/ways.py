@@ -26,7 +26,8 @@ from compute_agent.resctrl.schemata import MaskRules, WayMask
 NO_WAYS: Final = WayMask()
 
 MAX_STATES: Final = 20_000
-"""The most states that the search tries before it pushes all blocks aside instead; some tenths of a second.
+"""Maximum number of states that the search tries, which takes some tenths of a second. Then it pushes all
+blocks aside instead.
 """
 
 # The first way of each block, in the order of the owners' names. The block of the owner that needs ways, if
@@ -101,8 +102,8 @@ class _MoveSearch:
     def _in_the_way(self, state: _BlockPositions) -> int:
         """The estimate of remaining moves: the smallest number of blocks in any window of ``count`` ways."""
         windows = self.high - self.low - self.count + 1
-        # Counted in one pass over the blocks and not over each window, because this runs for each state.
-        # For each window, the number of blocks in it minus the number in the window below it.
+        # This runs for each state of the search, so the blocks are counted in one pass, and not again for
+        # each window. An entry is the difference between a window and the one below it.
         changes = [0] * (windows + 1)
         # The owner's block comes last and does not count, so there are more sizes than positions
         # (strict=False).
@@ -205,7 +206,8 @@ class WayAssignment:
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
-# Cached: the search takes cubic time in the number of ways, and each resolution asks for the same few caches.
+# The search takes cubic time in the number of ways, and each resolution asks for the same few caches. So
+# results are cached.
 @functools.lru_cache(maxsize=64)
 def partition_ways(
     rules: MaskRules, shareable: WayMask, shared_ways: int, locked: WayMask = NO_WAYS

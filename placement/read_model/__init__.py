@@ -5,11 +5,11 @@ Nouns
     all providers, with the indexes from which searches begin. A provider and its descendants are a *tree*.
     The *position* of a provider is its rank in the tree, by id.
 
-    Each inventory of a tree has a *slot*. When guests come and go, only the *free* amounts of the slots
-    change. Trees of one *structure* have the same parents, resource classes and portions (``min_unit``,
-    ``max_unit``, ``step_size``) at the same positions, and so the same slots. Trees of one *class* also have
-    the same traits. The result of a search for a tree is valid for each tree of its class with the same free
-    amounts.
+    Each inventory of a tree has a position called *slot*. When guests come and go, only the *free* amounts of
+    the slots change. Trees of one *structure* have the same parents, resource classes and portions
+    (``min_unit``, ``max_unit``, ``step_size``) at the same positions, and so the same slots. Trees of one
+    *class* also have the same traits. The result of a search for a tree is valid for each tree of its class
+    with the same free amounts.
 
     Each provider belongs to a *bucket*, and each bucket of the database has a *counter*. A write to a
     provider increments the counter of its bucket and *stamps* the provider with the new value. The *version*
@@ -18,7 +18,7 @@ Nouns
     fingerprint proves that the unchanged providers are the known ones.
 
     No view has expired reservations and claims. The version of the database comes with the time of its clock.
-    If anything has expired by then, the worker releases it before it answers.
+    If any allocation has expired by then, the worker releases it before it answers.
 
     The *file* of the model is a copy on disk, from which the next worker starts. The new worker follows the
     database from the state in the file.
@@ -52,9 +52,9 @@ A worked example
         cn1_1, child of cn1: VCPU 8
 
     The slots are (0, DISK_GB), (1, VCPU) and (2, VCPU), and the free amount is (100, 3, 8). For an equal host
-    ``cn2`` without usage it is (100, 8, 8). Both hosts are of one class: a request compiled for one serves
-    both. With one more trait ``cn2`` would be of the same structure, with a ``max_unit`` of 4 it would not.
-    The free index of VCPU has 8 for both.
+    ``cn2`` without usage this tuple is (100, 8, 8). Both hosts are of one class: a request compiled for one
+    serves both. With one more trait ``cn2`` would be of the same structure, with a ``max_unit`` of 4 it would
+    not. The free index of VCPU has 8 for both.
 
     A worker knows the bucket of ``cn1_1`` at counter 40. A guest claims 2 VCPU there. The transaction adds a
     random step, say 7, and stamps ``cn1_1`` with 47. The stamp of the description stays, as only usage has

@@ -71,7 +71,7 @@ class WritableModel:
 
 
 class _NumberedValues:
-    """Numbers distinct values in the order of their first occurrence; a key says which are distinct."""
+    """Numbers distinct values in the order of their first occurrence; a key of a value identifies it."""
 
     def __init__(self, key: Callable[[Any], Hashable] = lambda value: value) -> None:
         self.values: list[Any] = []
@@ -80,7 +80,7 @@ class _NumberedValues:
 
     def number_of(self, value: Any) -> int:
         """Return the number of the value."""
-        # one lookup for known and new values: nearly all are known
+        # one lookup for known and new values, because nearly all are known
         number = self._numbers.setdefault(self._key(value), len(self.values))
         if number == len(self.values):
             self.values.append(value)
@@ -109,7 +109,8 @@ def encode_model(model: WritableModel, pause: Callable[[], None]) -> Iterator[by
     :param pause: called again after each few milliseconds of work.
     """
     columns = _TypedColumns()
-    # by identity: equal values of providers are one object, and hashing it for each would take longer
+    # distinct by identity: equal values of providers are one object, and hashing it for each provider would
+    # take longer
     distinct = {name: _NumberedValues(id) for name in _SETS}
     times, classes, words, inventories = (
         _NumberedValues(),
@@ -117,7 +118,7 @@ def encode_model(model: WritableModel, pause: Callable[[], None]) -> Iterator[by
         _NumberedValues(),
         _NumberedValues(id),
     )
-    # from one on, as zero stands for no parent
+    # numbered from one, because zero means that there is no parent
     at = {each.id: number for number, each in enumerate(model.providers, start=1)}
     numbers = {name: array("q") for name in ("id", "generation", "described_seq")}
     lists = {name: array("I") for name in ("parent", "root", "updated_at", *_SETS)}
@@ -126,7 +127,7 @@ def encode_model(model: WritableModel, pause: Callable[[], None]) -> Iterator[by
             column.extend(map(attrgetter(name), some))
         lists["parent"].extend([0 if each.parent_id is None else at[each.parent_id] for each in some])
         lists["root"].extend([at[each.root_id] for each in some])
-        # numbered, as providers that were made together have one time
+        # encoded as numbers, because providers that were made together have one time
         lists["updated_at"].extend([times.number_of(each.updated_at) for each in some])
         for name, those in distinct.items():
             lists[name].extend(map(those.number_of, map(attrgetter(name), some)))
@@ -144,7 +145,7 @@ def encode_model(model: WritableModel, pause: Callable[[], None]) -> Iterator[by
     owned = [each for some in distinct["inventories"].values for each in some.values()]
     columns.add("inventories.values", "I", map(inventories.number_of, owned))
     columns.add("used.values", "q", [each for some in distinct["used"].values for each in some.values()])
-    # by field and not by inventory: arrays of numbers are read without parsing
+    # one column for each field, because arrays of numbers are read without parsing
     for name in _PLAIN:
         columns.add(f"inventory.{name}", "q", map(attrgetter(name), inventories.values))
     columns.add("inventory.allocation_ratio", "d", map(attrgetter("allocation_ratio"), inventories.values))
@@ -153,7 +154,8 @@ def encode_model(model: WritableModel, pause: Callable[[], None]) -> Iterator[by
     columns.add_texts("classes", classes.values, pause)
     columns.add_texts("words", words.values, pause)
     columns.add_texts("attributes.values", distinct["attributes"].values, pause)
-    # only stamps that differ from described_seq: the last change of most providers was one of description
+    # only stamps that differ from described_seq are listed: for most providers the last change was one of the
+    # description
     later = [
         (number, model.stamps[each.id])
         for number, each in enumerate(model.providers)
@@ -174,7 +176,7 @@ def _model_header(model: WritableModel) -> dict[str, Any]:
         "next_expiry": None if math.isinf(model.next_expiry) else model.next_expiry,
         "classes": [(id_, name, names.classes[name]) for id_, name in names.class_of.items()],
         "traits": [(id_, name, names.traits[name]) for id_, name in names.trait_of.items()],
-        # arrays are written as they are in memory
+        # arrays are written with the byte order that they have in memory
         "byteorder": sys.byteorder,
     }
 
@@ -194,7 +196,7 @@ def _frame_columns(
         digest.update(part)
         yield part
         pause()
-    # last, so that the columns are hashed while they are written
+    # the digest comes last, so that the columns are hashed while they are written
     yield digest.digest()
 
 
@@ -224,7 +226,7 @@ class _ReadColumns:
 
     def __init__(self, header: Mapping[str, Any], content: memoryview) -> None:
         self._columns: dict[str, tuple[str, memoryview]] = {}
-        # in the order of the header: the lengths alone say where a column begins
+        # in the order of the header, because only the lengths say where a column begins
         for name, kind, length in header["columns"]:
             # a slice beyond the end would only be shorter
             if not 0 <= length <= len(content):
@@ -234,7 +236,7 @@ class _ReadColumns:
 
     def read_numbers(self, name: str, kind: str = "I") -> list[Any]:
         found, content = self._columns[name]
-        # an array takes any bytes: of another type they would be other numbers, without an error
+        # array() accepts any bytes: with another type they would become wrong numbers without an error
         if found != kind:
             raise DamagedFile(f"the column {name} has another type")
         column = array(kind)
@@ -243,7 +245,7 @@ class _ReadColumns:
 
     def read_texts(self, name: str) -> list[str]:
         found = self.read_json(name)
-        # by map in C, as there may be a million values
+        # map() runs in C, which matters for a million values
         if not set(map(type, found)) <= {str}:
             raise DamagedFile(f"the column {name} has values that are not texts")
         return found
@@ -266,14 +268,14 @@ class _ReadColumns:
     def read_mappings(self, name: str, classes: Sequence[str], values: Sequence[Any]) -> list[dict[str, Any]]:
         keys = [classes[each] for each in self.read_numbers(f"{name}.members")]
         made = self.read_sets(name, dict, list(zip(keys, values, strict=True)))
-        # one empty mapping for all that have none, as in a model from the database
+        # one empty mapping for all providers that have none, as in a model from the database
         return [each or NOTHING for each in made]
 
 
 def _decode_checked(content: memoryview) -> tuple[str, ModelState]:
     if bytes(content[: len(_MAGIC)]) != _MAGIC:
         raise DamagedFile("it has another version of the format")
-    # before anything is parsed: a file that was cut off is the common case
+    # before anything is parsed, because a file that was cut off is the most likely damage
     if _DIGEST(content[:-_DIGEST_SIZE]).digest() != bytes(content[-_DIGEST_SIZE:]):
         raise DamagedFile("its checksum is wrong: it was truncated or changed")
     start = len(_MAGIC) + _LENGTH
@@ -289,17 +291,17 @@ def _decode_checked(content: memoryview) -> tuple[str, ModelState]:
     state = ModelState(
         names,
         ModelSnapshot(providers),
-        # converted, so that a value of another type fails here, and not in a search
+        # converted, so that a value of another type fails here and not in a search
         {int(bucket): int(counter) for bucket, counter in header["counters"]},
         {int(bucket): int(count) for bucket, count in header["deletions"]},
         stamps,
         math.inf if header["next_expiry"] is None else float(header["next_expiry"]),
     )
     snapshot = state.snapshot
-    # the indexes by name and uuid would lose one of two providers silently
+    # of two providers with one name or uuid, the indexes would lose one without an error
     if not len(snapshot.providers) == len(snapshot.by_uuid) == len(snapshot.by_name) == len(providers):
         raise DamagedFile("two of its providers have the same id, uuid or name")
-    # now, so that parents in a circle are found before a request searches the model
+    # trees are made now, so that parents in a circle are found before a request searches the model
     snapshot.whole_trees()
     return str(header["history"]), state
 
@@ -327,7 +329,7 @@ def _providers(columns: _ReadColumns) -> tuple[list[Provider], dict[int, dict[in
     for name, values in _distinct_parts(columns, times).items():
         found[name] = _looked_up(columns, name, values)
     for inventories, written in zip(found["inventories"], found["inventory_times"], strict=True):
-        # one time for each inventory, or one for all (Provider.inventory_times)
+        # one time for each inventory, or one for all of them (see Provider.inventory_times)
         if len(written) not in (len(inventories), min(1, len(inventories))):
             raise DamagedFile("inventories lack the time of their last write")
     seqs = described.copy()
@@ -348,7 +350,7 @@ def _looked_up(columns: _ReadColumns, name: str, values: Sequence[Any]) -> list[
 
 def _distinct_parts(columns: _ReadColumns, times: Sequence[float]) -> dict[str, list[Any]]:
     """Return, for each field that providers share values of, its distinct values."""
-    # interned, as names are compared with those of the database and of requests
+    # interned, because these names are compared with names from the database and from requests
     classes, words = (
         [sys.intern(each) for each in columns.read_texts(name)] for name in ("classes", "words")
     )
@@ -384,9 +386,9 @@ def _distinct_parts(columns: _ReadColumns, times: Sequence[float]) -> dict[str, 
 
 def _check_trees(parents: Sequence[int], roots: Sequence[int]) -> None:
     """Check that each parent is in the tree of its child, and that a provider without one is a root."""
-    # numbered from one; circles are found when trees are made
+    # numbered from one; circles of parents are found when trees are made
     root_of = [0, *roots]
-    # the root of no parent is 0, so that a root has to be its own
+    # the root of "no parent" is 0, so a provider without a parent has to be its own root
     for number, (parent, root) in enumerate(zip(parents, roots, strict=True), start=1):
         if root != (root_of[parent] or number):
             raise DamagedFile("a provider and its parent are in different trees")

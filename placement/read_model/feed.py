@@ -7,8 +7,8 @@ the buckets with changed counters, and reads the providers stamped since, all in
 The comparison finds every change while the database continues its history. A database restored from a backup
 does not continue it, and neither does a standby that took over too early. Counters may then be below the
 known ones, or other changes may have raised them again. Mostly the server identifies its history
-(:mod:`placement.db.position`). Besides, counters grow by random numbers (:mod:`placement.db.buckets`), so
-stamps and sums of another history differ. After any contradiction everything is read again.
+(:mod:`placement.db.position`). In addition, counters grow by random numbers (:mod:`placement.db.buckets`), so
+that stamps and sums of another history differ. After a contradiction, all content is read again.
 
 Requests have turns at the model. A long request yields between slices of work, and other requests run then.
 """
@@ -54,15 +54,16 @@ LONG_REQUESTS: Final = 2
 class ReadGate:
     """The locks of a model.
 
-    :param long_requests: the number of requests that may yield at the same time; further ones are refused.
+    :param long_requests: maximum number of requests that may yield at the same time; more requests are
+        refused.
     """
 
     def __init__(self, long_requests: int = LONG_REQUESTS) -> None:
         #: held by each request that has yielded, until it ends
         self.long_requests = threading.BoundedSemaphore(long_requests)
-        #: held by the one request that may update the model
+        #: held by the single request that may update the model
         self.first = threading.RLock()
-        #: held by the one running request among those that have yielded
+        #: held by the single running request of those that have yielded
         self.later = threading.Lock()
         #: held to change the numbers of pins
         self.counting = threading.Lock()
@@ -70,7 +71,7 @@ class ReadGate:
         self.pin_count = 0
 
     def pin_snapshot(self, snapshot: ModelSnapshot) -> None:
-        """Pin the snapshot: it does not change until the same number of calls of :meth:`unpin_snapshot`.
+        """Pin the snapshot: it does not change until an equal number of calls of :meth:`unpin_snapshot`.
 
         Call this within the turn, because it makes the trees, which later readers must not do.
         """
@@ -87,7 +88,7 @@ class ReadGate:
 
 
 class ReadTurn:
-    """The turn of one request, from the moment when the model is free to the end of the context."""
+    """The turn of one request: from the moment when the model is free to the end of the context."""
 
     def __init__(self, gate: ReadGate) -> None:
         self._gate = gate
@@ -103,9 +104,10 @@ class ReadTurn:
 
         :raises Unavailable: too many long requests have yielded already.
         """
-        # the first yield leaves the lock for updates for good, later ones only that of the long requests
+        # the first yield leaves the lock for updates for good; later yields leave only the lock of long
+        # requests
         if self._kept is None:
-            # without waiting: a thread that waits here could not serve short requests
+            # without waiting, because a thread that waits here could not serve short requests
             if not self._gate.long_requests.acquire(blocking=False):
                 raise Unavailable(
                     "This worker serves the maximum number of long requests. "
@@ -117,7 +119,7 @@ class ReadTurn:
         else:
             self._slice_held = False
             self._gate.later.release()
-        # a lock alone is not fair: without the sleep this thread would mostly get it again
+        # without the sleep this thread would mostly get the lock again, because a lock is not fair
         time.sleep(_YIELD_SECONDS)
         self._gate.later.acquire()
         self._slice_held = True
@@ -138,7 +140,7 @@ LOG = logging.getLogger(__name__)
 
 # if the server for writes has a slower clock, the transaction that releases finds nothing expired yet
 _PAUSE: Final = 1.0
-"""Seconds before another attempt to release expired allocations, after one that released none."""
+"""Seconds before the next attempt to release expired allocations, if an attempt released none."""
 
 
 class ModelView:
@@ -159,7 +161,7 @@ class ModelView:
     def change_seq(self, provider: Provider) -> int:
         """Return a number that changes with the provider and with its allocations.
 
-        Only for requests that have not yielded.
+        Only requests that have not yielded may read this.
         """
         return self._stamps[buckets.bucket_of(provider.uuid)][provider.id]
 
@@ -185,12 +187,13 @@ class ReadModel:
 
     Searches are pure Python, so that threads of one process would wait for each other anyway. Requests wait
     on one lock, and each sees a snapshot that does not change. A long search yields
-    (:meth:`ModelView.yield_lock`). From then on its snapshot is pinned, and other requests change a copy. At
-    most ``long_requests`` may yield at once, so that threads are left for short requests.
+    (:meth:`ModelView.yield_lock`). From this moment on the snapshot of the request is pinned, and other
+    requests change a copy. At most ``long_requests`` requests may yield at the same time, so that threads are
+    left for short requests.
 
     :param file: the file from which the model starts, and which the worker writes.
     :param give_back_expired: releases expired allocations, and updates the next expiry for all workers;
-        returns their number.
+        returns the number of released ones.
     """
 
     def __init__(
@@ -203,7 +206,7 @@ class ReadModel:
         self._database = database
         self._give_back_expired = give_back_expired
         self._expiring = threading.Lock()
-        #: the expiry at which nothing could be given back, and when (monotonic) to try again
+        #: the expiry at which no allocation could be released, and the monotonic time of the next attempt
         self._in_vain = (math.inf, 0.0)
         self._gate = ReadGate(long_requests)
         self._state: ModelState | None = None
@@ -214,7 +217,7 @@ class ReadModel:
         self._current_at = -math.inf
         #: number of updates
         self.refreshed = 0
-        #: number of times that everything was read again, as after a restore
+        #: number of times that the whole model was read again, for instance after a restore
         self.reread = 0
         self.file = file
         self._writer = None if file is None else ModelFileWriter(file, self._writable_model)
@@ -229,37 +232,38 @@ class ReadModel:
         """
         expires = self._give_back_expired is not None
         while True:
-            # asked before the turn, so that no other request waits for this answer
+            # asked before the turn begins, so that no other request waits for the answer
             refreshed, asked_at, position = self.refreshed, time.monotonic(), self._database.position()
             with ReadTurn(self._gate) as turn:
-                # another request may have updated the model meanwhile; this answer is then behind
+                # another request may have updated the model in the meantime, so that this answer is outdated
                 if position != self._position and refreshed != self.refreshed:
                     position = self._database.position()
                 if position != self._position:
                     self._update_state(position.history)
-                # no position is known before the first update, so there has been one by now
+                # no position is known before the first update, so the model has been updated by now
                 assert self._state is not None
                 self._current_at = max(self._current_at, asked_at)
                 if position.clock < self._state.next_expiry or not expires:
                     yield ModelView(self._state.snapshot, self._state.names, turn, self._state.stamps)
                     return
-            # Outside of the turn, so that no request waits. If nothing had expired, the server for writes has
-            # a slower clock than the one that was asked, as nodes of a Galera cluster may. Its clock decides.
+            # Outside of the turn, so that no request waits. If no allocation had expired, the server for
+            # writes has a slower clock than the server that was asked, which is possible in a Galera cluster.
+            # Its clock decides.
             expires = self._release_expired(position.clock)
 
     @contextmanager
     def recent_view(self, seconds: float) -> Iterator[ModelView]:
         """Return the model with at least every change that was committed this number of seconds ago.
 
-        Only for writes that the database checks again in their transaction. One query of the version serves
-        many of them.
+        Only for callers with writes that the database checks again in their transaction. One query of the
+        version serves many of these views.
 
         :raises placement.exceptions.Unavailable: the database does not answer.
         """
         with ReadTurn(self._gate) as turn:
             known = self._state is not None and self._position is not None
             if known and time.monotonic() - self._current_at <= seconds:
-                # the variable above says so, which the type checker does not see
+                # for the type checker: the variable above says that the state exists
                 assert self._state is not None
                 yield ModelView(self._state.snapshot, self._state.names, turn, self._state.stamps)
                 return
@@ -268,9 +272,9 @@ class ReadModel:
 
     def _release_expired(self, now: float) -> bool:
         """Release expired allocations; return whether any may have been released."""
-        # fresh_view() asks for this only where there is such a function
+        # fresh_view() calls this only if the function exists
         assert self._give_back_expired is not None
-        # one thread does it for all
+        # one thread releases the allocations for all
         with self._expiring:
             if self._state is None or now < self._state.next_expiry:
                 return True
@@ -287,7 +291,7 @@ class ReadModel:
     def pinned_snapshot(self) -> Iterator[tuple[ModelSnapshot, int]]:
         """Return the snapshot of the last request, and its number of updates.
 
-        The snapshot is pinned until the context ends. No turn is necessary, so no request waits, and the
+        The snapshot is pinned until the context ends. No turn is necessary. So no request waits, and the
         caller does not count as a long request.
 
         :raises placement.exceptions.Unavailable: the model is not up to date.
@@ -324,7 +328,7 @@ class ReadModel:
         return WritableModel(history, names, counters, deletions, next_expiry, providers, stamp_of)
 
     def _update_state(self, history: str) -> None:
-        # None until the end: if the update fails, the next request tries again
+        # None until the end, so that the next request tries again if the update fails
         self._position = None
         if self._state is None and self.file is not None and not self.refreshed:
             self._load_file(self.file)
@@ -356,11 +360,11 @@ class ReadModel:
         except FileNotFoundError:
             LOG.info("There is no model file %s yet: reading everything from the database", file.path)
         except OSError as error:
-            # it may belong to another service, and stays
+            # the file stays, because it may belong to another service
             _warn_of(file, str(error))
         except DamagedFile as error:
             _warn_of(file, str(error))
-            # removed, so that the next worker does not read it in vain
+            # removed, so that the next worker does not read a damaged file
             file.discard()
 
     def _give_up(self, anew: FullReread) -> None:

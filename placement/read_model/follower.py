@@ -1,6 +1,6 @@
-"""Reads the state of the model from the database, and follows the database from there.
+"""Reads the state of the model from the database, and follows the changes of the database from there.
 
-A whole state is read in one snapshot of the database. After a contradiction the state is dropped; see
+A whole state is read in one snapshot of the database. After a contradiction the state is dropped, see
 :mod:`placement.read_model.feed`.
 """
 
@@ -58,7 +58,7 @@ class ModelState:
 
     def note_stamp(self, row: rows.ProviderVersion, provider: Provider) -> None:
         """Note the last change of a provider."""
-        # one object for both numbers where they are equal, as mostly: a fleet has a million of them
+        # mostly both numbers are equal, and then one object: a large cloud has a million of them
         described = provider.described_seq
         seq = described if row.change_seq == described else row.change_seq
         stamps = self.stamps.setdefault(row.bucket, {})
@@ -94,13 +94,13 @@ ANOTHER_HISTORY: Final = (
     "a server without the last changes)"
 )
 
-# reading whole tables is then faster than reading many providers by their ids
+# above this share, reading whole tables is faster than reading many providers by id
 _FULL_READ_SHARE: Final = 0.5
-"""Above this share of changed providers everything is read again."""
+"""If more than this share of providers changed, all are read again."""
 
 
 class FullReread(NamedTuple):
-    """The reason why everything has to be read again; ``is_odd`` if it should not happen in operation."""
+    """The reason why all content has to be read again; ``is_odd`` if it should not happen in operation."""
 
     reason: str
     is_odd: bool = True
@@ -119,7 +119,7 @@ def read_all(conn: sa.Connection) -> ModelState:
     if (reason := buckets.explain_missing(state.counters)) is not None:
         LOG.error("The database cannot be followed: %s", reason)
         raise Unavailable(reason)
-    # a collection in between would look through all objects made so far, again and again
+    # a collection in between would examine all objects made so far, again and again
     with without_collection():
         providers = []
         for row, provider in rows.read_all(conn, state.names, state.shared):
@@ -133,13 +133,13 @@ def read_all(conn: sa.Connection) -> ModelState:
 
 
 def follow_database(conn: sa.Connection, state: ModelState) -> FullReread | None:
-    """Update the state; return the reason why everything has to be read again, or None.
+    """Update the state; return the reason why all content has to be read again, or None.
 
     :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer.
     """
     if not state.whole:
         return FullReread("the database failed while the model followed it", is_odd=False)
-    # long requests still read the old snapshot, so that a copy is changed
+    # long requests still read the old snapshot, so a copy is changed
     if state.snapshot.pin_count:
         state.snapshot = state.snapshot.copy()
     try:
@@ -153,12 +153,12 @@ def follow_database(conn: sa.Connection, state: ModelState) -> FullReread | None
 
 
 def _apply_changes(conn: sa.Connection, state: ModelState) -> FullReread | None:
-    """Apply the changes; return the reason why they are not enough, or None."""
+    """Apply the changes of the database; return the reason why this is not enough, or None."""
     batch = StatementBatch(conn)
     rows_of_buckets = batch.add(_counters, {}).rows
     now = {bucket: (counter, deletions) for bucket, counter, deletions in rows_of_buckets}
     moved = {bucket: new for bucket, new in now.items() if new[0] != state.counters.get(bucket)}
-    # first: after an import or a repair, other counters prove nothing
+    # checked first: after an import or a repair, other counters prove nothing
     if moved.pop(buckets.EPOCH, None) is not None:
         return FullReread("the database has a new epoch")
     # a bucket that is gone or went back: the database was restored
@@ -170,10 +170,10 @@ def _apply_changes(conn: sa.Connection, state: ModelState) -> FullReread | None:
     state.whole = False
     if moved.pop(buckets.NAMES, None) is not None:
         names = rows.read_names(conn)
-        # unchanged providers, which are not read again, have inventories by the old name
+        # providers that are unchanged, and so not read again, have inventories with the old name
         if any(name in state.snapshot.by_class for name in state.names.classes.keys() - names.classes.keys()):
             return FullReread("a resource class that is in use was renamed", is_odd=False)
-        # before the providers: their rows refer to names by id
+        # read before the providers, because rows of providers refer to names by id
         state.names = names
         state.counters[buckets.NAMES] = now[buckets.NAMES][0]
     # the time is that of a row, which the counter does not have
@@ -187,7 +187,7 @@ def _apply_changes(conn: sa.Connection, state: ModelState) -> FullReread | None:
         known = {bucket: state.counters[bucket] for bucket in moved}
         changed = rows.read_changed(batch, known)
         count = len(changed.providers)
-        # reading up to a hundred providers by id is quick, whatever their share
+        # up to a hundred providers are read by id quickly, whatever their share
         if count > 100 and count > _FULL_READ_SHARE * len(state.snapshot):
             return FullReread(f"{count} of {len(state.snapshot)} resource providers changed", is_odd=False)
         _apply(conn, state, changed)
@@ -197,7 +197,8 @@ def _apply_changes(conn: sa.Connection, state: ModelState) -> FullReread | None:
     for bucket, (counter, deletions) in moved.items():
         state.counters[bucket] = counter
         state.deletions[bucket] = deletions
-    # trees are made before the state counts as whole: if they do not fit together, everything is read again
+    # trees are made before the state counts as whole: if providers do not fit together, all content is read
+    # again
     state.snapshot.whole_trees()
     state.whole = True
     return None
@@ -222,7 +223,7 @@ def _apply(conn: sa.Connection, state: ModelState, changed: rows.ChangedBuckets)
 
 
 def _forget_deleted(conn: sa.Connection, state: ModelState, bucket: int) -> None:
-    # a deleted row has no stamp, so that the remaining ids are read
+    # a deleted row has no stamp, so the ids of the remaining rows are read
     query = sa.select(resource_providers.c.id).where(resource_providers.c.bucket == bucket)
     state.keep_only(bucket, set(conn.execute(query).scalars()))
 

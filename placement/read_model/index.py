@@ -20,8 +20,7 @@ from typing import Final, NamedTuple, Self, TypeVar, overload
 from placement.read_model.trees import HostTree
 
 Sums = Mapping[int, tuple[int, int]]
-"""For a resource class, the used amount and the capacity of all providers of each tree, by the root of the
-tree."""
+"""For one resource class, the used amount and the capacity of each tree, by the root of the tree."""
 
 
 class SumsByClass:
@@ -33,7 +32,7 @@ class SumsByClass:
     def copy(self) -> SumsByClass:
         """Return an independent copy."""
         new = SumsByClass()
-        # the outer copy is one call of C code: a reader of this one may add a class meanwhile
+        # the outer copy is a single call of C code, because a reader of this object may add a class meanwhile
         new._by_class = {name: column.copy() for name, column in self._by_class.copy().items()}
         return new
 
@@ -49,7 +48,7 @@ class SumsByClass:
         return found
 
     def replace(self, roots: Iterable[int], trees: Mapping[int, HostTree]) -> None:
-        """Update the sums of the trees with these roots, some of which may be gone."""
+        """Update the sums of the trees with these roots; some of the trees may be gone."""
         for name, column in self._by_class.items():
             for root in roots:
                 new = trees.get(root)
@@ -66,22 +65,23 @@ def _tree_sums(tree: HostTree, places: Iterable[tuple[int, int]]) -> tuple[int, 
     for _, slot in places:
         here = capacities[slot]
         used += here - free[slot]
-        # reserved may exceed total, which must not reduce the capacity of others
+        # reserved may exceed total, which must not reduce the capacity of other providers
         if here > 0:
             capacity += here
     return used, capacity
 
 
 class FreeIndex:
-    """The roots of trees, by the largest free amount of a resource class at one of their providers.
+    """The roots of trees, ordered by the largest free amount of a resource class at one of their providers.
 
-    The index has two columns, in ascending order of amounts and, where these are equal, of roots.
+    The index has two columns, in ascending order of amounts, and for equal amounts in ascending order of
+    roots.
 
     :param rows: the roots by amount.
     """
 
     def __init__(self, rows: Mapping[int, Iterable[int]] = MappingProxyType({})) -> None:
-        # arrays of machine integers: a bisection touches few bytes, and a copy is one memcpy
+        # arrays of machine integers: a bisection reads few bytes, and a copy is a single memcpy
         self._amounts = array("q")
         self._roots = array("q")
         for amount in sorted(rows):
@@ -97,7 +97,8 @@ class FreeIndex:
 
     def add(self, amount: int, root: int) -> None:
         """Add the tree of this root with its amount."""
-        # an insertion moves the rest of the column: for a hundred thousand trees less than a megabyte
+        # an insertion moves the rest of the column, which is less than a megabyte for a hundred thousand
+        # trees
         at = self._row_of(amount, root)
         self._amounts.insert(at, amount)
         self._roots.insert(at, root)
@@ -117,7 +118,7 @@ class FreeIndex:
 
     def roots_with(self, amount: int) -> Sequence[int]:
         """Return the roots of the trees with a provider that could give this amount, in any order."""
-        # a slice of an array is a copy, so that a later change does not disturb the reader
+        # a slice of an array is a copy, so a later change does not disturb the reader
         return self._roots[bisect_left(self._amounts, amount) :]
 
     def descending_rows(self) -> Iterator[tuple[int, int]]:
@@ -130,11 +131,11 @@ class FreeIndexes:
 
     def __init__(self) -> None:
         self._by_class: dict[str, FreeIndex] = {}
-        #: in a copy: the classes with an index that is not shared with the original; else None
+        #: in a copy, the classes with an index that is not shared with the original; None in an original
         self._own: set[str] | None = None
 
     def copy(self) -> FreeIndexes:
-        """Return a copy for changes; afterwards this one must not change.
+        """Return a copy for changes; afterwards the original must not change.
 
         The copy shares the indexes, and replaces an index before it changes it.
         """
@@ -153,13 +154,13 @@ class FreeIndexes:
 
     def index_of(self, name: str) -> FreeIndex:
         """Return the index of the trees that have a resource class."""
-        # one empty index for all unknown classes, as clients may ask for any name
+        # one empty index for all unknown classes, because clients may ask for any name
         return self._by_class.get(name, _NOWHERE)
 
     def fill_from(self, trees: Mapping[int, HostTree]) -> None:
-        """Drop all content, and make the indexes of these trees, which are given by their roots."""
+        """Replace all content by the indexes of these trees, which are given by their roots."""
         kept: dict[int, Mapping[str, int]] = {}
-        # equal free amounts are mostly one object, so that trees are grouped by its identity
+        # equal free amounts are mostly one object, so trees are grouped by its identity
         alike: defaultdict[int, list[int]] = defaultdict(list)
         for root, tree in trees.items():
             most = tree.max_free
@@ -172,11 +173,11 @@ class FreeIndexes:
         self._by_class, self._own = {name: FreeIndex(each) for name, each in rows.items()}, None
 
     def replace(self, root: int, old: HostTree | None, new: HostTree | None) -> None:
-        """Replace the tree of this root; None stands for no tree, before or after."""
+        """Replace the tree of this root; None means that there is no tree."""
         before = old.max_free if old else {}
         after = new.max_free if new else {}
         for name, amount in before.items():
-            # mostly a guest changes one or two classes of a host; the rows of the others stay
+            # mostly a guest changes one or two classes of a host, and the rows of the other classes stay
             if after.get(name) != amount:
                 self._own_index(name).remove(amount, root)
         for name, amount in after.items():
@@ -201,7 +202,7 @@ class RootIds(NamedTuple):
 NO_ROOTS: Final = RootIds((), True)
 
 
-# a slice of this size is merged at once, so that a reader of the first ids does not pay for all
+# slices of this size are merged at once, so that a reader of the first ids does not pay for all of them
 _AT_ONCE: Final = 1024
 """Ids of each sequence that are merged at once."""
 
@@ -209,7 +210,7 @@ _AT_ONCE: Final = 1024
 class MergedIds(Sequence[int]):
     """The sorted union of several sorted sequences.
 
-    The union is merged lazily, so a reader of the first ids does not pay for the others.
+    The union is merged lazily, so that a reader of the first ids does not pay for all of them.
     """
 
     def __init__(self, of: Sequence[Sequence[int]]) -> None:
@@ -224,7 +225,7 @@ class MergedIds(Sequence[int]):
         # positions instead of iterators: slices are merged by set operations in C
         left = [(ids, 0) for ids in self._of if ids]
         while left:
-            # below this id each sequence has all of its ids in its slice
+            # below this id, each sequence has all of its ids in its slice
             last = min([ids[min(begin + _AT_ONCE, len(ids)) - 1] for ids, begin in left])
             parts = [(ids, begin, bisect_right(ids, last, begin)) for ids, begin in left]
             yield from sorted(set().union(*[ids[begin:end] for ids, begin, end in parts]))
@@ -252,13 +253,13 @@ class _CopiedIndex(dict[K, C]):
 
     def __init__(self) -> None:
         super().__init__()
-        #: in a copy: the keys with collections that are not shared with the original; else None
+        #: in a copy, the keys with collections that are not shared with the original; None in an original
         self._own: set[K] | None = None
 
     def copy(self) -> Self:
-        """Return a copy to be changed while this one stays unchanged."""
+        """Return a copy for changes; the original must not change afterwards."""
         new = type(self)()
-        # the keys only: members are copied when one of them changes, which most never do
+        # only the keys: a collection is copied when it changes, which most never do
         new.update(self)
         new._own = set()
         return new
@@ -281,18 +282,18 @@ class ProviderIndex(_CopiedIndex[K, set[int]]):
 
     def __init__(self) -> None:
         super().__init__()
-        #: by key: the roots of the trees of its providers, once they were asked for
+        #: for each key, the roots of the trees of its providers; filled on demand
         self.roots: dict[K, RootIds] = {}
 
     def copy(self) -> Self:
-        """Return a copy to be changed while this one stays unchanged."""
+        """Return a copy for changes; the original must not change afterwards."""
         new = super().copy()
-        # tuples never change, so that both indexes may hold them
+        # tuples never change, so both indexes may share them
         new.roots.update(self.roots)
         return new
 
     def add_all(self, key: K, provider_ids: Iterable[int]) -> None:
-        """Add the property to these providers."""
+        """Add a property, such as a trait, to these providers."""
         self._own_members(key, set).update(provider_ids)
         # of this key only: roots of other names stay known
         self.roots.pop(key, None)
@@ -315,7 +316,7 @@ class ProviderIndex(_CopiedIndex[K, set[int]]):
 class FamilyIndex(_CopiedIndex[int, list[int]]):
     """The ids of the members of each tree, in ascending order, by the id of its root.
 
-    Each host is a tree, mostly with few members: lists need a fifth of the memory of sets.
+    Each host is a tree, mostly with few members, for which lists need a fifth of the memory of sets.
     """
 
     def fill_from(self, keys: Iterable[int], ids: Iterable[int]) -> None:

@@ -35,13 +35,13 @@ class ModelMetrics:
             "Complete reads of the database by workers, as after a restore.",
             registry=registry,
         )
-        # the model counts by itself, whether or not metrics are enabled; this is what was passed on
+        # the numbers of the model that were already passed on; the model counts even if metrics are disabled
         self._seen = (0, 0)
 
     def count_updates(self) -> None:
         """Count the updates of the model since the last call."""
         seen, self._seen = self._seen, (self._model.refreshed, self._model.reread)
-        # at least 0: of two scrapes at once the later one may have read the older numbers
+        # at least 0, because of two simultaneous scrapes the later one may have read the older numbers
         self._refreshed.inc(max(0, self._seen[0] - seen[0]))
         self._reread.inc(max(0, self._seen[1] - seen[1]))
 
@@ -51,7 +51,8 @@ class ModelMetrics:
         :raises Unavailable: the database does not answer.
         """
         with self._model.fresh_view() as view:
-            # the list within the turn, the series after it: to make them takes long, and requests would wait
+            # only the list is made within the turn, because making the series takes long and requests would
+            # wait
             providers = list(view.snapshot)  # which are never changed, only replaced
         series = _PER_INVENTORY * sum(len(each.inventories) for each in providers)
         # gauges made for each scrape: gauges that live would keep series of deleted providers
@@ -76,10 +77,10 @@ class ModelMetrics:
         too_many = series > self._max_provider_series
         left_out.add_metric([], series if too_many else 0)
         yield left_out
-        # all or none: sums over some of the providers would be wrong without a sign
+        # all series or none, because sums over some of the providers would be wrong without a sign of it
         if too_many:
             return
-        # the labels and names of openstack-exporter, so that existing dashboards work
+        # labels and names of openstack-exporter, so that existing dashboards work
         labels = ["hostname", "resourcetype"]
         total = GaugeMetricFamily(
             "openstack_placement_resource_total",

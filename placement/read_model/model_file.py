@@ -1,7 +1,7 @@
 """The file of the model, from which the next worker starts: its writer, its lock and its checks.
 
-All workers of a machine share one file, which is complete at all times: a writer creates another file beside
-it, and renames it. Meanwhile the writer holds a lock file.
+All workers of a machine share one file, which is complete at all times: a writer creates a new file in the
+same folder and renames it. Meanwhile the writer holds a lock file.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ from placement.read_model.columns import DamagedFile, WritableModel, encode_mode
 LOG = logging.getLogger(__name__)
 
 INTERVAL: Final = 300.0
-"""Seconds from one write to the next; a new worker reads later changes from the database."""
+"""Minimum seconds between two writes; a new worker reads later changes from the database."""
 # writing competes with requests for the interpreter
 _SHARE: Final = 4
 """Seconds of sleep for each second of work of the writer."""
@@ -44,7 +44,7 @@ class ModelFile:
         :raises OSError: the file cannot be read; FileNotFoundError: the file does not exist.
         :raises DamagedFile: another user may have written it, or it is too large.
         """
-        # no link and no pipe: the folder may be writable for others
+        # neither a link nor a pipe is opened, because the folder may be writable for other users
         fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb", buffering=0) as file:
             found = os.fstat(fd)
@@ -52,7 +52,7 @@ class ModelFile:
                 raise DamagedFile("it is not a regular file, or another user can write to it")
             if found.st_size > _MAX_SIZE:
                 raise DamagedFile(f"it is larger than {_MAX_SIZE} bytes")
-            # not mapped: a file that is truncated meanwhile would end the process
+            # not mapped into memory, because truncating a mapped file would end the process
             content = bytearray(found.st_size)
             length = file.readinto(content)
         return bytes(content) if length == len(content) else bytes(content[:length])
@@ -63,7 +63,7 @@ class ModelFile:
         :raises OSError: the disk is full, for instance.
         """
         new, size = f"{self.path}.new", 0
-        # a worker that was killed may have left one
+        # a worker that was killed may have left such a file
         with suppress(FileNotFoundError):
             os.unlink(new)
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -77,23 +77,23 @@ class ModelFile:
                     remaining = memoryview(part)
                     while remaining:
                         remaining = remaining[file.write(remaining) :]
-                # before the rename, so that a power cut leaves the old file or the new one
+                # before the rename, so that after a power cut either the old file or the new one is complete
                 os.fsync(fd)
             os.rename(new, self.path)
         except BaseException:
-            # The first error is the one to report.
+            # an error here must not hide the first one
             with suppress(OSError):
                 os.unlink(new)
             raise
         return size
 
     def discard(self) -> None:
-        """Remove the file, so that no worker reads it again."""
+        """Remove the file, so that no other worker reads it."""
         with suppress(OSError):
             os.unlink(self.path)
 
     def written_at(self) -> float:
-        """Return the time of the last write, in seconds since 1970; minus infinity without one."""
+        """Return the time of the last write in seconds since 1970; minus infinity if there is no file."""
         try:
             return os.stat(self.path).st_mtime
         except OSError:
@@ -162,7 +162,7 @@ class ModelFileWriter:
             self._note_end()
 
     def _note_end(self) -> None:
-        # after a failure, too: a full disk does not get better by trying each second
+        # also after a failure, because a full disk is not emptied by an attempt each second
         self._not_before = time.monotonic() + INTERVAL
         self._busy = False
 
@@ -182,7 +182,7 @@ class ModelFileWriter:
 
 
 class _WriterPace:
-    """Pauses the writer, so that requests have the processor and the interpreter most of the time."""
+    """Pauses the thread that writes, so that requests have the processor most of the time."""
 
     def __init__(self) -> None:
         self.worked = 0.0

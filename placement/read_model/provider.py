@@ -1,6 +1,6 @@
 """A resource provider of the read model, with its inventories.
 
-Resource classes, traits and aggregates are names (interned strings), so that no search has to translate ids.
+Resource classes, traits and aggregates are names (interned strings), so that no search translates ids.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ _MAX_CAPACITY: Final = 2.0**53
 def capacity(total: int, reserved: int, allocation_ratio: float) -> int:
     """Return the amount that may be allocated: ``(total - reserved) * allocation_ratio``, rounded down.
 
-    Ratios may be huge, so that the result is limited to integers that each reader of JSON takes.
+    Ratios may be huge, so the result is limited to integers that every JSON parser reads.
     """
     # limited as a float: an integer of an infinite or huge product would fail or be slow
     return int(max(-_MAX_CAPACITY, min(_MAX_CAPACITY, (total - reserved) * allocation_ratio)))
@@ -27,7 +27,7 @@ def capacity(total: int, reserved: int, allocation_ratio: float) -> int:
 class Inventory:
     """The amount of one resource class at a provider, and the portions that guests may take.
 
-    Equal inventories of several providers are one object, so the provider has the time of the last write.
+    Providers share equal inventories as one object, so the time of the last write belongs to the provider.
     """
 
     total: int
@@ -73,7 +73,7 @@ class Provider:
     parent_id: int | None
     root_id: int
     updated_at: float
-    # mappings by name, as searches ask for one class of many providers
+    # mappings by name, because searches ask for one class of many providers
     inventories: Mapping[str, Inventory]
     used: Mapping[str, int]
     traits: frozenset[str]
@@ -95,5 +95,5 @@ class Provider:
 
 
 def in_order(traits: Iterable[str]) -> list[str]:
-    """Return traits in the order of answers: standard ones by name, then custom ones."""
+    """Return traits in the order of answers: standard traits by name, then custom ones by name."""
     return sorted(traits, key=lambda name: (name.startswith("CUSTOM_"), name))

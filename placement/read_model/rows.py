@@ -25,18 +25,18 @@ from placement.db.tables import (
 )
 from placement.read_model.provider import Attribute, Inventory, Provider
 
-# each id is a parameter, of which SQLite takes 32,766 in a statement
+# each id is a parameter, and SQLite takes 32,766 parameters in a statement
 _CHUNK: Final = 500
-"""Number of providers per statement that reads their parts."""
+"""Number of providers for each statement that reads their parts."""
 # rows become providers batch by batch: a fleet has millions of rows
 _MANY: Final = 10_000
 """Rows of a whole table that are in memory at once."""
-# a bound of memory: values of deleted providers stay until then
+# limits the memory, because values of deleted providers stay until then
 _MAX_SHARED: Final = 100_000
 """Distinct values after which all are forgotten."""
-# each pair is one more alternative for the planner of the database, and most updates have few
+# each pair is one more alternative for the planner of the database, and most updates have few pairs
 _MAX_PAIRS: Final = 64
-"""Pairs of bucket and counter in one statement."""
+"""Maximum pairs of bucket and counter in one statement."""
 # SQLite could not hold a sum of stamps, which have 64 bits
 _SUMMED_BITS: Final = (1 << 32) - 1
 """The bits of a stamp that count in a fingerprint."""
@@ -85,7 +85,7 @@ _attributes: Final = sa.select(
 )
 _aggregates: Final = sa.select(provider_aggregates.c.provider_id, provider_aggregates.c.aggregate)
 
-# both tables of statements have the same keys, so that one function assembles all or some
+# both sets of statements have the same keys, so that one function assembles all providers or some
 _some: Final = {
     "inventories": _inventories.where(inventories.c.provider_id.in_(_own)),
     "used": _used.where(allocations.c.provider_id.in_(_own)),
@@ -121,7 +121,7 @@ class NameTable:
 
 
 def read_names(conn: sa.Connection) -> NameTable:
-    """Read all names, in the order in which they were created."""
+    """Return all names of resource classes and traits, in the order of their creation."""
     return NameTable(
         *(conn.execute(sa.select(table).order_by(table.c.id)).all() for table in (resource_classes, traits))
     )
@@ -131,20 +131,20 @@ class SharedValues:
     """Keeps equal values as one object.
 
     Thousands of hosts differ in few inventories and sets of traits. All values are dropped from time to time,
-    so that values without a provider are not kept for good.
+    because values that no provider uses would be kept for ever otherwise.
     """
 
     def __init__(self) -> None:
         self._kept: dict[Any, Any] = {}
-        #: by the names and the identities of the kept inventories
+        #: keyed by the names of classes and the identities of their kept inventories
         self._inventories: dict[tuple[Any, ...], dict[str, Inventory]] = {}
 
     def __call__(self, value: Any) -> Any:
-        """Return the object that is kept for all values equal to this one."""
+        """Return the one object that is kept for all values equal to this one."""
         if len(self._kept) >= _MAX_SHARED:
-            # all at once: providers keep the objects that they have, and later ones share again
+            # all at once: existing providers keep their objects, and later ones share new objects
             self._kept.clear()
-            # with the values, as its keys are identities of kept inventories
+            # dropped together with the values, because its keys are the identities of kept inventories
             self._inventories.clear()
         return self._kept.setdefault(value, value)
 
@@ -156,15 +156,16 @@ class SharedValues:
         if not found:
             return NOTHING
         by_name = dict(zip(found[::2], map(self, found[1::2]), strict=True))
-        # by identity, as the inventories are shared objects, and hashing them again would take longer
+        # keyed by identity, because inventories are shared objects and hashing them again would take longer
         key = tuple([part for name, inventory in by_name.items() for part in (name, id(inventory))])
         return self._inventories.setdefault(key, by_name)
 
 
 class BucketFingerprint(NamedTuple):
-    """The number of providers of a bucket, and the sum of their ``change_seq``.
+    """The number of providers of a bucket and the sum of their ``change_seq``.
 
-    As counters grow by random numbers, two states of a bucket with the same fingerprint are the same state.
+    Because counters grow by random numbers, two states of a bucket with the same fingerprint are the same
+    state.
     """
 
     providers: int
@@ -173,7 +174,7 @@ class BucketFingerprint(NamedTuple):
 
 def fingerprint_summand(change_seq: int) -> int:
     """Return the summand of a ``change_seq`` in the total of a :class:`BucketFingerprint`."""
-    # the low bits of random steps tell two histories apart as well as all of them
+    # the low bits of random steps distinguish two histories as well as all bits do
     return change_seq & _SUMMED_BITS
 
 
@@ -206,7 +207,7 @@ class ChangedBuckets:
 
 
 def read_changed(batch: StatementBatch, known: Mapping[int, int]) -> ChangedBuckets:
-    """Read the providers with stamps above the known counters of their buckets, and their usage.
+    """Read providers with stamps above the known counters of their buckets, and the usage of these providers.
 
     :param known: counters by bucket.
     """
@@ -218,7 +219,7 @@ def read_changed(batch: StatementBatch, known: Mapping[int, int]) -> ChangedBuck
         chunk += chunk[:1] * ((1 << (len(chunk) - 1).bit_length()) - len(chunk))
         buckets, counters = zip(*chunk, strict=True)
         values = {**bind_values("bucket", buckets), **bind_values("counter", counters)}
-        # queued for all chunks before an answer is read, so that they go out together
+        # queued for all chunks before an answer is read, so that they are sent together
         answers.append([batch.add(statement, values) for statement in _stamped_statements(len(chunk))])
     return ChangedBuckets(
         [ProviderVersion._make(row) for providers, _, _ in answers for row in providers.rows],
@@ -232,14 +233,14 @@ def read_changed(batch: StatementBatch, known: Mapping[int, int]) -> ChangedBuck
     )
 
 
-# cached by the padded number of buckets: 1, 2, 4 and so on up to 64 make seven kinds of statements
+# cached by the padded number of buckets: 1, 2, 4 and so on up to 64 are seven statements
 @lru_cache
 def _stamped_statements(count: int) -> tuple[PreparedStatement, PreparedStatement, PreparedStatement]:
-    """Return the statements for this many buckets: providers stamped since, their usage, fingerprints."""
+    """Return the statements for this number of buckets: stamped providers, their usage, fingerprints."""
     chosen = bind_parameters("bucket", count, sa.Integer)
     pairs = zip(chosen, bind_parameters("counter", count, sa.BigInteger), strict=True)
     stamped = sa.or_(*(sa.and_(_rp.bucket == bucket, _rp.change_seq > counter) for bucket, counter in pairs))
-    # over all providers of the buckets: the sum proves that the unchanged ones are the known ones
+    # over all providers of the buckets, because the sum proves that the unchanged ones are known
     total = sa.func.sum(_rp.change_seq.bitwise_and(_SUMMED_BITS))
     return (
         PreparedStatement(_providers.where(stamped)),
@@ -263,7 +264,7 @@ def read_all(
 def read_some(
     conn: sa.Connection, rows: Sequence[ProviderVersion], names: NameTable, shared: SharedValues
 ) -> Iterator[tuple[ProviderVersion, Provider]]:
-    """Read the providers of these rows, with the rows."""
+    """Read the providers of these rows; yield each with its row."""
     # part by part for a chunk: a join of all parts would repeat each row for each combination
     for start in range(0, len(rows), _CHUNK):
         chunk = rows[start : start + _CHUNK]
@@ -298,7 +299,7 @@ def sum_up(rows: Iterable[Any], names: NameTable) -> dict[int, dict[str, int]]:
 
 
 def _stream_rows(conn: sa.Connection, query: Any) -> Iterator[Any]:
-    """Yield the rows of a query in batches, as there may be millions."""
+    """Yield the rows of a query in batches, because there may be millions."""
     for some in conn.execute(query).partitions(_MANY):
         yield from some
 
@@ -326,14 +327,14 @@ def _assemble_providers(
         aggregates.setdefault(provider_id, []).append(shared(aggregate))
     attributes: dict[int, dict[str, Attribute]] = {}
     for provider_id, name, text, number in parts["attributes"]:
-        # a value has one of two columns: a text, or a number
+        # an attribute is stored in one of two columns: as a text or as a number
         attributes.setdefault(provider_id, {})[shared(name)] = number if text is None else text
     ids: dict[int, int] = {}
-    # an id is one object in all providers, keys and indexes
+    # each id is one object in all providers, keys and indexes
     same = ids.setdefault
     updated_at, times = 0.0, NO_TIMES
     for row in rows:
-        # providers that were made together have one object
+        # times of providers that were made together are one object
         if row.updated_at != updated_at:
             updated_at = row.updated_at
         provider_id = same(row.id, row.id)

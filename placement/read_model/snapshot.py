@@ -28,16 +28,16 @@ DISTANCE: Final = "numa_distance."
 """Prefix of the attributes with the distances of a NUMA node to other nodes; the uuid of the other node
 follows."""
 Distances = Mapping[tuple[int, int], int]
-"""Distances of NUMA nodes, by the ids of two of their providers in ascending order; 10 is local."""
+"""Distances of NUMA nodes, by the ids of two providers in ascending order; 10 means the same node."""
 Range = tuple[float, float] | None
-"""The lowest and the highest number of an attribute; None if no provider has a number."""
+"""The lowest and the highest number of an attribute; None if no provider has a number for the attribute."""
 # sorting all trees by free amounts is faster than that many insertions into sorted columns
 _ANEW_SHARE: Final = 0.1
-"""Above this share of changed trees the free indexes are made again."""
+"""If more than this share of trees changed, the indexes of free amounts are made again."""
 
 
 class ModelSnapshot:
-    """All providers, and the indexes that searches start from.
+    """All providers, and the indexes with which searches start.
 
     While a long search still reads a snapshot, other requests change a :meth:`copy` of it.
     """
@@ -46,9 +46,9 @@ class ModelSnapshot:
         self.providers: dict[int, Provider] = {}
         self.by_uuid: dict[str, int] = {}
         self.by_name: dict[str, int] = {}
-        # ids rather than objects, so that a provider can be replaced without touching its tree
+        # ids instead of objects, so that a provider can be replaced without a change of its tree
         self.trees = FamilyIndex()
-        #: the ids of all roots in ascending order, once they were asked for
+        #: the ids of all roots in ascending order; computed on demand
         self._roots: tuple[int, ...] | None = None
         self.by_class: ProviderIndex[str] = ProviderIndex()
         self.by_trait: ProviderIndex[str] = ProviderIndex()
@@ -61,15 +61,14 @@ class ModelSnapshot:
         self._distances: Distances | None = None
         #: the number of readers for which this snapshot must not change
         self.pin_count = 0
-        # shared with copies of this snapshot, so that equal trees of both are of one class
+        # shared with copies of this snapshot, so that equal trees of both belong to one class
         self._kinds = TreeClasses()
         self._whole: dict[int, HostTree] = {}
         self._free_indexes = FreeIndexes()
         self._sums = SumsByClass()
-        #: roots of trees with changes
-        # trees are made when they are asked for: several changes of one tree cost once
+        #: roots of changed trees, which are made on demand, so that several changes of one tree cost one tree
         self._stale: set[int] = set()
-        # in the order of ids: members of trees and roots are then in order without another sort
+        # in the order of ids, so that members of trees and roots need no other sort
         self._fill_indexes(sorted(providers, key=attrgetter("id")))
 
     def _fill_indexes(self, providers: list[Provider]) -> None:
@@ -79,7 +78,8 @@ class ModelSnapshot:
         self.by_uuid.update(zip(map(attrgetter("uuid"), providers), ids, strict=True))
         self.by_name.update(zip(map(attrgetter("name"), providers), ids, strict=True))
         self.trees.fill_from(map(attrgetter("root_id"), providers), ids)
-        # providers with the same names are added to an index at once, which few combinations cover
+        # providers with the same names are added to an index at once, because there are few combinations of
+        # names
         alike: defaultdict[tuple[Iterable[str], ...], list[int]] = defaultdict(list)
         for provider_id, each in zip(ids, providers, strict=True):
             key = tuple(each.inventories), each.traits, each.aggregates, tuple(each.attributes)
@@ -93,9 +93,9 @@ class ModelSnapshot:
         self._stale.update(self.trees)
 
     def copy(self) -> "ModelSnapshot":
-        """Return a copy for changes; afterwards this one must not change.
+        """Return a copy for changes; the original must not change afterwards.
 
-        Both snapshots share providers, trees and sets until these change.
+        Both snapshots share providers, trees and sets as long as these do not change.
         """
         new = ModelSnapshot()
         new.providers = self.providers.copy()
@@ -119,13 +119,13 @@ class ModelSnapshot:
         return new
 
     def with_usage(self, used: Mapping[int, Mapping[str, int]]) -> "ModelSnapshot":
-        """Return the snapshot with this usage of some providers, by their ids, for reading only.
+        """Return a snapshot for reading only, with this usage of some providers, given by their ids.
 
         The copy shares all parts that do not depend on usage with this snapshot. Neither snapshot may change
-        while the copy is in use.
+        while the result is in use.
         """
         self.whole_trees()
-        # indexes by names are shared, as usage does not change them
+        # indexes by names are shared, because usage does not change them
         new = shallow_copy(self)
         new.pin_count = 0
         new.providers = self.providers.copy()
@@ -147,7 +147,7 @@ class ModelSnapshot:
         return iter(self.providers.values())
 
     def get(self, uuid: str) -> Provider | None:
-        """Return the provider of that uuid, if there is one."""
+        """Return the provider with this uuid, or None."""
         provider_id = self.by_uuid.get(uuid)
         return None if provider_id is None else self.providers[provider_id]
 
@@ -181,7 +181,7 @@ class ModelSnapshot:
         return self._whole
 
     def lineage_of(self, provider: Provider) -> Iterator[Provider]:
-        """Yield a provider, its parent, and so on to the root."""
+        """Yield a provider, its parent, and so on up to the root."""
         yield provider
         while provider.parent_id is not None:
             provider = self.providers[provider.parent_id]
@@ -213,7 +213,7 @@ class ModelSnapshot:
         return roots
 
     def attribute_range(self, name: str) -> Range:
-        """Return the lowest and the highest number of an attribute; None if no provider has a number."""
+        """Return the lowest and the highest number of an attribute; None if no provider has one."""
         if name not in self._ranges:
             if name not in self.by_attribute:
                 return None  # not remembered, as clients may ask for any name
@@ -240,10 +240,10 @@ class ModelSnapshot:
         return found
 
     def zone_distances(self) -> Distances:
-        """Return the distances of NUMA nodes of a host, by the ids of their providers in ascending order.
+        """Return the distances of NUMA nodes of a host, by the ids of two providers in ascending order.
 
-        Units are those of the ACPI SLIT: 10 is local. The larger of the two directions counts; unknown
-        distances are missing.
+        The units are those of the ACPI SLIT, where 10 is the distance within a node. The larger of the two
+        directions counts; unknown distances are missing.
         """
         if self._distances is None:
             found: dict[tuple[int, int], int] = {}
@@ -264,12 +264,12 @@ class ModelSnapshot:
         return one != other and self.providers[one].root_id == self.providers[other].root_id
 
     def put(self, provider: Provider) -> None:
-        """Add a provider, or replace the one with its id."""
+        """Add a provider, or replace the provider with the same id."""
         old = self.providers.get(provider.id)
-        # by identity, as unchanged attributes stay the same object
+        # compared by identity, because unchanged attributes stay the same object
         if provider.attributes is not (old.attributes if old else None):
             self._forget_attributes()
-        # before the new one is linked: it may have the name or the uuid of the old one
+        # before the new provider is linked, which may have the name or the uuid of the old one
         if old is not None:
             self._unlink_provider(old, provider)
         if old is None or old.root_id != provider.root_id:
@@ -278,13 +278,13 @@ class ModelSnapshot:
         self._stale.add(provider.root_id)
         if old is not None and old.root_id != provider.root_id:
             self._stale.add(old.root_id)
-            # the roots of a name change with those of its providers
+            # the roots of a name change when its providers change
             for index in (self.by_class, self.by_trait, self.by_aggregate):
                 index.roots.clear()
             self._forget_attributes()
 
     def remove(self, provider_id: int) -> None:
-        """Remove a provider; a missing one is not an error."""
+        """Remove a provider; a missing provider is not an error."""
         old = self.providers.get(provider_id)
         if old is not None:
             self._unlink_provider(old, None)
@@ -309,7 +309,7 @@ class ModelSnapshot:
 
     def _unlink_provider(self, old: Provider, new: Provider | None) -> None:
         provider_id = old.id
-        # a replaced provider stays under its id until the new one is put there
+        # a replaced provider stays under its id until its successor is put there
         if new is None:
             del self.providers[provider_id]
         for unique, key in ((self.by_uuid, old.uuid), (self.by_name, old.name)):
@@ -324,7 +324,7 @@ class ModelSnapshot:
     def _index_keys(
         self, provider: Provider, other: Provider | None
     ) -> Iterator[tuple[ProviderIndex[Any] | FamilyIndex, Iterable[Any], Iterable[Any]]]:
-        """Yield each index with the keys of ``provider`` and those of ``other`` in it."""
+        """Yield each index, with the keys that ``provider`` has in it and those that ``other`` has."""
         yield self.trees, (provider.root_id,), (other.root_id,) if other else ()
         yield self.by_class, provider.inventories, other.inventories if other else ()
         yield self.by_trait, provider.traits, other.traits if other else ()

@@ -1,6 +1,6 @@
 """Whole trees of providers, in the form for searches.
 
-Thousands of hosts differ in names and usage alone. Such hosts are of one :class:`TreeClass`. The result of a
+Thousands of hosts differ only in names and usage. Such hosts are of one :class:`TreeClass`. The result of a
 search for one tree is valid for every other tree of the class with the same free amounts. A layout has the
 positions of the requested classes in a tree, in an order that ignores all other providers.
 
@@ -25,18 +25,18 @@ Where = tuple[tuple[str, ...], bool]
 class TreeLayout(NamedTuple):
     """The providers of a tree that have any of some classes, their ancestors, and the root, which is first.
 
-    The others come branch by branch; branches with the same classes at the same places are adjacent. So trees
-    that differ in other providers, or in the order of branches, have the same ``places``.
+    The other providers come branch by branch; branches with the same classes at the same places are adjacent.
+    So trees that differ in other providers, or in the order of branches, have the same ``places``.
     """
 
     positions: tuple[int, ...]
     """The positions of the providers in the tree."""
     slots: tuple[int, ...]
-    """The slots of their inventories of the classes, provider by provider, in the order of the classes."""
+    """The slots of the providers' inventories of the classes, provider by provider, class by class."""
     places: tuple[tuple[int, tuple[int, ...]], ...]
-    """For each provider, the place of its parent in this order (root: -1), and the ranks of its classes."""
+    """For each provider, the index of its parent in this order (root: -1), and the ranks of its classes."""
     pick: Callable[[tuple[int, ...]], tuple[int, ...]]
-    """Picks the free amounts of these slots from those of a tree."""
+    """Picks the free amounts of the ``slots`` from those of a tree."""
 
     def slots_of(self, rank: int) -> list[int]:
         """Return the slots of the class with this rank among the classes of the layout."""
@@ -51,7 +51,7 @@ def arrange_tree(
     *,
     whole: bool,
 ) -> TreeLayout:
-    """Return the layout of a tree for these classes; with ``whole`` it has all providers.
+    """Return the layout of a tree for these classes; with ``whole`` the layout has all providers.
 
     :param lineages: :attr:`TreeStructure.lineages`.
     :param having: :attr:`TreeStructure.having`.
@@ -73,7 +73,7 @@ def arrange_tree(
             [(within.get(lineages[at][1], -1), tuple([rank for rank, _ in of.get(at, ())])) for at in members]
         )
         sorted_out.append((code, members))
-    # by code, so that the order of equal branches does not depend on ids
+    # sorted by a code of their content, so that the order of equal branches does not depend on ids
     sorted_out.sort()
     positions, places = [root], [(-1, tuple([rank for rank, _ in of.get(root, ())]))]
     for code, members in sorted_out:
@@ -85,10 +85,10 @@ def arrange_tree(
 
 
 def slot_picker(slots: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:
-    """Return a function that picks these slots of free amounts, as a tuple."""
+    """Return a function that picks these slots from the free amounts of a tree, as a tuple."""
     if not slots:
         return lambda _: ()
-    # itemgetter of one index returns no tuple
+    # an itemgetter with one index does not return a tuple
     if len(slots) == 1:
         (slot,) = slots
         return lambda free: (free[slot],)
@@ -135,24 +135,24 @@ class TreeStructure:
     def __init__(self, members: Sequence[Provider]) -> None:
         positions: dict[int | None, int] = {each.id: at for at, each in enumerate(members)}
         parents = [positions.get(each.parent_id) for each in members]
-        #: by position: the positions of the provider and of its ancestors, the root last
+        #: for each position, the positions of the provider and its ancestors, the root last
         self.lineages = tuple([_lineage_of(at, parents) for at in range(len(members))])
-        #: by position: the topmost provider below the root in its lineage; None for the root
+        #: for each position, the topmost ancestor below the root; None for the root
         self.branches = tuple([each[-2] if len(each) > 1 else None for each in self.lineages])
         inventories = [(at, name) for at, each in enumerate(members) for name in sorted(each.inventories)]
         self.slots = {inventory: slot for slot, inventory in enumerate(inventories)}
-        #: by class: positions and slots of the providers that have it
+        #: for each class, the positions and slots of the providers that have it
         self.having: dict[str, list[tuple[int, int]]] = {}
         for (at, name), slot in self.slots.items():
             self.having.setdefault(name, []).append((at, slot))
         #: the classes of all providers of the tree
         self.classes = frozenset(self.having)
-        #: by slot: the largest capacity that any tree of this structure had
+        #: for each slot, the largest capacity that a tree of this structure had so far
         self.capacities = [0] * len(inventories)
-        #: by slot: an inventory with these portions
+        #: for each slot, an inventory with the portions of the slot
         self.portions = [members[at].inventories[name] for at, name in inventories]
         self._giving: dict[tuple[str, ...], Sequence[Places]] = {}
-        # caches belong to the structure: they are dropped with its last tree
+        # the structure owns these caches, so that they are dropped with its last tree
         self._layouts: dict[Where, TreeLayout] = {}
         self._portions_of: dict[str, tuple[int, int]] = {}
         self._with_most: dict[tuple[int, ...], tuple[tuple[int, ...], Mapping[str, int]]] = {}
@@ -172,21 +172,22 @@ class TreeStructure:
         return found
 
     def layout_of(self, where: Where) -> TreeLayout:
-        """Return the layout of these classes."""
+        """Return the layout of these classes, which is made on first use."""
         found = self._layouts.get(where)
         if found is None:
             names, whole = where
             found = arrange_tree(self.lineages, self.having, names, whole=whole)
-            # all are dropped, as keeping an order of use would cost more than arranging a tree again
+            # all layouts are dropped, because keeping an order of use would cost more than making a layout
+            # again
             if len(self._layouts) >= _MAX_LAYOUTS:
                 self._layouts.clear()
             self._layouts[where] = found
         return found
 
     def with_most(self, free: tuple[int, ...]) -> tuple[tuple[int, ...], Mapping[str, int]]:
-        """Return the free amounts, and for each class the largest amount that one provider can give at once.
+        """Return the free amounts, and for each class the largest amount that a single provider can give.
 
-        Trees with equal free amounts, such as empty ones, mostly get the same objects.
+        Trees with equal free amounts, such as empty ones, mostly share the same objects.
         """
         found = self._with_most.get(free)
         if found is None:
@@ -195,7 +196,7 @@ class TreeStructure:
                 at_once = min(here, portions.max_unit)
                 if at_once > most.get(name, -1):
                     most[name] = at_once
-            # all are dropped here, too: empty hosts, which gain most, soon have their object again
+            # all are dropped here, too: empty hosts, which profit most, soon share an object again
             if len(self._with_most) >= _MAX_KEPT:
                 self._with_most.clear()
             found = self._with_most[free] = free, most
@@ -208,13 +209,13 @@ class TreeStructure:
             if name not in self.having:
                 return False
             portions = [self.portions[slot] for _, slot in self.having[name]]
-            # other steps than one would need a test of each multiple
+            # with other step sizes each multiple would have to be tested
             highest = min([each.max_unit if each.step_size == 1 else 0 for each in portions])
             bounds = self._portions_of[name] = max([each.min_unit for each in portions]), highest
         return bounds[0] <= amount <= bounds[1]
 
     def note_capacities(self, members: Sequence[Provider]) -> None:
-        """Raise the capacities to those of a tree of this structure."""
+        """Raise the capacities of the structure to those of one of its trees."""
         for slot, (at, name) in enumerate(self.slots):
             capacity = members[at].inventories[name].capacity
             if capacity > self.capacities[slot]:
@@ -232,7 +233,7 @@ def _lineage_of(at: int, parents: Sequence[int | None]) -> tuple[int, ...]:
 
 
 class TreeClass:
-    """A structure with the traits of each provider: one object for all such trees, equal only to itself."""
+    """A structure with the traits of each provider: one object for all trees of the class."""
 
     __slots__ = ("__weakref__", "_zones", "shape", "traits")
 
@@ -259,7 +260,7 @@ def _find_zones(
         root = lineages[0][-1]
         yield root, *(at for at in range(len(lineages)) if at != root)
     for at, lineage in enumerate(lineages):
-        # a provider below nested NUMA nodes belongs to the nearest one
+        # if NUMA nodes are nested, a provider belongs to the nearest one above
         nearest = next((above for above in lineage if above in zones), at)
         if nearest != at:
             zones[nearest].append(at)
@@ -269,8 +270,8 @@ def _find_zones(
 class ProviderSet:
     """Providers that one candidate may combine, in a fixed order; equal only to itself.
 
-    The first ``own_count`` providers belong to a tree of the structure, the others share with it. ``uuids``
-    are encoded as answers need them.
+    The first ``own_count`` providers belong to a tree of the structure; the others share with this tree.
+    ``uuids`` are encoded as answers need them.
     """
 
     __slots__ = ("_uuids", "members", "shape")
@@ -327,7 +328,7 @@ class HostTree(ProviderSet):
         self.max_free = max_free
 
     def beside_shared(self, shared: Sequence[Provider], uuids: tuple[bytes, ...]) -> ProviderSet:
-        """Return the set of these providers and of the providers with these uuids, which share with them."""
+        """Return the set of this tree's providers and those with these uuids, which share with the tree."""
         return ProviderSet((*self.members, *shared), self.kind.shape, self.uuids + uuids)
 
     def when_empty(self, shared: Sequence[Provider]) -> ProviderSet:
@@ -349,7 +350,7 @@ class HostTree(ProviderSet):
 
 
 class _EqualObjects:
-    """The parts of a tree that do not depend on usage; trees made of the same objects share them."""
+    """The parts of a tree that do not depend on usage; trees with equal parts share the objects."""
 
     __slots__ = ("aggregates", "all_aggregates", "capacities", "kind", "unused")
 
@@ -387,14 +388,15 @@ class TreeClasses:
         # weak: a structure is dropped with its last tree
         self._shapes: WeakValueDictionary[Hashable, TreeStructure] = WeakValueDictionary()
         self._kinds: WeakValueDictionary[Hashable, TreeClass] = WeakValueDictionary()
-        #: tuples of aggregates, each kept once for all trees with equal ones
+        #: tuples of aggregates, each kept once for all trees with equal aggregates
         self._aggregates: dict[tuple[frozenset[str], ...], tuple[frozenset[str], ...]] = {}
 
     def make_trees(
         self, roots: Sequence[Provider], families: Sequence[tuple[Provider, ...]]
     ) -> list[HostTree]:
-        """Return the trees of these roots and their members."""
-        # by identity of objects that live meanwhile, as hashing the values of each host would take longer
+        """Return the trees with these roots and members."""
+        # keyed by the identity of objects that live meanwhile, because hashing the values of each host would
+        # take longer
         found: dict[Hashable, _EqualObjects] = {}
         made = []
         for root, members in zip(roots, families, strict=True):
@@ -402,7 +404,7 @@ class TreeClasses:
             key = tuple(
                 [
                     (
-                        # relative ids: hosts that were made in the same order have the same
+                        # relative ids, because hosts that were made in the same order have the same ones
                         each.id - first,
                         None if each.parent_id is None else each.parent_id - first,
                         id(each.inventories),
@@ -427,11 +429,12 @@ class TreeClasses:
         if shape is None:
             shape = self._shapes[features] = TreeStructure(members)
         traits = tuple([each.traits for each in members])
-        # by the structure itself, which is equal only to itself, so that its features are hashed once
+        # keyed by the structure itself, which is equal only to itself, so that its features are hashed once
         kind = self._kinds.get((shape, traits))
         if kind is None:
             kind = self._kinds[shape, traits] = TreeClass(shape, traits)
-        # not part of the structure: hosts of all sizes share one, and an empty tree has the largest
+        # not part of the structure: hosts of all sizes share one, and an empty tree has the largest free
+        # amounts
         shape.note_capacities(members)
         aggregates = tuple([each.aggregates for each in members])
         if len(self._aggregates) >= _MAX_AGGREGATES:

@@ -1,4 +1,4 @@
-"""The writing operations: functions of a transaction. Each happens as a whole, or not at all.
+"""The writing operations: functions of a transaction. Each operation happens completely or not at all.
 
 Nouns
     A *claim* is the complete wanted allocations of one consumer; a *holding* is one amount of its present
@@ -30,7 +30,7 @@ Imports
 
 A worked example
     A host has VCPU 8, of which ``a`` holds 5 and ``b`` 2. In one request ``a`` moves to another host and
-    ``b`` grows to 4. No other consumer uses the host, so 4 of 8 is granted. Then the total goes down to 3.
+    ``b`` grows to 4. No other consumer uses the host, so 4 of 8 is granted. Then the total is reduced to 3.
     Now ``b`` holds more than the total: it may claim 4 again, or less, but not 5. Any other consumer is
     refused even 1. No granted claim increases the excess, and guests can move away.
 

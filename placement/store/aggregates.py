@@ -14,15 +14,16 @@ from placement.store import optimistic_write, providers
 def replace(tx: WriteTransaction, uuid: str, generation: int | None, aggregates: Sequence[str]) -> int:
     """Replace the aggregates of a provider; return its generation afterwards.
 
-    Without a ``generation`` (before microversion 1.19) the generation is neither checked nor raised.
+    Without ``generation`` (before microversion 1.19) the generation of the provider is neither checked nor
+    raised.
 
     :raises NotFound: no such provider.
     :raises ConcurrentUpdate: the generation is stale.
     """
-    # without aggregates to insert no foreign key would check the provider
+    # without aggregates to insert, no foreign key would check that the provider is unchanged
     if generation is not None and optimistic_write.is_worthwhile(tx, generation, len(aggregates)):
         optimistic_write.find_provider(tx, _found, uuid, generation)
-        # removed first: the new ones may repeat some of the old
+        # old aggregates are removed first, because the new ones may repeat some of them
         tx.queue(_removal_there, {})
         rows = [{"name": aggregate} for aggregate in sorted(aggregates)]
         optimistic_write.insert(tx, provider_aggregates.c.aggregate, rows)
@@ -38,14 +39,14 @@ def replace(tx: WriteTransaction, uuid: str, generation: int | None, aggregates:
 
 
 def put(tx: WriteTransaction, wanted: Mapping[int, Collection[str]]) -> None:
-    """Replace the aggregates of locked providers; ``wanted`` has them by provider id."""
+    """Replace the aggregates of locked providers; ``wanted`` has the new aggregates by provider id."""
     for provider_id in wanted:
         tx.queue(_removal, {"provider": provider_id})
     insert(tx, wanted)
 
 
 def insert(tx: WriteTransaction, wanted: Mapping[int, Collection[str]]) -> None:
-    """Add aggregates to providers that have none; ``wanted`` has them by provider id."""
+    """Add aggregates to providers that have none; ``wanted`` has the new aggregates by provider id."""
     tx.insert(
         provider_aggregates,
         [

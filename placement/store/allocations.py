@@ -1,10 +1,10 @@
 """Allocations of consumers: claimed, replaced, released and shown, with the usage of projects.
 
 Besides claims, the release of all allocations of a consumer is the most frequent write. If the database
-takes several statements at once, no statement waits for the answer to another. The first one locks the
-consumer, and leaves its id, or none, in a setting of the transaction. The others use this setting to find the
-rows to lock, stamp and delete. So a consumer that is made between two statements is not touched: the first
-statement has not locked it. Other databases read the rows first.
+takes several statements at once, no statement waits for the answer to another. The first statement locks the
+consumer, and stores its id (or none) in a setting of the transaction. The other statements use this setting
+to find the rows to lock, stamp and delete. A consumer that is created between two of these statements is not
+touched, because the first statement has not locked it. Other databases read the rows first.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from placement.store.expired import COUNTS
 class LockedConsumers:
     """The existing consumers, by uuid, with all their holdings, and the uuids of those that have expired."""
 
-    # without the consumers that do not exist: a claim makes these
+    # only consumers that exist: a claim creates the others
     consumers: Mapping[str, consumer_store.ConsumerRow]
     holdings: Sequence[ClaimantHolding] = ()
     expired: frozenset[str] = frozenset()
@@ -67,13 +67,13 @@ class LockedConsumers:
 
 
 def replace(tx: WriteTransaction, claims: Sequence[ConsumerClaim]) -> None:
-    """Write all of the claims, or none of them.
+    """Write all claims or none of them.
 
     :raises InvalidRequest: a provider or a resource class does not exist.
     :raises ConcurrentUpdate: a consumer's generation is not the given one.
     :raises Conflict: a provider has no such inventory or not enough of it.
     """
-    # locks before any check: what is read under them stays true until the commit
+    # locks come before all checks: what is read under the locks stays true until the commit
     locked = lock_claimed(tx, claims)
     check_generations(claims, locked)
     write_claims(tx, claims, locked)
@@ -89,17 +89,18 @@ def lock_claimed(
     """Create new consumers, and lock all consumers and providers of the claims, consumers first.
 
     :param more: uuids of further providers to lock; ``buckets`` are further buckets.
-    :param others: further consumers to lock, with their holdings.
+    :param others: more consumers to lock, with their holdings.
     """
-    # consumers that the client calls new mostly are: they are looked up only if the insertion fails
+    # consumers that a client calls new mostly are new, so they are looked up only if the insertion fails
     new_only = all(claim.generation is None and claim.takes_anything for claim in claims)
     looked_up = [] if tx.optimistic and new_only else [claim.consumer for claim in claims]
     locked = _lock(tx, [*looked_up, *others])
     new = [claim for claim in claims if claim.takes_anything and claim.consumer not in locked.consumers]
-    # before the buckets: the insertion locks the new rows, and consumers come first in the order of locks
+    # before the buckets, because the insertion locks the new rows, and consumers come first in the order of
+    # locks
     consumer_store.create_consumers(tx, {claim.consumer: claim.owner for claim in new})
     named = {uuid for claim in claims for uuid in claim.resources}
-    # one call, so that all buckets are locked in one order
+    # one call for all providers, so that all buckets are locked in one order
     tx.lock({*locked.providers, *named, *more}, buckets)
     return locked
 
@@ -115,10 +116,10 @@ def check_generations(claims: Iterable[ConsumerClaim], locked: LockedConsumers) 
     """
     for claim in claims:
         if claim.consumer in locked.expired:
-            # to the client it does not exist, so that a number is a conflict, too
+            # the consumer does not exist for the client, so any number is a conflict, too
             if claim.generation is not ANY_GENERATION:
                 consumer_store.check_generation(None, claim.generation)
-            # the caller releases it and tries again: its row and its room are still there
+            # the caller releases it and tries again, because its row and its allocations are still there
             raise ConsumerExists(f"consumer generation conflict - {claim.consumer} has expired just now")
         consumer_store.check_generation(locked.consumers.get(claim.consumer), claim.generation)
 
@@ -127,24 +128,24 @@ def _lock(tx: WriteTransaction, uuids: Collection[str]) -> LockedConsumers:
     if not uuids:
         return LockedConsumers({})
     consumers_locked = consumer_store.lock(tx, uuids)
-    # queued before an answer is read, so that both travel together
+    # queued before an answer is read, so that both statements are sent together
     held = tx.queue(_held_by(len(uuids)), bind_values("uuid", uuids))
     known = {row.uuid: row for row in consumer_store.rows(consumers_locked)}
-    # by the clock of the database in the same statement: clocks of workers differ
+    # decided by the clock of the database in the same statement, because the clocks of workers differ
     expired = frozenset(uuid for uuid, *_, is_over in held.rows if is_over)
     return LockedConsumers(known, [ClaimantHolding(*row) for *row, _ in held.rows], expired)
 
 
 def write_claims(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: LockedConsumers) -> None:
     """Write claims of locked consumers and providers, the last part of :func:`replace`."""
-    # before the supplies are read, so that the usage there is that of others
+    # before the supplies are read, so that they have only the usage of other consumers
     _remove(tx, [row.id for row in locked.consumers.values()])
     supplies, known_classes = _read_supplies(tx, {uuid for claim in claims for uuid in claim.resources})
     named = {name for claim in claims for resources in claim.resources.values() for name in resources}
     # classes that no provider of the claim has: only to tell an unknown name from a missing inventory
     others = names.NameLookup(tx, resource_classes, named - known_classes.keys())
     classes = {**known_classes, **others.ids}
-    # after the removal: if it refuses, the transaction rolls that back
+    # after the removal, which is rolled back if this check refuses the claims
     check_capacity(claims, supplies, classes, locked.holdings)
     _insert(tx, claims, supplies, classes)
     _update_consumers(tx, claims, locked.consumers)
@@ -166,7 +167,7 @@ def _held_by(count: int) -> PreparedStatement:
             resource_providers.c.uuid,
             allocations.c.resource_class_id,
             allocations.c.used,
-            # no filter: an expired consumer is locked as well, and its holdings are in the way
+            # not filtered by expiry: an expired consumer is locked, too, because its holdings are in the way
             sa.not_(COUNTS),
         )
         .select_from(allocations)
@@ -184,7 +185,7 @@ def _remove(tx: WriteTransaction, consumer_ids: Sequence[int]) -> None:
 
 @lru_cache(KEPT_SIZES)
 def _allocation_removal(count: int) -> PreparedStatement:
-    # by id, with which the primary key of the table begins
+    # selected by id, with which the primary key of the table begins
     chosen = allocations.c.consumer_id.in_(bind_parameters("id", count, ConsumerId))
     return PreparedStatement(sa.delete(allocations).where(chosen))
 
@@ -222,7 +223,7 @@ def _supply_lookup(count: int) -> PreparedStatement:
 def _read_supplies(
     tx: WriteTransaction, uuids: Collection[str]
 ) -> tuple[dict[str, ProviderSupply], dict[str, int]]:
-    """Return the supplies of existing providers, and the ids of their resource classes, by name."""
+    """Return the supplies of existing providers, and the ids of their resource classes by name."""
     supplies: dict[str, ProviderSupply] = {}
     class_ids: dict[str, int] = {}
     if uuids:
@@ -264,7 +265,8 @@ def _allocation_insertion(count: int) -> PreparedStatement:
     """Return a statement that inserts allocations of consumers with unknown ids."""
     rows = [
         {
-            # by uuid: the ids of consumers made in this transaction are not known without another answer
+            # selected by uuid, because the ids of consumers that this transaction creates are not known
+            # without another answer
             "consumer_id": sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery(),
             "provider_id": provider,
             "resource_class_id": resource_class,
@@ -287,7 +289,7 @@ def _update_consumers(
 ) -> None:
     emptied = []
     for claim in claims:
-        # a new consumer was made at generation 1, and stays there
+        # a new consumer was created with generation 1, which stays
         present = known.get(claim.consumer)
         if present is not None and claim.takes_anything:
             consumer_store.advance_consumer(tx, present, consumer_store.owner_after(present, claim.owner))
@@ -302,7 +304,7 @@ def delete(tx: WriteTransaction, consumer: str) -> None:
 
     :raises NotFound: the consumer holds nothing, or has expired.
     """
-    # its own lock, not that of a claim: nothing is made here, and no supply is read
+    # not the lock of a claim, because nothing is created here and no supply is read
     locked = _lock(tx, [consumer])
     if not locked.consumers or locked.expired:
         raise no_allocations(consumer)
@@ -315,7 +317,7 @@ def no_allocations(consumer: str) -> NotFound:
 
 
 def give_back(tx: WriteTransaction, uuids: Collection[str]) -> int:
-    """Release all allocations of these consumers; return the number of consumers with allocations."""
+    """Release all allocations of these consumers; return how many of these consumers had allocations."""
     locked = _lock(tx, uuids)
     if locked.consumers:
         _give_back(tx, locked)
@@ -323,11 +325,11 @@ def give_back(tx: WriteTransaction, uuids: Collection[str]) -> int:
 
 
 def _give_back(tx: WriteTransaction, locked: LockedConsumers) -> None:
-    """Release all allocations of these (locked) consumers."""
+    """Release all allocations of these consumers, which the caller has locked."""
     ids = [row.id for row in locked.consumers.values()]
-    # after the consumers: the same order of locks as claims
+    # locked after the consumers, in the same order as for claims
     tx.lock(locked.providers)
-    # allocations first: they refer to the consumer
+    # allocations are removed first, because they refer to the consumer
     _remove(tx, ids)
     consumer_store.remove(tx, ids)
     tx.note_changed(locked.provider_ids, generation=False, usage_only=True)
@@ -363,11 +365,11 @@ _shown: Final = (
         allocations.c.updated_at,
     )
     .select_from(NAMED)
-    # the order of creation, so that answers with the same content are equal
+    # in the order of creation, so that two answers with the same content are equal
     .order_by(consumers.c.id, resource_providers.c.id, resource_classes.c.id)
 )
 _of_consumer: Final = _shown.where(consumers.c.uuid == sa.bindparam("consumer"), COUNTS)
-# without COUNTS: callers ask for what a reservation or a moving consumer holds, expired or not
+# without COUNTS, because callers need the holdings of a reservation or a moving consumer, expired or not
 _of_consumers: Final = _shown.where(consumers.c.uuid.in_(sa.bindparam("consumers", expanding=True)))
 _of_providers: Final = _shown.where(
     resource_providers.c.uuid.in_(sa.bindparam("providers", expanding=True)), COUNTS
@@ -423,9 +425,9 @@ def release(database: ServiceDatabase, consumer: str) -> None:
 def _at_once(tx: WriteTransaction, consumer: str) -> StatementAnswer:
     """Queue all statements of the release; return the answer of the first, readable after the commit.
 
-    This answer is the consumer's id as a text, or :data:`_NOBODY`.
+    The answer of this statement is the consumer's id as text, or :data:`_NOBODY`.
     """
-    # the order of the locks is again consumers, then buckets
+    # again in the order consumers, then buckets
     locked = tx.queue(_lock_consumer, {"consumer": consumer})
     tx.queue(_count, {"step": buckets.random_step()})
     tx.queue(_stamp, {"now": tx.now})
@@ -435,9 +437,9 @@ def _at_once(tx: WriteTransaction, consumer: str) -> StatementAnswer:
 
 
 _released: Final = sa.cast(sa.func.current_setting(_SETTING), sa.BigInteger)
-# evaluated by each statement again: allocations are removed after the statements that need them
+# each statement evaluates this query, because allocations are removed after the statements that need it
 _held: Final = sa.select(allocations.c.provider_id).where(allocations.c.consumer_id == _released)
-# in a setting of the transaction: later statements of a batch cannot see an answer
+# kept in a setting of the transaction, because later statements of a batch cannot see an answer
 _lock_consumer: Final = PreparedStatement(
     sa.select(
         sa.func.set_config(
@@ -457,7 +459,7 @@ _lock_consumer: Final = PreparedStatement(
     )
 )
 _count: Final = PreparedStatement(
-    # buckets in ascending order, though they come out of a query
+    # in ascending order, although the buckets come from a query
     buckets.increment_in_order(
         sa.select(change_buckets.c.id).where(
             change_buckets.c.id.in_(
@@ -475,17 +477,17 @@ _stamp: Final = PreparedStatement(
         updated_at=sa.bindparam("now", type_=sa.Double),
     )
 )
-"""The stamps of a change of usage alone, without a new generation."""
+"""The values that a change of usage alone writes to a provider, without a new generation."""
 _consumer_removal: Final = PreparedStatement(
     sa.delete(allocations).where(allocations.c.consumer_id == _released)
 )
-# after the allocations, which refer to it
+# after the allocations, which refer to the consumer
 _end: Final = PreparedStatement(sa.delete(consumers).where(consumers.c.id == _released))
 
 
 @dataclass(frozen=True, slots=True)
 class ClassUsage:
-    """The sum of one resource class over the consumers of one type (None: of unknown type)."""
+    """The sum of one resource class over all consumers of one type (None: their type is unknown)."""
 
     consumer_type: str | None
     resource_class: str
@@ -500,7 +502,7 @@ def of_project(conn: sa.Connection, project_id: str, user_id: str | None) -> lis
         .join(consumers, consumers.c.id == allocations.c.consumer_id)
         .join(resource_classes, resource_classes.c.id == allocations.c.resource_class_id)
         .where(consumers.c.project_id == project_id, COUNTS)
-        # by id, so that the order is that of creation, as in other answers
+        # ordered by id, so that classes come in the order of creation, as in other answers
         .group_by(consumers.c.consumer_type, resource_classes.c.id, resource_classes.c.name)
         .order_by(consumers.c.consumer_type, resource_classes.c.id)
     )
@@ -510,7 +512,7 @@ def of_project(conn: sa.Connection, project_id: str, user_id: str | None) -> lis
 
 
 def consumer_counts(conn: sa.Connection, project_id: str, user_id: str | None) -> dict[str | None, int]:
-    """Return the number of consumers of each type with allocations, in a project or for one user in it."""
+    """Return the number of consumers of each type with allocations, in a project or for one of its users."""
     query = (
         sa.select(consumers.c.consumer_type, sa.func.count())
         .where(consumers.c.project_id == project_id, COUNTS)

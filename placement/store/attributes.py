@@ -18,12 +18,13 @@ def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Mapping[st
     :raises NotFound: no such provider.
     :raises ConcurrentUpdate: the generation is stale.
     """
-    # the present values and the row are queued together: one round trip
+    # both statements are queued before an answer is read: one round trip
     tx.lock([uuid])
     present = tx.queue(_present, {"provider": uuid})
     row = providers.read_locked(tx, uuid)
     providers.check_generation(row, generation)
-    # nothing to write: clients that repeat themselves then do not wake all workers
+    # equal attributes are not written, so that clients which repeat a request do not make all workers read
+    # the provider
     if {name: number if text is None else text for name, text, number in present.rows} == wanted:
         return row.generation
     put(tx, {row.id: wanted})
@@ -32,15 +33,15 @@ def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Mapping[st
 
 
 def put(tx: WriteTransaction, wanted: Mapping[int, Mapping[str, Attribute]]) -> None:
-    """Replace the attributes of locked providers; ``wanted`` has them by provider id."""
-    # all are replaced, as there are few
+    """Replace the attributes of locked providers; ``wanted`` has the new attributes by provider id."""
+    # all attributes are replaced, because there are few
     for provider_id in wanted:
         tx.queue(_removal, {"provider": provider_id})
     insert(tx, wanted)
 
 
 def insert(tx: WriteTransaction, wanted: Mapping[int, Mapping[str, Attribute]]) -> None:
-    """Add attributes to providers that have none; ``wanted`` has them by provider id."""
+    """Add attributes to providers that have none; ``wanted`` has the new attributes by provider id."""
     rows = [
         {
             "provider_id": provider_id,

@@ -22,12 +22,12 @@ from placement.db.tables import allocations, change_buckets, consumers, deleted_
 from placement.exceptions import CURSOR_TOO_OLD, Gone, InvalidRequest
 from placement.store.expired import COUNTS
 
-# the first byte of a cursor, so that a later format recognises cursors of this one
+# first byte of a cursor, by which later formats can recognise cursors of this format
 _VERSION: Final = 1
-# a change adds some 2**23, so that 16 million changes of a bucket fit into half of the range
+# a change adds about 2**23, so 16 million changes of a bucket fit into half of the range
 _BITS: Final = 48
 """Bits of each counter in a cursor."""
-# big endian and without padding, so that cursors are the same on each machine
+# big endian and without padding, so that cursors are the same on all machines
 _HEAD: Final = struct.Struct(">BQI")
 _SIZE: Final = _HEAD.size + PROVIDER_BUCKETS * _BITS // 8
 
@@ -42,7 +42,7 @@ class ChangeCursor:
 
     @classmethod
     def from_counters(cls, counters: Mapping[int, int], history: str) -> ChangeCursor:
-        """Return the cursor for these counters, by bucket."""
+        """Return the cursor for these counters, given by bucket."""
         # the low bits only: 256 counters of 64 bits would make a cursor of 2.7 kB
         kept = tuple(counters[bucket] % (1 << _BITS) for bucket in range(PROVIDER_BUCKETS))
         # a checksum of the history: it only has to differ
@@ -58,7 +58,7 @@ class ChangeCursor:
             # the padding was cut off, as an equals sign in a query has to be escaped
             data = base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
         except ValueError:
-            # any text that is not a cursor is refused in the same words
+            # any text that is not a cursor is refused with the same words
             data = b""
         if len(data) != _SIZE or data[0] != _VERSION:
             raise InvalidRequest("'since' is not a cursor of this service.")
@@ -77,7 +77,7 @@ class ChangeCursor:
     def counters_before(self, now: Mapping[int, int], history: str) -> dict[int, int]:
         """Return, for each bucket that has changed since the cursor, its full counter at that time.
 
-        :raises Gone: the database has not continued from there.
+        :raises Gone: the database has lost the changes after the cursor, or has another history.
         """
         if (self.epoch, self.history) != (now[EPOCH], crc32(history.encode())):
             raise too_old("the database has another history or epoch, as after a restore or a failover")
@@ -135,7 +135,7 @@ class ChangedProvider:
 class ProviderChanges:
     """The changes up to the cursor; with ``more``, further changes follow.
 
-    A provider among the ``deleted`` and among the others was deleted and created again.
+    A provider that is both deleted and changed was deleted and created again.
     """
 
     cursor: ChangeCursor
@@ -158,13 +158,13 @@ def note_deletion(tx: WriteTransaction, uuid: str) -> None:
     """Remember that a (locked) provider was deleted, and forget the oldest deletions."""
     bucket = buckets.bucket_of(uuid)
     of_bucket = sa.select(_dp.uuid, _dp.change_seq).where(_dp.bucket == bucket)
-    # one less than are kept, as this deletion is added
+    # one less than the number that is kept, because this deletion is added
     kept = of_bucket.order_by(_dp.change_seq.desc()).limit(KEPT - 1)
     seqs = [row.change_seq for row in tx.conn.execute(kept)]
     if len(seqs) == KEPT - 1:
         old = sa.and_(_dp.bucket == bucket, _dp.change_seq < seqs[-1])
         tx.conn.execute(sa.delete(deleted_providers).where(old))
-    # the counter as this transaction increments it, so that the cursor of any client is below the stamp
+    # the counter after this transaction's increment, so that all cursors of clients are below the stamp
     values = {"uuid": uuid, "bucket": bucket, "change_seq": buckets.present_counter(sa.literal(bucket))}
     tx.conn.execute(sa.insert(deleted_providers).values(values))
 
@@ -179,21 +179,21 @@ def changes_since(conn: sa.Connection, history: str, cursor: ChangeCursor, limit
 
     :param history: the history of the database, as in :class:`~placement.db.position.DatabaseVersion`.
     :param limit: approximate maximum number of providers.
-    :raises Gone: the changes since then are no longer known.
+    :raises Gone: some changes since the cursor are not known any more.
     """
-    # first, and in the same snapshot: changes committed later are above this cursor
+    # read first and in the same snapshot, so that changes committed later are above this cursor
     counters = _read_counters(conn)
     known = cursor.counters_before(counters, history)
-    # before the rows are read: an answer with a gap is worse than none
+    # checked before the rows are read, because an answer with a gap is worse than none
     _check_remembered(conn, known)
     found = _stamped_rows(conn, known, limit)
     until = dict(counters)
-    # buckets in order: those after the last one are unread, and the last one is read up to its stamp
+    # buckets are read in order: those after the last one are unread, and the last one is read up to its stamp
     if len(found) >= limit:
         last = found[-1]
         until |= {bucket: seq for bucket, seq in known.items() if bucket > last.bucket}
         until[last.bucket] = last.change_seq
-    # up to the same point as the providers, so that no deletion comes twice or early
+    # up to the same point as the providers, so that each deletion is reported once and not too early
     deleted = _deleted_uuids(conn, known, until)
     holders = _changed_holders(conn, [each.id for each in found])
     providers = [
@@ -231,7 +231,7 @@ def _check_remembered(conn: sa.Connection, known: Mapping[int, int]) -> None:
 def _stamped_rows(conn: sa.Connection, known: Mapping[int, int], limit: int) -> list[_StampedRow]:
     """Return the first changed providers, by bucket.
 
-    All providers that changed together with the last one are included.
+    All providers that changed in one transaction with the last one are included.
     """
     query = sa.select(
         _rp.id, _rp.uuid, _rp.generation, _rp.bucket, _rp.change_seq, _rp.described_seq
@@ -241,7 +241,7 @@ def _stamped_rows(conn: sa.Connection, known: Mapping[int, int], limit: int) -> 
     if not later:
         return []
     rows = [_StampedRow(*row) for row in conn.execute(query.where(sa.or_(*later)).limit(limit))]
-    # a transaction stamps all its providers of a bucket alike, and a cursor cannot end between them
+    # a transaction gives all its providers of a bucket one stamp, and a cursor cannot end between them
     if len(rows) == limit:
         last = rows[-1]
         same = (_rp.bucket == last.bucket, _rp.change_seq == last.change_seq, _rp.id > last.id)
@@ -253,7 +253,8 @@ def _deleted_uuids(conn: sa.Connection, known: Mapping[int, int], until: Mapping
     query = sa.select(_dp.uuid, _dp.bucket, _dp.change_seq).order_by(_dp.bucket, _dp.change_seq)
     return [
         row.uuid
-        # filtered here: at most 64 rows of each bucket, and a condition for each would be a long statement
+        # filtered here, because a condition for each bucket would make a long statement, and at most 64 rows
+        # of each are kept
         for row in conn.execute(query.where(_dp.bucket.in_(sorted(known))))
         if known[row.bucket] < row.change_seq <= until[row.bucket]
     ]

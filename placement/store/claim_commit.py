@@ -1,14 +1,14 @@
 """Commits claims placed by the read model, if the choices are still good, with their group memberships.
 
 A claim of a new consumer is written without reading the database first. The conditions of a good choice are
-part of the statements. The description of a provider, and so its capacity, has to be unchanged since the
-choice, and the current allocations have to leave enough. Otherwise the allocation is inserted with the id of
-no provider, which the foreign key forbids. So the whole transaction is rolled back, and the next attempt
-reads first, and finds the reason.
+part of the statements. The description of a provider, and with it the capacity, has to be unchanged since the
+choice; the current allocations have to leave enough. Otherwise the allocation is inserted with the id of no
+provider, which the foreign key forbids. So the whole transaction is rolled back. The next attempt reads
+first, and finds the reason.
 
-A consumer is in at most one group. A consumer leaves the group when a claim names another one, or with its
-last allocation. A joining consumer locks the bucket of its group: of two consumers that join at once, the
-second one sees the first.
+A consumer is in at most one group. A consumer leaves its group when a claim names another group, or when it
+loses its last allocation. A consumer that joins locks the bucket of its group, so that of two joining
+consumers the second one sees the first.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from placement.store.groups import ConsumerGroup, GroupMember, Members, hosts_of
 
 
 def buckets_of(names: Iterable[str]) -> set[int]:
-    """Return the buckets to lock in order to join groups of these names."""
+    """Return the buckets to lock for joining groups with these names."""
     return {buckets.bucket_of_group(name) for name in names}
 
 
@@ -63,10 +63,10 @@ def group_lookup(names: Collection[str]) -> tuple[PreparedStatement, Values]:
 
 
 def group_members(rows: Rows) -> Members:
-    """Return the members of the groups that were looked up, and their hosts."""
+    """Return the members of the groups that were looked up, and the hosts of each member."""
     taken: dict[tuple[str, str, int], list[tuple[int, bool]]] = {}
     for name, consumer, generation, root, shares in rows:
-        # with the generation: while it is the same, so are the allocations of the member
+        # with the generation of the member: as long as it is the same, so are its allocations
         taken.setdefault((name, consumer, generation), []).append((root, bool(shares)))
     found: dict[str, set[GroupMember]] = {}
     for (name, consumer, generation), providers in taken.items():
@@ -74,7 +74,7 @@ def group_members(rows: Rows) -> Members:
     return {name: frozenset(each) for name, each in found.items()}
 
 
-# pools are not hosts (groups.hosts_of), so that the answer says which providers share
+# sharing providers are not hosts (see groups.hosts_of), so the answer includes which providers share
 _sharing: Final = (
     sa.select(provider_traits.c.provider_id)
     .join(traits, traits.c.id == provider_traits.c.trait_id)
@@ -103,7 +103,7 @@ def _member_lookup(count: int) -> PreparedStatement:
 
 
 def leave_groups(tx: WriteTransaction, consumer_ids: Collection[int]) -> None:
-    """Remove these (locked) consumers from their groups."""
+    """Remove these consumers, which the caller has locked, from their groups."""
     if consumer_ids:
         tx.queue(_membership_removal(len(consumer_ids)), bind_values("id", sorted(consumer_ids)))
 
@@ -120,7 +120,7 @@ def join_groups(tx: WriteTransaction, names: Mapping[str, str]) -> None:
     The consumers are in no group yet, and the buckets of the groups are locked.
     """
     rows = [{"consumer": consumer, "name": name} for consumer, name in sorted(names.items())]
-    # without groups, most claims send no statement here
+    # most claims have no group, and send no statement here
     if rows:
         tx.queue(_member_insertion(len(rows)), bind_rows(rows))
 
@@ -130,7 +130,7 @@ def _member_insertion(count: int) -> PreparedStatement:
     """Return a statement that adds consumers with unknown ids to groups."""
     rows = [
         {
-            # by uuid: the ids of new consumers are unknown before the batch is sent
+            # selected by uuid, because the ids of new consumers are unknown before the batch is sent
             "consumer_id": sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery(),
             "name": name,
         }
@@ -146,20 +146,20 @@ def is_worthwhile(
 ) -> bool:
     """Return whether an attempt without reading is worthwhile.
 
-    Only the first attempt is worthwhile, for new consumers, on a database that takes several statements at
-    once.
+    Only the first attempt for new consumers is worthwhile, on a database that takes several statements in one
+    round trip.
 
-    :param chosen: by uuid all providers on which the choices depend, as they were at the time of the choice.
+    :param chosen: all providers that the choices depend on, by uuid, as they were at the time of the choice.
     """
     return (
         # the quick tests first: this runs for each claim
         tx.optimistic
         and tx.sends_at_once
-        # more rows do not go into one insertion
+        # a single insertion cannot have more rows
         and sum(len(resources) for claim in claims for resources in claim.resources.values()) <= MAX_ROWS
         # an existing consumer has holdings, which count as free for its own claim
         and all(claim.generation is None for claim in claims)
-        # portions are checked here, as only the capacity is a condition of the statements
+        # portions are checked here, because the statements only check the capacity
         and all(
             chosen[uuid].inventories[name].is_portion(amount)
             for _, uuid, name, amount in claimed_amounts(claims)
@@ -168,10 +168,10 @@ def is_worthwhile(
 
 
 def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping[str, Provider]) -> None:
-    """Queue statements that write all of these claims, or none of them."""
-    # it sends nothing yet: consumers are new, and the locks are queued
+    """Queue statements that write all claims or none of them."""
+    # no statement is sent yet: consumers are new, and the locks are only queued
     lock_claimed(tx, claims)
-    # several claims of a call may take of one inventory: each statement must leave room for the others
+    # several claims of a call may use one inventory, so each statement has to leave room for the other claims
     taken: Counter[tuple[str, str]] = Counter()
     for _, uuid, name, amount in claimed_amounts(claims):
         taken[uuid, name] += amount
@@ -183,12 +183,14 @@ def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping
             "described": chosen[uuid].described_seq,
             "class": name,
             "used": amount,
-            # computed here, so that the statement has one comparison instead of the formula of a capacity
+            # computed here, so that the statement has a single comparison instead of the formula of a
+            # capacity
             "others": chosen[uuid].inventories[name].capacity - taken[uuid, name],
         }
         for claim, uuid, name, amount in claimed_amounts(claims)
     ]
-    # providers that only make the choice good, such as a parent with a trait, have to be unchanged, too
+    # providers that the choice depends on without taking from them, such as a parent with a trait, have to be
+    # unchanged, too
     named = {uuid for uuid, _ in taken}
     witnesses = [provider for uuid, provider in chosen.items() if uuid not in named]
     values = {
@@ -198,7 +200,7 @@ def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping
         "now": tx.now,
     }
     tx.queue(_claim_insertion(len(rows), len(witnesses)), values)
-    # witnesses are not stamped: nothing of them has changed
+    # such providers are not stamped, because they do not change
     tx.note_changed([chosen[uuid].id for uuid in named], generation=True, usage_only=True)
 
 
@@ -206,10 +208,10 @@ def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping
 def _claim_insertion(count: int, witnesses: int) -> PreparedStatement:
     """Return a statement that inserts allocations if the witnesses, and the chosen providers, are unchanged.
 
-    A witness is a provider of a choice without allocations of the claim. Other consumers may hold at most
-    ``others`` of each class of a provider.
+    A witness is a provider of a choice without allocations of the claim. All other consumers together may
+    hold at most ``others`` of each class of a provider.
     """
-    # as conditions of the first row, so that they need no statement of their own
+    # conditions of the first row, so that they need no statement of their own
     seen = [
         _unchanged_provider(provider, seq).exists()
         for provider, seq in zip(
@@ -228,12 +230,13 @@ def _claim_insertion(count: int, witnesses: int) -> PreparedStatement:
         bind_parameters("others", count, sa.BigInteger),
         strict=True,
     ):
-        # by name: an id that was read before may belong to another name after a restore
+        # selected by name: after a restore of the database, an id that was read before may belong to another
+        # name
         class_id = sa.select(resource_classes.c.id).where(resource_classes.c.name == name).scalar_subquery()
         held = sa.select(sa.func.coalesce(sa.func.sum(allocations.c.used), 0)).where(
             allocations.c.provider_id == provider, allocations.c.resource_class_id == class_id
         )
-        # one sub-query for all conditions: it yields the id, or nothing
+        # one sub-query for all conditions, which yields the id or nothing
         good = _unchanged_provider(provider, described).where(held.scalar_subquery() <= others, *seen)
         rows.append(
             {
@@ -248,7 +251,7 @@ def _claim_insertion(count: int, witnesses: int) -> PreparedStatement:
                 "updated_at": sa.bindparam("now", type_=sa.Double),
             }
         )
-        # one row with the condition is enough, as the transaction is rolled back as a whole
+        # only the first row has the conditions, because a failure rolls back the whole transaction
         seen = []
     return PreparedStatement(sa.insert(allocations).values(rows))
 
@@ -281,14 +284,14 @@ def commit_claims(
     reservation: str | None = None,
     expiring: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
-    """Write all of the claims, or none of them; the consumers are then in these groups and no others.
+    """Write all claims or none of them. Afterwards the consumers are in the given groups and in no others.
 
     :param chosen: by uuid each provider on which the choices depend, as it was at the time of the choice.
         Providers without allocations of the claims are not locked: a change during the commit may count as
         later.
     :param reservation: the reservation from which all amounts move.
     :param expiring: by uuid of consumer, seconds until the claim expires unless a client confirms it.
-    :returns: by uuid, when these claims expire.
+    :returns: the times at which these claims expire, by uuid of the consumer.
     :raises ConcurrentUpdate: a consumer's generation is not the given one.
     :raises Conflict: there is no such reservation for the claims.
     :raises LostRace: another transaction has made a choice invalid.
@@ -297,34 +300,37 @@ def commit_claims(
     if not (joining or reservation or expiring) and is_worthwhile(tx, claims, chosen):
         write(tx, claims, chosen)
         return {}
-    # by id: one that was deleted and made again has another version of its description
+    # by id: a provider that was deleted and created again has another version of its description
     described = {provider.id: provider.described_seq for provider in chosen.values()}
     names = {each.group.name for each in joining}
     others = [] if reservation is None else [reservation]
-    # one call for consumers, providers and groups, so that the order of locks is the common one
+    # one call for consumers, providers and groups, so that all locks are taken in the usual order
     locked = lock_claimed(tx, claims, buckets=buckets_of(names), others=others)
     check_generations(claims, locked)
     if reservation is not None:
         groups = {each.consumer: each.group.name for each in joining}
-        # the reservation is a claimant, too: it gives what the others take, in the same check of capacity
+        # the reservation is a claimant, too: it gives what the other claimants take, in one check of the
+        # capacity
         left = reservations.remaining_claim(tx, reservation, claims, groups, locked)
         if left is None:
             raise LostRace(f"Reservation {reservation} no longer holds all claimed amounts.")
         claims = [*claims, left]
-    # queued before the claims are written, so that all go out in one batch; the answers are read after it
+    # queued before the claims are written, so that one batch has all statements; the answer is read
+    # afterwards
     found = tx.queue(_described_rows(len(described)), bind_values("id", sorted(described)))
     members = tx.queue(*group_lookup(names)) if names else None
     try:
         write_claims(tx, claims, locked)
     except (Conflict, InvalidRequest) as error:
-        # not the client's fault: the choice was made here, from what has changed since
+        # this is no error of the client: the choice was made by this service, from content that has changed
+        # since
         raise LostRace(error.detail) from error
-    # after the write: one batch has both, and a lost race rolls all back
+    # checked after the write, because one batch has both; a lost race rolls back everything
     if {row[0]: row[1] for row in found.rows} != described:
         raise LostRace("A provider has changed.")
     if members is not None:
         _check_groups(joining, group_members(members.rows), {claim.consumer for claim in claims})
-    # all claimants: a claim without a group leaves the group
+    # for all claimants, because a claim without a group leaves its group
     leave_groups(tx, [row.id for row in locked.consumers.values()])
     join_groups(tx, {each.consumer: each.group.name for each in joining})
     times = expiries.write(
@@ -336,7 +342,7 @@ def commit_claims(
 def _check_groups(joining: Sequence[GroupMembership], members: Members, moving: Collection[str]) -> None:
     """Check that each consumer may join its group at its hosts, given its members and earlier consumers.
 
-    :param moving: consumers that leave their present hosts.
+    :param moving: consumers that leave their current hosts.
     :raises LostRace: another consumer has joined meanwhile.
     """
     counts = {
@@ -346,7 +352,7 @@ def _check_groups(joining: Sequence[GroupMembership], members: Members, moving: 
         count = counts[each.group.name]
         if not each.group.allows_hosts(each.hosts, count):
             raise LostRace(f"The members of group {each.group.name} have changed.")
-        # the next claim of the same group has this member beside it
+        # the next claim of the same group then finds this member there
         count.update(each.hosts)
 
 

@@ -16,16 +16,16 @@ ByProvider = Mapping[str, Resources]
 class ConsumerClaim:
     """The complete wanted allocations of one consumer: amounts by provider uuid and resource class.
 
-    ``generation`` is the one of the consumer that the client knows: None for a new consumer, and
-    :data:`~placement.store.consumers.ANY_GENERATION` before microversion 1.28. With ``in_any_portions`` (the
-    rest of earlier allocations) the amounts need not be portions that the inventories allow.
+    ``generation`` is the one of the consumer that the client knows: None means a new consumer, and
+    :data:`~placement.store.consumers.ANY_GENERATION` any (before microversion 1.28). With ``in_any_portions``
+    (for the rest of earlier allocations) the amounts need not be portions that the inventories allow.
     """
 
     consumer: str
     resources: ByProvider
     generation: Generation
     owner: ConsumerOwnership
-    # the rest of a reservation has odd amounts after a part of it was taken
+    # after a part of it was taken, the rest of a reservation may not be a multiple of the step
     in_any_portions: bool = False
 
     @property
@@ -36,7 +36,7 @@ class ConsumerClaim:
 
 @dataclass(frozen=True, slots=True)
 class ClaimantHolding:
-    """One amount that a claimant holds before its claim.
+    """One amount that a claimant has before its claim.
 
     ``consumer`` and ``provider`` are uuids, ``used`` is the held amount.
     """
@@ -65,16 +65,16 @@ def check_capacity(
 ) -> None:
     """Refuse claims that the providers cannot serve.
 
-    Of each class of a provider, the claimants together may hold what others leave of its capacity. If the
-    consumers already hold more, for instance because the total has decreased, they may hold as much again.
-    Such a claim does not increase the excess, and guests can move away.
+    Of each class of a provider, the claimants together may hold the capacity minus the usage of other
+    consumers. If the consumers already hold more, for instance because the total was reduced, they may claim
+    as much again. Such a claim does not increase the excess, and lets guests move away.
 
     :param supplies: inventories and usage, by the uuids of existing providers.
     :param class_ids: ids, by the names of existing classes.
     :raises InvalidRequest: there is no such provider, or no such class.
     :raises Conflict: a provider has no such inventory or not enough of it.
     """
-    # all names before any capacity: a wrong request is reported rather than a conflict
+    # all names are checked before any capacity, so that a wrong request is reported and not a conflict
     for claim in claims:
         for uuid in claim.resources:
             if uuid not in supplies:
@@ -86,7 +86,7 @@ def check_capacity(
                 f"Unable to allocate inventory for consumer {claim.consumer}: "
                 f"No such resource class {', '.join(unknown)}."
             )
-    # sums over all claimants: in one request one consumer may give what another takes
+    # summed over all claimants, because in one request one consumer may give what another takes
     held: Counter[tuple[int, int]] = Counter()
     for each in given_back:
         held[each.provider_id, each.class_id] += each.used
@@ -94,11 +94,11 @@ def check_capacity(
     for claim, uuid, name, amount in claimed_amounts(claims):
         supply, class_id = supplies[uuid], class_ids[name]
         inventory = supply.inventories.get(class_id)
-        # the provider exists and the class exists, so that it is a conflict and no wrong request
+        # provider and class exist, so a missing inventory is a conflict and no wrong request
         if inventory is None:
             raise _capacity_refusal(f"Inventory for '{name}' on resource provider '{uuid}' invalid.")
         what = f"Unable to create allocation for '{name}' on resource provider '{uuid}'."
-        # each amount by itself: portions bound what one consumer gets at once
+        # each amount alone, because portions limit what one consumer gets at once
         if not (claim.in_any_portions or inventory.is_portion(amount)):
             raise _capacity_refusal(f"{what} The requested amount would violate inventory constraints.")
         which = (supply.provider_id, class_id)

@@ -27,13 +27,13 @@ def rename_class(tx: WriteTransaction, old: str, new: str) -> None:
     class_id = _lock_custom(tx, old, "update")
     if old == new:
         return
-    # under the lock of names: a unique constraint would say so only at the end
+    # checked under the lock of names, because a unique constraint would report it only at the end
     if names.NameLookup(tx, resource_classes, [new]).ids:
         raise Conflict(f"Resource class already exists: {new}")
     # a new id: a transaction that looked the old name up before cannot write it any more
     inserted = tx.conn.execute(sa.insert(resource_classes).values(name=new, updated_at=tx.now))
     (new_id,) = inserted.inserted_primary_key or (None,)
-    # before the old row is deleted, which foreign keys would refuse
+    # before the old row is deleted, which foreign keys would refuse otherwise
     for table in (inventories, allocations):
         tx.conn.execute(
             sa.update(table).where(table.c.resource_class_id == class_id).values(resource_class_id=new_id)
@@ -71,7 +71,7 @@ def make_standard_names(tx: WriteTransaction, additional: Iterable[str]) -> None
 
     A class that is no longer additional is deleted, unless it is in use.
     """
-    # in the order of the library, so that ids follow it in a new database
+    # in the order of the library, so that ids in a new database have this order, too
     wanted = list(dict.fromkeys((*os_resource_classes.STANDARDS, *additional)))
     for table, standard in ((resource_classes, wanted), (traits, os_traits.get_traits())):
         present = set(tx.conn.execute(sa.select(table.c.name)).scalars())
@@ -79,7 +79,7 @@ def make_standard_names(tx: WriteTransaction, additional: Iterable[str]) -> None
         missing = [name for name in standard if name not in present]
         if missing:
             tx.lock_names()
-            # read again under the lock, as another worker may start at the same time
+            # read again under the lock, because another worker may start at the same time
             again = set(tx.conn.execute(sa.select(table.c.name)).scalars())
             rows = [{"name": name, "updated_at": tx.now} for name in missing if name not in again]
             if rows:

@@ -1,4 +1,4 @@
-"""Consumers: the holders of allocations, and the generation that guards them."""
+"""Consumers, which hold allocations, and their generations."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from placement.store.expired import COUNTS
 
 
 class AnyGeneration(Enum):
-    """The one value that stands for "whatever the generation is"."""
+    """The only value that stands for any generation."""
 
     ANY_GENERATION = "any"
 
@@ -65,7 +65,7 @@ class ConsumerRow:
 
 def owner_after(present: ConsumerRow, owner: ConsumerOwnership) -> ConsumerOwnership:
     """Return the ownership that a request gives to an existing consumer; ``unsaid`` fields stay."""
-    # without a copy in the common case, as this runs for each claim
+    # without a copy in the common case, because this runs for each claim
     return (
         replace(owner, **{name: getattr(present, name) for name in owner.unsaid}) if owner.unsaid else owner
     )
@@ -91,13 +91,13 @@ def rows(locked: StatementAnswer) -> list[ConsumerRow]:
 
 @lru_cache(KEPT_SIZES)
 def _locking_lookup(count: int) -> PreparedStatement:
-    # expired ones, too: a writer has to see their rows
+    # expired consumers are included, because a writer has to see their rows
     chosen = sa.select(*_columns).where(consumers.c.uuid.in_(bind_parameters("uuid", count)))
     return PreparedStatement(chosen.order_by(consumers.c.uuid).with_for_update())
 
 
 def check_generation(present: ConsumerRow | None, given: Generation) -> None:
-    """Refuse a generation other than the consumer's; None states that the consumer does not exist.
+    """Refuse a generation other than the consumer's; None means that the consumer does not exist.
 
     :raises ConcurrentUpdate: the generations differ; the message has both. ConsumerExists if None was given.
     """
@@ -122,7 +122,7 @@ def create_consumers(tx: WriteTransaction, owners: Mapping[str, ConsumerOwnershi
             "generation": 1,
             "updated_at": tx.now,
         }
-        # in the order of locks, as an insertion locks its rows
+        # sorted in the order of locks, because an insertion locks its rows
         for uuid, owner in sorted(owners.items())
     ]
     tx.insert(consumers, rows)

@@ -1,7 +1,8 @@
 """Consumers that have expired by the clock of the database, and are not yet released.
 
-A reservation, or an unconfirmed claim, ends at its time, even if no worker reads then. Queries that show
-consumers add :data:`COUNTS`; a writer that needs the room releases it (:mod:`placement.store.reservations`).
+A reservation or an unconfirmed claim ends at its time, even if no worker reads the database then. Queries
+that show consumers add :data:`COUNTS`; a writer that needs the room releases it
+(:mod:`placement.store.reservations`).
 """
 
 from typing import Final
@@ -13,7 +14,8 @@ from placement.db.tables import RESERVATION, claim_expiries, consumers, reservat
 
 EXPIRES: Final = sa.and_(
     consumers.c.id == claim_expiries.c.consumer_id,
-    # any write of the allocations raises it, and so ends the expiry without a statement of its own
+    # each write of the allocations raises the generation, and so ends the expiry without a statement of its
+    # own
     consumers.c.generation == claim_expiries.c.generation,
 )
 """Condition: the claim of a consumer will expire. Its row counts for one generation of the consumer."""
@@ -21,7 +23,7 @@ EXPIRES: Final = sa.and_(
 _claims: Final = (
     sa.select(consumers.c.id)
     .select_from(claim_expiries.join(consumers, EXPIRES))
-    # the clock of the database, so that all workers agree
+    # by the clock of the database, so that all workers agree
     .where(claim_expiries.c.expires_at <= clock.ServerNow())
 )
 _reservations: Final = (

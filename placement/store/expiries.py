@@ -25,20 +25,20 @@ def write(tx: WriteTransaction, seconds: Mapping[str, float], known: list[int]) 
     """Let claims of this transaction expire.
 
     :param seconds: seconds until the expiry, by uuid of the consumer.
-    :param known: the ids of those of the consumers that existed before.
-    :returns: the uuids of these consumers, and when their claims expire; None if no claim expires.
+    :param known: the ids of those consumers that existed before.
+    :returns: the uuids of these consumers, and the times when their claims expire; None if no claim expires.
     """
-    # most claims do not expire, and send nothing here
+    # most claims do not expire, and send no statement here
     if not seconds:
         return None
-    # a consumer has at most one row, and a row of an earlier claim belongs to an old generation
+    # a consumer has at most one row, and a row of an earlier claim has an old generation
     if known:
         tx.queue(_expiry_removal(len(known)), bind_values("id", sorted(known)))
     chosen = sorted(seconds)
-    # one by one: few claims of a call expire, and one text serves all of them
+    # one statement for each consumer, because few claims of a call expire and the text is the same for all
     for consumer in chosen:
         tx.queue(_insertion, {"consumer": consumer, "seconds": seconds[consumer]})
-    # so that all workers read the next expiry again
+    # incremented so that all workers read the next expiry again
     tx.lock_buckets([buckets.RESERVATIONS])
     return tx.queue(_expiry_times(len(chosen)), bind_values("uuid", chosen))
 
@@ -46,11 +46,11 @@ def write(tx: WriteTransaction, seconds: Mapping[str, float], known: list[int]) 
 _consumer: Final = consumers.c.uuid == sa.bindparam("consumer")
 _insertion: Final = PreparedStatement(
     sa.insert(claim_expiries).values(
-        # by uuid, as the ids of consumers made in this transaction are unknown
+        # selected by uuid, because the ids of consumers that this transaction creates are unknown
         consumer_id=sa.select(consumers.c.id).where(_consumer).scalar_subquery(),
-        # read after the write of the claim, so that the row counts for the new generation
+        # read after the claim was written, so that the row has the new generation
         generation=sa.select(consumers.c.generation).where(_consumer).scalar_subquery(),
-        # by the database, so that a worker with a wrong clock does no harm
+        # computed by the database, so that a worker with a wrong clock does no harm
         expires_at=clock.ServerNow() + sa.bindparam("seconds", type_=sa.Double),
     )
 )
@@ -92,7 +92,8 @@ def find_expiry(conn: sa.Connection, consumer: str) -> ClaimExpiry:
     row = conn.execute(_present, {"consumer": consumer}).one_or_none()
     if row is None:
         raise no_expiry(consumer)
-    # both times from one statement: the difference is right whatever clock the client has
+    # both times from one statement, so that their difference is right even if the clock of the client is
+    # wrong
     generation, expires_at, present = row
     return ClaimExpiry(generation, float(expires_at), float(expires_at) - float(present))
 
@@ -114,7 +115,7 @@ def confirm_claim(
     :raises NotFound: no claim of this consumer expires, or it has expired.
     :raises ConcurrentUpdate: the generation is not the present one.
     """
-    # locked, so that it does not expire and disappear between the check and the write
+    # locked, so that the claim does not expire and disappear between the check and the write
     rows = consumer_store.rows(consumer_store.lock(tx, [consumer]))
     if not rows:
         raise no_expiry(consumer)
@@ -122,7 +123,7 @@ def confirm_claim(
     query = sa.select(claim_expiries.c.generation).where(
         claim_expiries.c.consumer_id == row.id, claim_expiries.c.expires_at > clock.ServerNow()
     )
-    # another generation: a write has made the claim an ordinary one
+    # if the generation differs, a write has made the claim an ordinary one
     if tx.conn.execute(query).scalar() != row.generation:
         raise no_expiry(consumer)
     consumer_store.check_generation(row, generation)
@@ -131,10 +132,10 @@ def confirm_claim(
     )
     if seconds is not None:
         answer = write(tx, {consumer: seconds}, [row.id])
-        # there is an answer, as one claim expires
+        # an answer exists, because exactly one claim expires
         assert answer is not None
         return float(answer.rows[0][1])
-    # the next generation would end the expiry as well, but the row would stay until its time
+    # the new generation alone would end the expiry, but the row would stay until its time
     tx.queue(_expiry_removal(1), bind_values("id", [row.id]))
     tx.lock_buckets([buckets.RESERVATIONS])
     return None
@@ -142,7 +143,7 @@ def confirm_claim(
 
 def forget_confirmed(tx: WriteTransaction) -> None:
     """Delete expired rows of claims that were confirmed or rewritten meanwhile."""
-    # rows of other generations only: expired claims are released with their allocations
+    # only rows of old generations: expired claims are released together with their allocations
     current = sa.select(consumers.c.id).where(EXPIRES).exists()
     tx.conn.execute(
         sa.delete(claim_expiries).where(claim_expiries.c.expires_at <= clock.ServerNow(), ~current)

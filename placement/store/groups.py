@@ -24,7 +24,7 @@ class GroupPolicy(StrEnum):
 class ConsumerGroup:
     """The group that a consumer joins, and its policy for the hosts of members.
 
-    With anti-affinity a host may have ``max_per_host`` members.
+    With anti-affinity a host may have at most ``max_per_host`` members.
     """
 
     name: str
@@ -41,19 +41,19 @@ class ConsumerGroup:
             return not present or any(host in present for host in hosts)
         if self.policy is GroupPolicy.ANTI_AFFINITY:
             return all(present.get(host, 0) < self.max_per_host for host in hosts)
-        # soft policies exclude no host: they are preferences of the order
+        # soft policies exclude no host, because they are criteria of the order
         return True
 
     def host_preference(self, hosts: Collection[int], present: Mapping[int, int], size: int) -> float:
-        """Return how well one more member is placed on these hosts, from 0 to 1.
+        """Return how well one more member would be placed on these hosts, from 0 to 1.
 
         :param present: as for :meth:`allows_hosts`.
-        :param size: the number of other members; one on several hosts counts once.
+        :param size: the number of other members; a member on several hosts counts once.
         """
         # the fullest of its hosts counts: a member on two hosts is beside the members of both
         here = max((present.get(host, 0) for host in hosts), default=0)
         if self.policy in (GroupPolicy.AFFINITY, GroupPolicy.SOFT_AFFINITY):
-            # by the number of all members, so that 1 is "beside all of them"
+            # divided by the number of all members, so that 1 means "beside all of them"
             return here / max(1, size)
         # never 0, so that hosts with many members still have an order
         return 1 / (1 + here)
@@ -63,7 +63,7 @@ class ConsumerGroup:
 class GroupMember:
     """A member of a group, with the roots of the hosts of its allocations.
 
-    While the generation of the consumer is the same, its allocations are the same.
+    As long as the generation of the consumer is the same, its allocations are the same.
     """
 
     consumer: str
@@ -76,9 +76,10 @@ Members = Mapping[str, frozenset[GroupMember]]
 
 
 def hosts_of(taken: Iterable[tuple[int, bool]]) -> frozenset[int]:
-    """Return the hosts of a consumer, by the ids of their roots.
+    """Return the hosts of a consumer, as ids of their roots.
 
-    A provider that shares with others, such as a pool of disk, is not a host, unless there is no other.
+    A provider that shares with other trees, such as a pool of disk, is not a host, unless the consumer has no
+    other.
 
     :param taken: for each provider of the consumer's allocations, the id of the root, and whether the
         provider shares.

@@ -26,14 +26,14 @@ class AllocationHolder:
 def list_holders(
     conn: sa.Connection, uuids: Collection[str], limit: int, skip: int = 0
 ) -> tuple[list[AllocationHolder], bool]:
-    """Return the allocations of these providers, by consumer, in the order of creation of the consumers.
+    """Return the allocations of these providers; consumers are in the order of their creation.
 
     :param limit: the maximum number of consumers, after the first ``skip``.
-    :returns: the amounts, and whether there are more consumers.
+    :returns: the amounts, and whether more consumers have allocations of these providers.
     """
     # two queries: the limit counts consumers, and a consumer has a row for each class
     ids: set[int] = set()
-    # each chunk in order and up to the limit, so that the union has the first of all
+    # each chunk is read in order and up to the limit, so that the union has the first of all
     for chunk in split_rows(sorted(uuids)):
         ids.update(conn.execute(_first_holders, {"providers": chunk, "limit": skip + limit + 1}).scalars())
     shown = sorted(ids)[skip : skip + limit]
@@ -43,7 +43,7 @@ def list_holders(
         for some in split_rows(shown):
             rows = conn.execute(_holdings, {"providers": chunk, "consumers": some})
             found += [(first, AllocationHolder(*others)) for first, *others in rows]
-    # sorted here, as chunks of providers interleave; a stable sort keeps the order of classes
+    # sorted here, because the chunks have different providers; a stable sort keeps the order of classes
     return [each for _, each in sorted(found, key=lambda item: item[0])], len(ids) > skip + limit
 
 
@@ -51,7 +51,7 @@ _first_holders: Final = (
     sa.select(allocations.c.consumer_id)
     .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
     .where(resource_providers.c.uuid.in_(sa.bindparam("providers", expanding=True)))
-    # a consumer may hold several classes of one provider
+    # a consumer may hold several classes of a provider
     .distinct()
     .order_by(allocations.c.consumer_id)
     .limit(sa.bindparam("limit", type_=sa.Integer))
@@ -90,12 +90,12 @@ def held_beside(
     """Return all allocations, on any provider, of consumers with allocations of these providers.
 
     :param limit: the maximum number of amounts that are read.
-    :returns: the amounts, consumer by consumer, and whether the amounts are complete. Beyond the limit only
-        consumers with all their amounts are returned.
+    :returns: the amounts, consumer by consumer, and whether the amounts are complete. If there are more
+        consumers than the limit, each returned consumer still has all its amounts.
     """
     ids: set[int] = set()
     for chunk in split_rows(sorted(provider_ids)):
-        # one more than the limit shows that there are more
+        # one more than the limit shows whether there are more
         ids.update(conn.execute(_holders, {"providers": chunk, "limit": limit + 1 - len(ids)}).scalars())
         if len(ids) > limit:
             break
@@ -109,7 +109,7 @@ def held_beside(
             # more of the last consumer may not have been read
             cut = found[-1].consumer
             return [each for each in found if each.consumer != cut], False
-    # all amounts of the consumers are read, but further consumers may not have been
+    # all amounts of these consumers were read, but there may be more consumers
     return found, len(ids) <= limit
 
 

@@ -1,4 +1,4 @@
-"""Inventories of a provider: add one, change one, replace all, remove."""
+"""Inventories of a provider: one is added or changed, all are replaced, some are removed."""
 
 from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, fields
@@ -17,7 +17,7 @@ from placement.store import names, optimistic_write, providers
 
 @dataclass(frozen=True, slots=True)
 class InventoryValues:
-    """The fields of an inventory, as a client gives them."""
+    """The fields of an inventory that a client gives."""
 
     total: int
     reserved: int
@@ -29,20 +29,21 @@ class InventoryValues:
 
 UPDATE_CONFLICT: Final = "update conflict: "
 """Prefix that clients expect before "Inventory for ... in use" where all inventories are replaced."""
-# the fields have the names of the columns, so that no list is kept twice
+# the fields have the names of the columns, so that one list serves both
 COLUMNS: Final = tuple(field.name for field in fields(InventoryValues))
 
 
 def check_capacity(
     uuid: str, wanted: Mapping[str, InventoryValues], *, may_have_none: bool, verb: str = "update"
 ) -> None:
-    """Refuse inventories with a negative capacity and, if wanted, those with a capacity of 0.
+    """Refuse inventories with a negative capacity, and optionally those with a capacity of 0.
 
     :param may_have_none: whether a capacity of 0 is allowed, as from microversion 1.26 on.
     :raises InvalidRequest: an inventory is refused.
     """
     for resource_class, values in wanted.items():
-        # the same function as the read model: a check by another rounding would allow what no claim gets
+        # the same function as in the read model: with another rounding, this check would allow a capacity
+        # that no claim gets
         available = capacity(values.total, values.reserved, values.allocation_ratio)
         if available < 0 or (available == 0 and not may_have_none):
             # the words of OpenStack Placement for both versions
@@ -68,7 +69,7 @@ def add(
     :raises InvalidRequest: no such class.
     :raises ConcurrentUpdate: the provider has it already.
     """
-    # without a generation: the API of this request has none
+    # without a generation, because this request of the API has none
     row, present, ids = _lock(tx, uuid, [resource_class])
     check_capacity(uuid, {resource_class: values}, may_have_none=may_have_none, verb="create")
     if resource_class not in ids:
@@ -97,7 +98,7 @@ def change_inventory(
     :raises InvalidRequest: no such inventory.
     :raises ConcurrentUpdate: the generation is stale.
     """
-    # with the generation: an old one is refused before any value is looked at
+    # with the generation, so that an old one is refused before any value is checked
     row, present, ids = _lock(tx, uuid, [resource_class], generation)
     check_capacity(uuid, {resource_class: values}, may_have_none=may_have_none)
     class_id = ids.get(resource_class)
@@ -133,7 +134,8 @@ def replace_all(
         # a capacity that may be refused takes the way with checks
         and all(capacity(each.total, each.reserved, each.allocation_ratio) > 0 for each in wanted.values())
     ):
-        # the statement finds the provider only without inventories: the insertion would collide otherwise
+        # the statement finds only a provider without inventories, because the insertion would collide with
+        # existing ones
         optimistic_write.find_provider(tx, _without, uuid, generation)
         rows = [{"name": name, **_column_values(each), "updated_at": tx.now} for name, each in wanted.items()]
         optimistic_write.insert(tx, inventories.c.resource_class_id, rows, resource_classes)
@@ -147,7 +149,7 @@ def replace_all(
     return row.generation + 1
 
 
-# not exists: a count would read all of them
+# "not exists", because a count would read all inventories
 _without: Final = optimistic_write.finding_statement(
     ~sa.exists(sa.select(sa.literal(1)).where(inventories.c.provider_id == resource_providers.c.id))
 )
@@ -160,7 +162,7 @@ def write(
     present: Set[int],
     ids: Mapping[str, int],
 ) -> None:
-    """Insert or update these inventories of a locked provider; its other inventories stay.
+    """Insert or update these inventories of a locked provider; all its other inventories stay.
 
     :param present: the ids of the classes of the provider's present inventories.
     :param ids: the ids of the wanted classes that exist.
@@ -187,7 +189,7 @@ def remove_some(
     said_before: str = "",
     code: str = exceptions.INVENTORY_IN_USE,
 ) -> None:
-    """Delete the inventories of these classes, by their ids, of a locked provider.
+    """Delete inventories of a locked provider, given by the ids of their classes.
 
     :param said_before: prefix of the error message.
     :raises Conflict: an inventory is in use, in the words and with the code that clients look for.
@@ -195,7 +197,7 @@ def remove_some(
     # no query for the common case, in which a client only changes amounts
     if not going:
         return
-    # in use by any consumer, also by expired ones: their allocations are there until they are released
+    # inventories that are in use by any consumer, also by an expired one that was not released yet
     used = (
         sa.select(resource_classes.c.name)
         .where(
@@ -205,7 +207,7 @@ def remove_some(
                 )
             )
         )
-        # so that the message names them in the same order each time
+        # ordered, so that the message names the classes in the same order each time
         .order_by(resource_classes.c.id)
     )
     # asked beforehand: the message names the classes that are in use
@@ -274,7 +276,7 @@ def class_ids(tx: WriteTransaction, uuid: str) -> StatementAnswer:
     return tx.queue(_class_ids, {"provider": uuid})
 
 
-# by uuid: the id of the provider is not known before the same batch is sent
+# selected by uuid, because the id of the provider is not known before the batch is sent
 _class_ids: Final = PreparedStatement(
     sa.select(inventories.c.resource_class_id)
     .join(resource_providers, resource_providers.c.id == inventories.c.provider_id)
@@ -298,12 +300,12 @@ def insert(tx: WriteTransaction, wanted: Mapping[int, Mapping[int, InventoryValu
         for provider_id, values in wanted.items()
         for class_id, each in values.items()
     ]
-    # one statement for all providers: a tree is described at once
+    # one statement for all providers, because a whole tree is written at once
     tx.insert(inventories, rows)
 
 
 def update(tx: WriteTransaction, provider_id: int, values: Mapping[int, InventoryValues]) -> None:
-    """Change inventories of a (locked) provider, by the ids of their classes."""
+    """Change inventories of a locked provider, given by the ids of their classes."""
     for class_id, each in values.items():
         # a prefix, as names of columns are bound parameters of SQLAlchemy's own
         given = {f"new_{name}": value for name, value in _column_values(each).items()}

@@ -16,14 +16,14 @@ from placement.db.database import WriteTransaction
 class NameLookup:
     """The ids of some names, queued with the other statements of the transaction.
 
-    These ids can be written until the transaction ends. A row that refers to them keeps their names from
-    being deleted (foreign keys). If a name was deleted before, the transaction fails and starts again.
+    The ids can be written to rows until the transaction ends. A row that refers to these names keeps them
+    from being deleted (foreign keys). If a name was deleted in between, the transaction fails and runs again.
 
     :param table: the table of resource classes or of traits.
     """
 
     def __init__(self, tx: WriteTransaction, table: sa.Table, names: Collection[str]) -> None:
-        # queued at once and read later, so that several lookups are one round trip
+        # queued at once and read later, so that several lookups take one round trip
         self._answer = tx.queue(_id_lookup(table, len(names)), bind_values("name", names)) if names else None
 
     @property
@@ -41,7 +41,7 @@ def _id_lookup(table: sa.Table, count: int) -> PreparedStatement:
 
 def lock_name(tx: WriteTransaction, table: sa.Table, name: str) -> int | None:
     """Return the id of a name, if it exists; no other transaction creates or deletes names meanwhile."""
-    # before the lookup: two workers would else create the same name
+    # before the lookup, because two workers would otherwise create the same name
     tx.lock_names()
     return NameLookup(tx, table, [name]).ids.get(name)
 

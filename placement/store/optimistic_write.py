@@ -3,8 +3,8 @@
 The first statement after the lock leaves the id of the provider in a setting of the transaction. If the
 provider differs from the state that the client knows, this id belongs to no provider. The other statements
 insert rows with the id in the setting. A foreign key forbids an id of no provider, and also the id that
-stands for an unknown name. So the whole transaction is rolled back, and the next attempt reads first, and
-finds the reason.
+stands for an unknown name. So the whole transaction is rolled back. The next attempt reads first, and finds
+the reason.
 """
 
 from collections.abc import Sequence
@@ -30,11 +30,11 @@ PROVIDER: Final = sa.cast(sa.func.current_setting(_SETTING), sa.Integer)
 
 
 def is_worthwhile(tx: WriteTransaction, generation: int, count: int) -> bool:
-    """Return whether an attempt without reading is worthwhile: the first one, with rows to insert.
+    """Return whether an attempt without reading is worthwhile: if it is the first one and has rows to insert.
 
-    Without rows, no foreign key would refuse a provider that has changed.
+    Without such rows, no foreign key would refuse a provider that has changed.
     """
-    # further attempts read first, as this one cannot say why it failed
+    # later attempts read first, because an attempt without reading cannot say why it failed
     return tx.optimistic and tx.sends_at_once and 0 < count <= MAX_ROWS and 0 <= generation <= _MAX_GENERATION
 
 
@@ -57,7 +57,7 @@ def find_provider(
 
     :param values: values for the conditions of the statement.
     """
-    # the lock comes first in the batch: the statement then sees what the last writer has committed
+    # the lock is first in the batch, so that the statement sees what the last writer has committed
     tx.lock([uuid])
     tx.queue(statement, {**values, "its_uuid": uuid, "its_generation": generation})
 
@@ -68,9 +68,9 @@ def insert(
     """Queue the insertion of rows that belong to the provider.
 
     :param column: the column for ``name`` of each row, or with ``names`` for its id in that table.
-    :param rows: values by column, and ``name``; all rows have the same columns.
+    :param rows: values by column, with ``name`` for the name; all rows have the same columns.
     """
-    # part of the key of the kept statements, as columns are part of their text
+    # the columns are part of the key of the kept statements, because the text of a statement has them
     more = tuple(name for name in rows[0] if name != "name")
     tx.queue(_part_insertion(column, names, more, len(rows)), bind_rows(rows))
 
@@ -99,7 +99,8 @@ def _part_insertion(
 def stamp_provider(tx: WriteTransaction) -> None:
     """Queue the stamp and the next generation of the provider.
 
-    The same as :meth:`~placement.db.database.WriteTransaction.stamp_provider`, which would need its id.
+    Do the same as :meth:`~placement.db.database.WriteTransaction.stamp_provider`, which would need the
+    provider's id.
     """
     tx.queue(_stamp, {"now": tx.now})
 

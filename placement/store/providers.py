@@ -65,11 +65,11 @@ def no_provider(uuid: str) -> NotFound:
 
 
 def lock(tx: WriteTransaction, uuid: str) -> ProviderRow:
-    """Lock the provider: no other transaction writes to it until this one ends.
+    """Lock a provider: no other transaction writes to it until this transaction ends.
 
     :raises NotFound: there is no such provider.
     """
-    # the bucket is known by the uuid, so that a provider can be locked before it is read
+    # the uuid determines the bucket, so a provider can be locked before it is read
     tx.lock([uuid])
     return read_locked(tx, uuid)
 
@@ -91,7 +91,7 @@ def check_generation(row: ProviderRow, given: int) -> None:
     :raises ConcurrentUpdate: the generation is stale; clients look for the words of the message.
     """
     if row.generation != given:
-        # other words than for inventories, as OpenStack Placement has them
+        # other words than for inventories, the same as in OpenStack Placement
         raise ConcurrentUpdate(
             "Resource provider's generation already changed. Please update the generation and try again."
         )
@@ -107,20 +107,20 @@ def create_provider(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str
     :raises InvalidRequest: the parent is the provider itself or does not exist.
     :raises Conflict: the uuid or the name is taken.
     """
-    # the parent, too, so that it is not deleted or moved meanwhile
+    # the parent is locked, too, so that it is not deleted or moved meanwhile
     tx.lock([uuid] if parent_uuid is None else [uuid, parent_uuid])
     parent = None
     if parent_uuid is not None:
-        # before the lookup, which would only say that the parent does not exist yet
+        # checked before the lookup, which would only report that the parent does not exist
         if parent_uuid == uuid:
             raise InvalidRequest(
                 _refusal_text("create", name, uuid, "parent provider UUID cannot be same as UUID")
             )
-        # of the parent, as the new provider has the same root
+        # the root of the parent, because the new provider gets the same root
         roots = tx.queue(_root_of, {"its_uuid": parent_uuid})
         if tx.optimistic and tx.sends_at_once:
             tx.queue(_creation_below, {**_base_values(tx, uuid, name), "its_parent": parent_uuid})
-            # later: the answer comes with the commit, and reading it now would be a round trip
+            # read later: the answer comes with the commit, and reading it now would cost a round trip
             return lambda: str(roots.scalars[0])
         parent = find_providers(tx, [parent_uuid]).get(parent_uuid)
         if parent is None:
@@ -137,13 +137,13 @@ def create_provider(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str
 
 def insert(tx: WriteTransaction, uuid: str, name: str, parent: ProviderRow | None) -> None:
     """Insert a provider with a free uuid; its bucket, and its parent, are locked."""
-    # None for a new root: both columns are empty
+    # None for a new root, which has no parent and no root
     place = {"parent": parent and parent.id, "root": parent and parent.tree_root}
     tx.queue(_creation, {**_base_values(tx, uuid, name), **place})
 
 
 def _base_values(tx: WriteTransaction, uuid: str, name: str) -> dict[str, Any]:
-    # other names than the columns, which SQLAlchemy binds by itself in an insertion
+    # other names than the columns, because SQLAlchemy uses the names of columns itself in an insertion
     return {"its_uuid": uuid, "its_name": name, "its_bucket": bucket_of(uuid), "now": tx.now}
 
 
@@ -190,7 +190,7 @@ def _refusal_text(what: str, name: str, uuid: str, why: str) -> str:
 
 
 def _refuse_taken(tx: WriteTransaction, uuid: str | None, name: str) -> None:
-    # both in one query: the message says which of the two is taken
+    # both in one query, so that the message says which of the two is taken
     taken = tx.conn.execute(
         sa.select(_rp.uuid, _rp.name).where(sa.or_(_rp.uuid == uuid, _rp.name == name))
     ).all()
@@ -228,9 +228,9 @@ def update(
         if (parent and parent.id) != row.parent_id:
             _set_roots(tx, row, parent, subtree)
             values["parent_id"] = parent and parent.id
-            # readers see the new place of each of them; to clients only the provider itself has changed
+            # readers see the new root of each descendant; for clients only the provider itself has changed
             tx.note_changed(subtree, generation=False)
-    # only another name: the provider itself has the present one
+    # only another name is checked, because the provider itself has the current one
     if name != row.name:
         _refuse_taken(tx, None, name)
     tx.conn.execute(sa.update(resource_providers).where(_rp.id == row.id).values(**values))
@@ -265,7 +265,7 @@ def _new_parent(
 
 def _lock_subtree(tx: WriteTransaction, row: ProviderRow) -> set[int]:
     """Lock a provider and all its descendants; return their ids."""
-    # again until nothing new is below: a child may have been added before its parent was locked
+    # repeated until nothing new is below, because a child may have been added before its parent was locked
     subtree = _subtree_ids(tx.conn, row)
     while True:
         tx.lock(tx.conn.execute(sa.select(_rp.uuid).where(_rp.id.in_(subtree))).scalars())
@@ -275,7 +275,7 @@ def _lock_subtree(tx: WriteTransaction, row: ProviderRow) -> set[int]:
 
 
 def _subtree_ids(conn: sa.Connection, row: ProviderRow) -> set[int]:
-    # the whole tree in one query: recursive queries differ between databases
+    # all providers of the tree in one query, because recursive queries differ between databases
     parents = conn.execute(sa.select(_rp.id, _rp.parent_id).where(_rp.root_id == row.tree_root)).all()
     found = {row.id}
     while True:
@@ -290,7 +290,7 @@ def _set_roots(tx: WriteTransaction, row: ProviderRow, parent: ProviderRow | Non
     new_root = row.id if parent is None else parent.tree_root
     if below:
         tx.conn.execute(sa.update(resource_providers).where(_rp.id.in_(below)).values(root_id=new_root))
-    # the provider by itself: a root has no root_id, its descendants have
+    # the provider itself in a statement of its own: a root has no root_id, its descendants have one
     own_root = None if parent is None else new_root
     tx.conn.execute(sa.update(resource_providers).where(_rp.id == row.id).values(root_id=own_root))
 
@@ -316,10 +316,10 @@ def delete(tx: WriteTransaction, uuid: str) -> None:
             f"Unable to delete resource provider {uuid}: Resource provider has allocations.",
             exceptions.PROVIDER_IN_USE,
         )
-    # by hand, as most of these foreign keys have no cascade
+    # explicitly, because most of these foreign keys have no cascade
     for table in (inventories, provider_traits, provider_aggregates, provider_attributes):
         tx.conn.execute(sa.delete(table).where(table.c.provider_id == row.id))
     tx.conn.execute(sa.delete(resource_providers).where(_rp.id == row.id))
     tx.note_deleted(uuid)
-    # in the same transaction: a cursor must not pass a deletion without its record
+    # in the same transaction, so that no cursor passes a deletion without its record
     changes.note_deletion(tx, uuid)

@@ -2,7 +2,7 @@
 
 A reservation is a consumer of the type :data:`TYPE` with a row of its own. Like every consumer, it disappears
 with its last allocation. The next worker that reads, or needs the room (:func:`write_with_room`), releases an
-expired reservation. So no other process has to run.
+expired reservation. So no other process has to do this.
 """
 
 from collections import Counter
@@ -32,11 +32,11 @@ from placement.store.consumers import ANY_GENERATION, ConsumerOwnership
 
 T = TypeVar("T")
 
-# a type, so that a reservation counts in usages and shows in allocations like any consumer
+# a consumer type, so that a reservation counts in usages and is shown in allocations like any consumer
 TYPE: Final = RESERVATION
-# each release locks buckets, and a long transaction keeps claims waiting
+# each release locks buckets, and a long transaction makes claims wait
 _AT_ONCE: Final = 100
-"""Number of expired consumers that one transaction releases."""
+"""Maximum number of expired consumers that one transaction releases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +55,20 @@ class CapacityReservation:
 
     def serves_claim(self, project_id: str, group: str | None) -> bool:
         """Return whether a claim of this project, for a consumer that joins this group, may take from it."""
-        # the project too: a uuid is no secret, and must not give the room to others
+        # the project is checked, too, because a uuid is no secret and must not give access to the reservation
         return project_id == self.project_id and self.group in (None, group)
 
 
 @dataclass(frozen=True, slots=True)
 class ReservationEnd:
-    """The expiry of a reservation: a time, or seconds from now; one of them is None."""
+    """The expiry of a reservation: a time, or seconds from now; the other one is None."""
 
     at: float | None
     seconds: float | None
 
 
 _holds: Final = reservations.join(consumers, consumers.c.id == reservations.c.consumer_id)
-# by type as well: a consumer that got another type has ended its reservation
+# filtered by type, too, because a consumer that got another type is no reservation any more
 _shown: Final = (
     sa.select(
         consumers.c.uuid,
@@ -93,8 +93,9 @@ def find_reservation(conn: sa.Connection, uuid: str) -> CapacityReservation | No
 def list_reservations(
     conn: sa.Connection, project_id: str | None, group: str | None, after: str | None, limit: int
 ) -> list[CapacityReservation]:
-    """Return reservations in the order of their uuids, filtered by project and group, after a uuid."""
-    # by uuid, and not by a number to skip: pages stay right while reservations come and go
+    """Return reservations in the order of their uuids, of a project and group, from after a uuid on."""
+    # pages begin after a uuid, and not after a number of rows, so that they stay right while reservations
+    # come and go
     query = _shown.order_by(consumers.c.uuid).limit(limit)
     if project_id is not None:
         query = query.where(consumers.c.project_id == project_id)
@@ -118,7 +119,7 @@ def no_reservation(uuid: str) -> NotFound:
 class WrittenReservation:
     """A reservation at the end of a transaction, with its allocations.
 
-    The reservation may expire before it is read again.
+    A reservation may expire before it is read again.
     """
 
     reservation: CapacityReservation
@@ -132,9 +133,9 @@ def make_reservation(
 
     :raises InvalidRequest: the end of the reservation is not in the future.
     """
-    # its counter tells all workers to read the next expiry again
+    # incremented so that all workers read the next expiry again
     tx.lock_buckets([buckets.RESERVATIONS])
-    # made in the same transaction, so that its id is not known yet
+    # selected by uuid, because this transaction creates the row and its id is not known yet
     which = sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery()
     values = {"consumer_id": which, "claim_group": group, "expires_at": _time_of(end)}
     tx.conn.execute(sa.insert(reservations).values(values))
@@ -166,7 +167,7 @@ def delete(tx: WriteTransaction, uuid: str) -> None:
 
     :raises NotFound: there is no such reservation.
     """
-    # only reservations: the same uuid may be an ordinary consumer by now
+    # checked, because the same uuid may be an ordinary consumer by now
     _lock_reservation(tx, uuid)
     allocations.delete(tx, uuid)
 
@@ -194,7 +195,7 @@ def _lock_reservation(tx: WriteTransaction, uuid: str) -> consumer_store.Consume
     :raises NotFound: there is no such reservation.
     """
     rows = consumer_store.rows(consumer_store.lock(tx, [uuid]))
-    # under the lock of its consumer, so that it does not end in between
+    # checked under the lock of the consumer, so that the reservation does not end in between
     if not rows or find_reservation(tx.conn, uuid) is None:
         raise no_reservation(uuid)
     return rows[0]
@@ -207,19 +208,20 @@ def remaining_claim(
     groups: Mapping[str, str],
     locked: allocations.LockedConsumers,
 ) -> ConsumerClaim | None:
-    """Return the allocations of a (locked) reservation after these claims have taken from it.
+    """Return the allocations of a locked reservation that are left after these claims have taken from it.
 
     :param groups: the names of the groups that the consumers join.
-    :returns: None if it does not hold enough.
+    :returns: None if the reservation does not hold enough.
     :raises Conflict: there is no such reservation for the claim.
     """
     row, found = locked.consumers.get(reservation), find_reservation(tx.conn, reservation)
     for claim in claims:
         project_id, group = claim.owner.project_id, groups.get(claim.consumer)
-        # again under the lock: the check before the search may be out of date
+        # checked again under the lock, because the check before the search may be outdated
         if row is None or found is None or not found.serves_claim(project_id, group):
             raise unusable_reservation(reservation, project_id)
-    # there is at least one claim, for which the loop would have refused a missing consumer
+    # for the type checker: there is at least one claim, for which the loop would have refused a missing
+    # consumer
     assert row is not None
     held = [each for each in locked.holdings if each.consumer == reservation]
     names = _class_names(tx, {each.class_id for each in held})
@@ -228,7 +230,7 @@ def remaining_claim(
         for provider, taken in claim.resources.items():
             for name, amount in taken.items():
                 left[provider, name] -= amount
-    # no conflict: the caller searches again within what is left
+    # not a conflict, because the caller searches again within what is left
     if any(amount < 0 for amount in left.values()):
         return None
     resources: dict[str, dict[str, int]] = {}
@@ -237,7 +239,7 @@ def remaining_claim(
         if amount:
             resources.setdefault(provider, {})[name] = amount
     owner = ConsumerOwnership(row.project_id, row.user_id, row.consumer_type)
-    # portions of the inventories apply to claims, not to the rest of a reservation
+    # portions of the inventories apply to claims, but not to the rest of a reservation
     return ConsumerClaim(reservation, resources, ANY_GENERATION, owner, in_any_portions=True)
 
 
@@ -263,11 +265,11 @@ def _class_lookup(count: int) -> PreparedStatement:
 
 
 def write_with_room(database: ServiceDatabase, work: Callable[[WriteTransaction], T]) -> T:
-    """Run a write; if expired allocations are in its way, release them and run it again.
+    """Run a write. If expired allocations are in its way, release them and run the write again.
 
     :raises Conflict: the write conflicts with the state after the release.
     """
-    # it ends, as each round releases something or raises
+    # the loop ends, because each round releases an allocation or raises
     while True:
         try:
             return database.write(work)
@@ -284,7 +286,7 @@ def write_with_room(database: ServiceDatabase, work: Callable[[WriteTransaction]
 def give_back_expired(database: ServiceDatabase) -> int:
     """Release the allocations of the first expired reservations and claims; return the number of consumers.
 
-    Afterwards all workers read the next expiry again.
+    Afterwards all workers read the next expiry from the database.
     """
     return database.write(_give_back_expired)
 
@@ -296,10 +298,10 @@ def _give_back_expired(tx: WriteTransaction) -> int:
         for query in expired.UUIDS
         for uuid in tx.conn.execute(query.order_by(consumers.c.uuid).limit(_AT_ONCE)).scalars()
     ]
-    # first, so that rows of confirmed claims do not come again each time
+    # removed first, so that rows of confirmed claims are not read again each time
     expiries.forget_confirmed(tx)
     if found:
-        # locked in the common order; read again under the lock, as one may have been confirmed meanwhile
+        # locked in the usual order, then read again, because a claim may have been confirmed meanwhile
         consumer_store.lock(tx, found)
         found = [
             uuid
@@ -307,6 +309,6 @@ def _give_back_expired(tx: WriteTransaction) -> int:
             for uuid in tx.conn.execute(query.where(consumers.c.uuid.in_(found))).scalars()
         ]
         allocations.give_back(tx, found)
-    # also if nothing was found: workers then read that there is no expiry before the next one
+    # also if no allocation was found, so that workers read when the next expiry is
     tx.lock_buckets([buckets.RESERVATIONS])
     return len(found)

@@ -25,14 +25,14 @@ def reshape_providers(
 ) -> None:
     """Replace the inventories of providers and the allocations of consumers together, or change nothing.
 
-    New inventories are written first, and old ones deleted last, so that allocations may move from one to the
-    other.
+    New inventories are written first and old ones deleted last, so that allocations may move from old to new
+    ones.
 
     :raises InvalidRequest: a provider or a resource class does not exist.
     :raises ConcurrentUpdate: a generation of a provider or a consumer is stale.
     :raises Conflict: an inventory to be deleted is still in use, or an inventory is too small.
     """
-    # all providers in one call, also those without allocations, in the common order of locks
+    # all providers in one call, also those without allocations, so that locks are taken in the usual order
     locked = allocations.lock_claimed(tx, claims, wanted)
     present = {uuid: inventories.class_ids(tx, uuid) for uuid in wanted}
     lookup = names.NameLookup(
@@ -46,21 +46,21 @@ def reshape_providers(
                 f"Resource provider {uuid} in inventories not found: {providers.no_provider(uuid)}",
                 exceptions.PROVIDER_NOT_FOUND,
             )
-        # all generations before any write, so that the first refusal leaves nothing to roll back
+        # all generations are checked before any write, so that a refusal has nothing to roll back
         if row.generation != new.generation:
             raise ConcurrentUpdate(
                 f"resource provider generation conflict for provider {uuid}: "
                 f"actual: {row.generation}, given: {new.generation}"
             )
-    # providers first, as OpenStack Placement reports their conflicts before those of consumers
+    # providers before consumers, because OpenStack Placement reports conflicts in this order
     allocations.check_generations(claims, locked)
     for uuid, new in wanted.items():
-        # before the allocations, which need the new inventories
+        # written before the allocations, which need the new inventories
         inventories.write(tx, rows[uuid], new.inventories, set(present[uuid].scalars), lookup.ids)
     allocations.write_claims(tx, claims, locked)
     for uuid, new in wanted.items():
         kept = {lookup.ids[name] for name in new.inventories}
         going = set(present[uuid].scalars) - kept
         inventories.remove_some(tx, rows[uuid], going, said_before=inventories.UPDATE_CONFLICT)
-        # a second increment: clients expect two for a provider with new inventories, and one without
+        # a second increment, which clients expect for a provider with new inventories; others get only one
         tx.note_changed([rows[uuid].id], generation=bool(new.inventories))

@@ -48,9 +48,10 @@ def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Collection
     wanted = sorted(set(wanted))
     if optimistic_write.is_worthwhile(tx, generation, len(wanted)):
         values = {"count": len(wanted), **bind_values("trait", wanted)}
-        # found only if its traits differ: otherwise the generation would go up without a change
+        # finds the provider only if its traits differ, because otherwise the generation would go up without a
+        # change
         optimistic_write.find_provider(tx, _other_traits(len(wanted)), uuid, generation, **values)
-        # all are removed, as the present ones are not known here
+        # all traits are removed, because the current ones are not known here
         tx.queue(_removal_there, {})
         optimistic_write.insert(tx, provider_traits.c.trait_id, [{"name": name} for name in wanted], traits)
         if (stale := _stale_attributes_there()) is not None:
@@ -59,7 +60,7 @@ def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Collection
         return generation + 1
     row, present, ids = _lock(tx, uuid, wanted)
     providers.check_generation(row, generation)
-    # after the generation: a client with an old one is told that first
+    # checked after the generation, so that a client with an old generation is told that first
     unknown = sorted(set(wanted) - set(ids))
     if unknown:
         raise InvalidRequest(f"No such trait {', '.join(unknown)}")
@@ -79,7 +80,7 @@ def _lock(
     tx: WriteTransaction, uuid: str, wanted: Collection[str]
 ) -> tuple[providers.ProviderRow, Set[int], dict[str, int]]:
     """Lock a provider; return its row, the ids of its traits, and the ids of the existing wanted traits."""
-    # with both lookups behind it in one batch
+    # followed by both lookups in one batch
     tx.lock([uuid])
     present = tx.queue(_present, {"provider": uuid})
     lookup = names.NameLookup(tx, traits, wanted)
@@ -95,9 +96,9 @@ _present: Final = PreparedStatement(
 
 
 def _write(tx: WriteTransaction, provider_id: int, present: Set[int], wanted: Set[int]) -> bool:
-    """Write the traits if they differ from the present ones; return whether they differ.
+    """Write the traits of a provider if they differ from the current ones; return whether they differ.
 
-    Without a change the generation stays, too.
+    If the traits are equal, the generation stays the same, too.
     """
     # no stamp: agents that repeat themselves would wake all workers
     if wanted == present:
@@ -108,7 +109,7 @@ def _write(tx: WriteTransaction, provider_id: int, present: Set[int], wanted: Se
 
 
 def put(tx: WriteTransaction, wanted: Mapping[int, Set[int]]) -> None:
-    """Replace the traits of (locked) providers, by their ids and the ids of traits.
+    """Replace the traits of locked providers; ``wanted`` has ids of traits by ids of providers.
 
     Attributes that extensions register for a trait are deleted with it: they describe the old trait.
     """
@@ -122,7 +123,7 @@ def put(tx: WriteTransaction, wanted: Mapping[int, Set[int]]) -> None:
 
 
 def insert(tx: WriteTransaction, wanted: Mapping[int, Set[int]]) -> None:
-    """Add traits to providers without any, by their ids."""
+    """Add traits to providers that have none, given by ids."""
     tx.insert(
         provider_traits,
         [
@@ -146,17 +147,17 @@ def _stale_attributes_of(provider: sa.ColumnElement[int]) -> PreparedStatement |
             .select_from(provider_traits.join(traits, traits.c.id == provider_traits.c.trait_id))
             .where(provider_traits.c.provider_id == provider, traits.c.name == trait)
         )
-        # by exists in the same statement: it sees the traits that were written just before
+        # by "exists" in the same statement, which sees the traits that were written just before
         return sa.and_(
             sa.or_(*(provider_attributes.c.name == each for each in attributes)), ~sa.exists(present)
         )
 
-    # asked on first use and not on import: extensions register while they are loaded
+    # read on first use and not on import, because extensions register while they are loaded
     registered: list[Mapping[str, Collection[str]]] = list(
         extensions.registered_objects("trait_attributes").values()
     )
     stale = [is_stale(*both) for each in registered for both in each.items()]
-    # without extensions a write of traits has one statement less
+    # without extensions, a write of traits has one statement less
     if not stale:
         return None
     its = provider_attributes.c.provider_id == provider
@@ -178,7 +179,7 @@ def _stale_attributes_there() -> PreparedStatement | None:
 def _other_traits(count: int) -> PreparedStatement:
     """Return a statement that finds a provider unless it has exactly these traits."""
     its = provider_traits.c.provider_id == resource_providers.c.id
-    # the same number and no other trait: the two sets are equal
+    # an equal number and no other trait mean that both sets are equal
     total = sa.select(sa.func.count()).select_from(provider_traits).where(its).scalar_subquery()
     other = (
         sa.select(sa.literal(1))

@@ -2,15 +2,14 @@
 
 Nouns
     A *description* is the wanted state of one provider: its name, its parent, and optionally its inventories,
-    traits, aggregates and attributes. Parts that are not described stay. The ``generation`` is the one that
-    the client knows, None for a new provider. A *level* is a set of new providers that can be made at once,
-    as all their parents exist.
+    traits, aggregates and attributes. Parts that are not described stay. The ``generation`` is the number
+    that the client knows, None for a new provider. A *level* is a set of new providers that can be created at
+    once, because all their parents exist.
 
 Invariants
     - A provider without a description is not written. A provider that already equals its description is not
-      written either, whatever its generation. So a client may repeat a request with an unknown result.
-    - A provider that differs is written only with its current generation, which then goes up by one. A new
-      provider has generation 0.
+      written either, whatever its generation. So a client may repeat a request that it has no answer to. A
+      new provider has generation 0.
     - Providers are created, never moved, renamed or deleted.
     - All described providers are of one tree.
 """
@@ -58,7 +57,7 @@ class ProviderDescription:
     name: str
     parent: str | None
     generation: int | None
-    # None and empty differ: an empty part removes what is there
+    # None leaves the part unchanged; an empty part removes the content
     inventories: Mapping[str, InventoryValues] | None = None
     traits: Set[str] | None = None
     aggregates: Set[str] | None = None
@@ -81,7 +80,7 @@ class PresentProvider:
     def differs_from(self, wanted: ProviderDescription) -> bool:
         """Return whether the provider differs from the description."""
         return any(
-            # as values, so that the order in which a client lists them is not a difference
+            # compared as values, so that another order in the request is no difference
             part is not None and part != present
             for part, present in (
                 (wanted.inventories, self.inventories),
@@ -99,12 +98,12 @@ def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[s
     :raises ConcurrentUpdate: a provider has another name, parent or generation than the client knows.
     :raises Conflict: a name is taken, or an inventory to be removed is in use.
     """
-    # the checks of the description itself need no database, and take no lock
+    # checks of the description itself need no database and no lock, so they come first
     by_uuid = {each.uuid: each for each in wanted}
     _check_names(wanted)
     levels = list(_tree_levels(by_uuid))
     lookups = {*by_uuid, *(each.parent for each in wanted if each.parent is not None)}
-    # parents, too: a described provider may be new below one that is not described
+    # parents are looked up, too, because a described provider may be new below one that is not described
     tx.lock(lookups)
     # queued behind the lock together with the ids and the rows
     taken = tx.queue(_name_owners(len(wanted)), bind_values("name", [each.name for each in wanted]))
@@ -114,24 +113,25 @@ def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[s
     _refuse_taken(wanted, {name: uuid for name, uuid in taken.rows if uuid not in by_uuid})
     known = [each for each in wanted if each.uuid in rows]
     present = _read(tx, [rows[each.uuid] for each in known])
-    # a provider that is as described needs no generation: a repeated request has an old one
+    # a provider that already is as described needs no generation, because a repeated request has an old one
     changing = [each for each in known if present[rows[each.uuid].id].differs_from(each)]
     for each in changing:
         _check_generation(each, rows[each.uuid])
     new = [[each for each in level if each.uuid not in rows] for level in levels]
-    # before anything is written: an error in the last provider must not cost the writes of all others
+    # checked before the first write, so that an error in the last provider does not cost the writes of all
+    # others
     for each in (*changing, *(one for level in new for one in level)):
         ids.check_names(each)
-    # a level at once: its providers need the ids of their parents, and not of each other
+    # one level at a time: its providers need the ids of their parents, but not of each other
     for level in filter(None, new):
         for each in level:
             providers.insert(tx, each.uuid, each.name, None if each.parent is None else rows[each.parent])
-        # one round trip for each level, and trees of hosts have few
+        # one round trip for each level; trees of hosts have few levels
         rows |= providers.find_providers(tx, [each.uuid for each in level])
     _insert(tx, {rows[each.uuid].id: each for level in new for each in level}, ids)
     for each in changing:
         _write_changes(tx, rows[each.uuid], each, present[rows[each.uuid].id], ids)
-    # one more for those that have changed, as the stamps with the commit raise them
+    # one more round trip for changed providers, because the stamps at the commit raise their generations
     generations = {each.uuid: rows[each.uuid].generation for each in wanted}
     return generations | {each.uuid: each.generation + 1 for each in changing if each.generation is not None}
 
@@ -167,10 +167,10 @@ def _tree_levels(wanted: Mapping[str, ProviderDescription]) -> Iterator[list[Pro
         count += len(level)
         yield level
         level = [child for each in level for child in below.get(each.uuid, ())]
-    # providers in a circle are below no root, so that no level has them
+    # providers in a circle are below no root, so no level has them
     if count < len(wanted):
         tops = {each.uuid: each for each in wanted.values()}
-        # all that hang below a root are right; one of the others is named
+        # descendants of a root are right, so one of the other providers is named in the error
         for each in below.get(None, ()):
             for one in _described_subtree(each, below):
                 del tops[one.uuid]
@@ -193,12 +193,12 @@ def _check_places(
     by_uuid: Mapping[str, ProviderDescription],
     rows: Mapping[str, ProviderRow],
 ) -> None:
-    """Check that each provider has its described name and parent, and that all belong to one tree.
+    """Check that each provider has the described name and parent, and that all providers belong to one tree.
 
     :raises InvalidRequest: a parent does not exist, or there are several trees.
     :raises ConcurrentUpdate: a provider is not the one that the client describes.
     """
-    # by id of the root, or by uuid for one that does not exist yet
+    # by id of the root, or by uuid if the root does not exist yet
     trees: dict[int | str, ProviderDescription] = {}
     for each in wanted:
         row, parent = rows.get(each.uuid), rows.get(each.parent or "")
@@ -210,7 +210,7 @@ def _check_places(
                 raise ConcurrentUpdate(f"{each} does not exist (any more); {given}.")
         # a conflict and not a wrong request: another client has moved or renamed it
         elif row.name != each.name or row.parent_id != (
-            # the id of no provider: the described parent does not exist yet, so that it differs in any case
+            # the id of no provider: the described parent does not exist yet, so the parents differ
             None if each.parent is None else _NOT_THERE if parent is None else parent.id
         ):
             raise ConcurrentUpdate(
@@ -221,7 +221,7 @@ def _check_places(
             trees.setdefault(row.tree_root, each)
         elif parent is not None:
             trees.setdefault(parent.tree_root, each)
-        # a new provider below a new one belongs to the tree of that one
+        # a new provider below a new provider belongs to the tree of the latter
         elif each.parent is None:
             trees.setdefault(each.uuid, each)
     if len(trees) > 1:
@@ -235,7 +235,7 @@ def _refuse_taken(wanted: Sequence[ProviderDescription], taken: Mapping[str, str
     :raises Conflict: another provider has one of the names.
     """
     for each in wanted:
-        # MariaDB compares without trailing blanks, and then answers with the name as it is stored
+        # MariaDB ignores blanks at the end, and returns the name as it is stored
         for name in {each.name, each.name.rstrip(" ")} & taken.keys():
             raise Conflict(
                 f"{each}: resource provider {taken[name]} already has this name.",
@@ -258,7 +258,7 @@ class _NameIds:
 
     def __init__(self, tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> None:
         classes = {name for each in wanted for name in each.inventories or ()}
-        # queued here, read when they are needed
+        # queued here, and read when the ids are needed
         self._classes = names.NameLookup(tx, resource_classes, classes)
         self._traits = names.NameLookup(tx, traits, {name for each in wanted for name in each.traits or ()})
 
@@ -273,7 +273,7 @@ class _NameIds:
         ):
             if unknown := sorted(set(named) - known.keys()):
                 raise InvalidRequest(f"{wanted}: No such {what} {', '.join(unknown)}.")
-        # last: values are looked at once their class is known
+        # last, because the values can be checked only when the class is known
         inventory_store.check_capacity(wanted.uuid, wanted.inventories or {}, may_have_none=True)
 
     @property
@@ -287,7 +287,7 @@ class _NameIds:
         return self._traits.ids
 
     def of_classes(self, wanted: Mapping[str, InventoryValues]) -> dict[int, InventoryValues]:
-        """Return the inventories by the ids of their classes."""
+        """Return inventories by the ids of their classes instead of by names."""
         classes = self.class_ids
         return {classes[name]: values for name, values in wanted.items()}
 
@@ -320,7 +320,7 @@ def _write_changes(
             for name, values in wanted.inventories.items()
             if present.inventories.get(name) != values
         }
-        # apart from the new ones, as databases have no common statement for both
+        # apart from new inventories, because databases have no common statement for both
         there = {name: values for name, values in differing.items() if name in present.inventories}
         added = {name: values for name, values in differing.items() if name not in present.inventories}
         inventory_store.update(tx, row.id, ids.of_classes(there))
@@ -328,7 +328,7 @@ def _write_changes(
         going = present.inventories.keys() - wanted.inventories.keys()
         # ids of classes that the description does not name
         gone = names.NameLookup(tx, resource_classes, going).ids if going else {}
-        # after the others: a conflict then rolls all of the tree back
+        # last, because a conflict then rolls back all changes of the tree
         inventory_store.remove_some(
             tx, row, set(gone.values()), said_before=f"{wanted}: {inventory_store.UPDATE_CONFLICT}"
         )
@@ -348,7 +348,7 @@ def _read(tx: WriteTransaction, rows: Sequence[ProviderRow]) -> dict[int, Presen
     if not rows:
         return found
     given = bind_values("id", found)
-    # four statements in one round trip; a join would repeat inventories for each trait
+    # four statements in one round trip; a join would repeat each inventory for each trait
     answers = [
         tx.queue(part(len(found)), given)
         for part in (_inventory_lookup, _trait_lookup, _aggregate_lookup, _attribute_lookup)

@@ -3,12 +3,12 @@
 Nouns
     A *flavor* is a request for allocation candidates, with a name. A *host* is a tree of providers, by its
     root. A *way* is the demand of one guest at a host: an amount of each of some *slots*. A slot is one
-    inventory. Hosts that share a provider are *coupled*: an amount that a guest of one host takes is missing
-    at the other. All ways of a flavor take the same amount of each resource class. A way is dropped if
-    another one takes no more of any slot.
+    inventory. Hosts that share a provider are *coupled*: what a guest of one host takes from it is missing at
+    the other. All ways of a flavor take the same amount of each resource class. A way is dropped if another
+    way takes no more of any slot.
 
-    A *lower bound* is a number of guests with known places. An *upper bound* is proved: no more guests fit.
-    Mostly both are equal; they differ if the exact number would take too long.
+    A *lower bound* is a number of guests for which the planner knows places. An *upper bound* is proved: no
+    more guests fit. Mostly both bounds are equal. They differ if the exact number would take too long.
 
     A host is *full* for a flavor if no guest fits. The *short* classes of a full host are those with too
     little free for the way that lacks the fewest classes. The free amounts of the other classes of the flavor
@@ -27,8 +27,8 @@ Modules
 
 The order of calls
     The handler parses flavors, opens a view of the read model, and counts each flavor
-    (:func:`~placement_extras.planner.capacity.count_flavor`). For moves and drains it reads the guests of
-    some hosts from the database, and simulates on a later view.
+    (:func:`~placement_extras.planner.capacity.count_flavor`). For moves and drains, ``handler`` reads the
+    guests of some hosts from the database, and simulates on a later view.
 
 Imports
     Entry points load ``handler``, ``options`` and ``rules``; no other package imports this one. The planner
@@ -37,8 +37,9 @@ Imports
 A worked example
     ``cn1`` has two NUMA nodes with 4 and 3 VCPU free, and 10 GB of disk. The flavor is
     ``resources=DISK_GB:2&resources_CPU=VCPU:2``. There are two ways, one for each node, and both take 2 GB.
-    The first node has room for 2 guests, the second for 1, the disk for 5. So 3 fit. ``cn2`` is the same with
-    1 GB of disk left, and no guest fits. DISK_GB is short, and 7 VCPU are stranded, enough for 3 guests.
+    The first node has room for 2 guests, the second for 1, the disk for 5. So 3 guests fit. ``cn2`` is the
+    same with 1 GB of disk left, so no guest fits there. DISK_GB is short, and 7 VCPU are stranded, enough for
+    3 guests.
 
 Invariants
     - The search (``placement.search``) alone defines a way.

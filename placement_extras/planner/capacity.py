@@ -1,7 +1,7 @@
 """Counts the guests of a flavor that fit: in the whole cloud, without its worst host, and by aggregate.
 
-Hosts that share a provider are coupled: a guest on one takes from the others. For full hosts the result names
-the short classes and the stranded amounts.
+Hosts that share a provider are coupled: guests of one host take amounts that the other hosts then lack. For
+full hosts the result names the short classes and the stranded amounts.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ a bound."""
 
 @dataclass(eq=False, slots=True)
 class CoupledHost:
-    """A host that shares resources with others, and its ways to serve the flavor.
+    """A host that shares providers with other hosts, and its ways to serve the flavor.
 
     Slots are provider ids and classes.
 
-    ``free`` has the free amounts of these slots. ``alone`` is the number of guests that fit if guests of
-    other hosts take nothing. ``offered`` are the shared slots of the host.
+    ``free`` has the free amounts of the slots of these ways. ``alone`` is the number of guests that fit if
+    guests of all other hosts take nothing. ``offered`` are the shared slots of the host.
     """
 
     tree: HostTree
@@ -57,7 +57,7 @@ class CoupledHost:
 
 
 class HostCoupling:
-    """All coupled hosts, and the number of guests that fit on some of them.
+    """All coupled hosts, and the number of guests that fit on given ones of them.
 
     :param sharing: the ids of sharing providers.
     """
@@ -95,7 +95,7 @@ class HostCoupling:
         )
 
     def group_hosts(self, hosts: Sequence[CoupledHost]) -> None:
-        """Group all coupled hosts: hosts of one group take from each other."""
+        """Group all coupled hosts: hosts of one group take from the same providers."""
         leader: dict[int, int] = {}
 
         def find_leader(root: int) -> int:
@@ -106,8 +106,8 @@ class HostCoupling:
             return root
 
         for host in hosts:
-            # all hosts that share, also without a slot in common: a group without resources may be served
-            # there
+            # all hosts that share, even without a common slot, because a group without resources may be
+            # served there
             self._budget.spend(1 + len(host.shared) // 4)
             for other in host.shared:
                 leader[find_leader(other.root_id)] = find_leader(host.tree.root.id)
@@ -127,11 +127,11 @@ class HostCoupling:
     def without_each(self) -> Iterator[tuple[HostTree, FitBounds]]:
         """Yield each coupled host with the number of guests that fit if it, and its providers, fail."""
         fits = [self._fit_group(group) for group in self._groups]
-        # the groups take nothing from each other, so their bounds add up
+        # the groups take nothing from each other, so that their bounds add up
         whole = sum(fits, NONE)
         for group, fit in zip(self._groups, fits, strict=True):
             for failed in group:
-                # in a large group each retry would pack the whole group once more
+                # in a large group, each retry would pack the whole group once more
                 if len(group) > MAX_RETRIED and not failed.offered:
                     # at most its own guests are lost
                     lost = min(fit.lower_bound, failed.alone.upper_bound)
@@ -143,7 +143,7 @@ class HostCoupling:
                 yield failed.tree, whole - fit + left
 
     def _after_failure(self, host: CoupledHost, failed: CoupledHost) -> CoupledHost:
-        """Return the host as it is after the failure of another one."""
+        """Return a host as it is after the failure of another host."""
         if not failed.offered:
             return host
         # the pools of the failed host are gone, too, and its neighbours may have fewer ways
@@ -151,7 +151,7 @@ class HostCoupling:
         return host if len(shared) == len(host.shared) else self.couple_host(host.tree, shared)
 
     def _fit_group(self, hosts: Sequence[CoupledHost]) -> FitBounds:
-        # each once, in order: hosts that share a pool have ways in common
+        # each way once and in order, because hosts with a common sharing provider have ways in common
         ways = dict.fromkeys(way for each in hosts for way in each.ways.ways)
         classes = {slot: name for each in hosts for slot, name in each.ways.classes.items()}
         free = {slot: left for each in hosts for slot, left in each.free.items()}
@@ -176,10 +176,10 @@ class StrandedHost:
 
 @dataclass(frozen=True, slots=True)
 class ClassShortage:
-    """The number of full hosts where these classes are short, and the stranded amounts there, by class.
+    """The number of full hosts where these classes are short, and their stranded amounts by class.
 
-    With enough of the short classes, ``guests`` more would fit. ``examples`` has some of these hosts, those
-    with most such guests first.
+    If these hosts had enough of the short classes, ``guests`` more guests would fit. ``examples`` has some of
+    these hosts, those with the most such guests first.
     """
 
     classes: tuple[str, ...]
@@ -190,7 +190,7 @@ class ClassShortage:
 
 
 class StrandedAmounts:
-    """Gathers full hosts by the classes that are short there."""
+    """Gathers full hosts by the classes that are short on them."""
 
     def __init__(self, budget: SearchBudget) -> None:
         self._budget = budget
@@ -203,11 +203,11 @@ class StrandedAmounts:
         """Add a host without room for any of the ways.
 
         :param shared: ids of providers that share with it, if slots are provider ids and classes. Free
-            amounts of these providers are not stranded.
+            amounts of the avoided providers are not stranded.
         """
-        # of several ways the nearest counts: the one with the fewest short classes
+        # of several ways the nearest one counts, which has the fewest short classes
         short = min(
-            # the names break ties, so that equal hosts are gathered under the same classes
+            # names break ties, so that equal hosts are gathered under the same classes
             (_short_classes(way, ways, free) for way in ways.ways),
             key=lambda names: (len(names), sorted(names)),
         )
@@ -243,10 +243,10 @@ class _LackingHosts:
         for slot, name in ways.classes.items():
             if name not in short and not (shared and slot[0] in shared):
                 slots.setdefault(name, []).append(slot)
-        #: the other classes, with their slots
+        #: the classes that are not short, with their slots
         self.others = tuple(sorted(slots.items()))
         left = ways.without_classes(short, budget)
-        #: returns how many guests fit by the other classes alone
+        #: returns the number of guests that fit by the other classes alone
         self.fit: Callable[[Free], FitBounds] = fit_function(left, budget)
 
 
@@ -267,7 +267,7 @@ class _GatheredHosts:
             self.examples.append((-guests, root.name, root.id, StrandedHost(root, stranded, guests)))
 
     def shortage_of(self, classes: tuple[str, ...]) -> ClassShortage:
-        # names and ids break ties, so that the same cloud has the same examples
+        # names and ids break ties, so that the same cloud always has the same examples
         examples = nsmallest(MAX_EXAMPLES, self.examples)
         return ClassShortage(
             classes, self.hosts, self.stranded, self.guests, tuple([each[-1] for each in examples])
@@ -298,7 +298,7 @@ class FlavorCapacity:
     by_aggregate: Mapping[str, FitBounds]
     shortages: tuple[ClassShortage, ...] | None
     uncounted_hosts: int = 0
-    """Number of hosts where guests could not be placed in time, so that their lower bound is 0."""
+    """Number of hosts on which guests could not be placed in time, so that their lower bound is 0."""
 
 
 class CloudHosts:
@@ -365,7 +365,7 @@ class _FlavorCount:
                 continue
             if not ways.ways:
                 continue
-            # by identity: hosts of one structure share their ways
+            # by identity, because hosts of one structure share their ways
             if ways not in formulas:
                 formulas[ways] = fit_formula(ways.ways)
             formula = formulas[ways]
@@ -383,7 +383,7 @@ class _FlavorCount:
             sum([fits for _, fits, _ in alone]), sum([upper_bound for _, _, upper_bound in alone])
         )
         coupled = self._coupling.fit_bounds(self._coupled)
-        # each coupled host by itself; of the others only the one with most guests can be the worst
+        # each coupled host is tried; of all other hosts only the one with the most guests can be the worst
         left = [(single + fit, tree) for tree, fit in self._coupling.without_each()]
         if alone:
             tree, *most = max(alone, key=itemgetter(1))
@@ -436,7 +436,7 @@ class _FlavorCount:
         kept = ways.ways_within(capacities)
         if not kept:
             return
-        # the ways are those of the largest host of the structure, which this one may be too small for
+        # the ways are those of the largest host of the structure, and this host may be too small for some
         if len(kept) < len(ways.ways):
             key = ways, kept
             if key not in self._smaller:

@@ -1,4 +1,4 @@
-"""A simulated cluster: guests, their requests for other hosts, and the room on each host."""
+"""A simulated cluster: guests, their requests for new places, and the room on each host."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from placement_extras.planner.packing import (
 class HostedConsumer:
     """A consumer with all its allocations, by provider id and class, and the roots of its hosts.
 
-    ``request`` is the request for a new place, one object for all equal requests. The original request is
-    unknown. So ``request`` has the held amounts, each class from one provider, and no traits. A class that is
-    held at several providers is requested from as many providers, each with the other amounts held there. A
-    disabled host takes no guest.
+    ``request`` is the request for a new place; equal requests of several guests are one object. The original
+    request is unknown. So ``request`` has the held amounts, each class from one provider, and no traits. A
+    class that a guest holds at several providers is requested from as many providers, each with the other
+    amounts held there. A disabled host takes no guest.
     """
 
     consumer: str
@@ -65,7 +65,7 @@ def guests_of(
     for each in chain.from_iterable(yielding_slices(held, budget)):
         provider = snapshot.providers.get(each.provider_id)
         if provider is not None and each.resource_class in provider.inventories:
-            # amounts of several inventories of one consumer come in several rows
+            # a consumer with several inventories has several rows
             whose = each.consumer, each.consumer_type
             by_consumer.setdefault(whose, {})[each.provider_id, each.resource_class] = each.used
     requests: dict[object, CandidatesRequest] = {}
@@ -73,7 +73,7 @@ def guests_of(
     for (consumer, kind), amounts in sorted(by_consumer.items(), key=lambda item: item[0][0]):
         budget.spend(len(amounts))
         asked = _asked_groups(amounts)
-        # one object for all that ask for the same: caches go by its identity
+        # one object for all guests with the same request, because caches use its identity
         if asked not in requests:
             requests[asked] = _make_request(asked)
         taken = [snapshot.providers[provider_id] for provider_id, _ in amounts]
@@ -94,7 +94,7 @@ def _asked_groups(held: Mapping[Slot, int]) -> tuple[_Amounts, tuple[_Amounts, .
     common: dict[str, int] = {}
     apart = []
     for amounts in by_provider.values():
-        # a class held at several providers was asked for by several groups, such as NUMA nodes
+        # if a class is held at several providers, several groups have asked for it, such as NUMA nodes
         if any(providers[name] > 1 for name in amounts):
             apart.append(tuple(sorted(amounts.items())))
         else:
@@ -118,10 +118,10 @@ _AT_ONCE: Final = 16
 class ClusterSimulation:
     """The free amounts of each host while guests are placed on it and taken away.
 
-    All slots are provider ids and classes. The ways of a request are those of unused hosts and unused sharing
-    providers.
+    Each slot is a provider id and a class. The ways of a request are computed for unused hosts and unused
+    sharing providers.
 
-    :param avoided: ids of the roots of hosts that are not used; nor are the providers that these hosts share.
+    :param avoided: ids of the roots of hosts that are not used, nor the providers that these hosts share.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class ClusterSimulation:
         self.budget = budget
         cloud = CloudHosts(snapshot, budget, avoided)
         self.hosts: Sequence[Host] = cloud.hosts
-        #: whether an amount that one host takes may be missing at another
+        #: whether an amount that one host takes may be missing at another host
         self.shares = bool(cloud.sharing)
         self._sharing = cloud.sharing
         self._taken: dict[Slot, int] = {}
@@ -141,7 +141,7 @@ class ClusterSimulation:
         self._by_root = {tree.root.id: (tree, shared) for tree, shared in self.hosts}
 
     def free(self, slot: Slot) -> int:
-        """Return the free amount; negative if more is used than there is."""
+        """Return the free amount of a slot; it is negative if more is used than there is."""
         provider_id, name = slot
         return self.snapshot.providers[provider_id].free(name) - self._taken.get(slot, 0)
 
@@ -151,12 +151,12 @@ class ClusterSimulation:
         return self.snapshot.providers[next(root for root in roots if root not in self._by_root)]
 
     def take_amounts(self, amounts: Iterable[tuple[Slot, int]], times: int = 1) -> None:
-        """Take these amounts for guests.
+        """Take the amounts of a way, for a number of guests; a negative number gives them back.
 
         :param times: the number of guests; -1 gives the amounts back.
         """
         for slot, amount in amounts:
-            # a slot with its first amount has no entry, so that unchanged hosts are known
+            # a slot with its initial amount has no entry, so that unchanged hosts are recognised
             before = self._taken.pop(slot, 0)
             after = before + times * amount
             if after:
@@ -202,7 +202,7 @@ class ClusterSimulation:
                 yield way
 
     def find_rooms(self, request: CandidatesRequest) -> Iterator[tuple[Provider, Way]]:
-        """Yield each place for one more guest.
+        """Yield each place that has room for one more guest.
 
         A place is the root of a host, and the slots that the guest would take there.
         """
@@ -210,8 +210,8 @@ class ClusterSimulation:
             yield from self._rooms_at(request, host)
 
     def candidate_hosts(self, request: CandidatesRequest) -> Iterator[Host]:
-        """Yield the hosts that may have room: changed hosts, then those with room at the beginning."""
-        # a copy: places are tried while these hosts are iterated over
+        """Yield the hosts that may have room: first changed hosts, then those with room at the beginning."""
+        # a copy, because places are tried while these hosts are iterated over
         touched = {root for root, slots in self._touched.items() if slots}
         for root in sorted(touched):
             if root in self._by_root:
@@ -221,12 +221,12 @@ class ClusterSimulation:
                 yield host
 
     def _rooms_at(self, request: CandidatesRequest, host: Host) -> Iterator[tuple[Provider, Way]]:
-        # all at once: while one of them is tried, less may be free
+        # read completely first, because less may be free while one of the ways is tried
         for way in list(self.room_at(request, host)):
             yield host[0].root, way
 
     def _asking_of(self, request: CandidatesRequest) -> _RequestRoom:
-        # by identity, as requests hold mappings and have no hash
+        # by identity, because requests hold mappings and have no hash
         found = self._asking.get(id(request))
         if found is None:
             found = self._asking[id(request)] = _RequestRoom(self.snapshot, request, self.budget)
@@ -270,7 +270,8 @@ class _RequestRoom:
             self._left = self._look_for_room(board)
         number = 0
         while True:
-            # found as needed, and kept: most guests have a place at one of the first hosts
+            # hosts are looked up on demand and kept, because most guests have a place at one of the first
+            # hosts
             if number == len(self._open):
                 host = next(self._left, None)
                 if host is None:

@@ -1,6 +1,7 @@
 """Capacity as a JSON document, as the API reference describes it.
 
-Only :mod:`placement_extras.planner.handler` uses this module: the handler decides, this module formats.
+Only :mod:`placement_extras.planner.handler` uses this module: the handler decides what to answer, this module
+formats it.
 """
 
 from collections.abc import Mapping

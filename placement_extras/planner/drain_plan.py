@@ -1,4 +1,4 @@
-"""Places for the guests of some hosts on the others, for a drain or a failure."""
+"""Places for the guests of some hosts on all other hosts, for a drain or a failure."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,17 +13,17 @@ from placement_extras.planner.packing import FitBounds, Way, most_by_volume
 from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
 _MAX_TRIES: Final = 5_000
-"""Maximum number of tries to find more places than the first ones; beyond it the result is bounds."""
-# among more places the search would end by its limit, without a result
+"""Maximum number of tries to find more places than the first search; then the result is bounds."""
+# with more places, the search would reach its limit without a result
 _MAX_PLACES: Final = 200
-"""Maximum number of places, of all guests to place, with which there is such a search."""
+"""Maximum number of places of all guests together with which more places are searched for."""
 MAX_UNPLACED: Final = 100
 """Maximum number of guests without a place that an answer names."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnplacedGuest:
-    """A guest without a place, and whether it would have a place alone.
+    """A guest without a place, and whether it would have a place if no other guest were placed.
 
     ``root`` is the root of the drained host.
     """
@@ -43,10 +43,10 @@ class DisplacedGuests:
 
 
 def displace_guests(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> DisplacedGuests:
-    """Return how many of the guests fit elsewhere after all of them have left.
+    """Return how many of the guests fit on other hosts after all of them have left.
 
-    First the largest guests take the first places with room. If some guests are left, all orders are tried
-    within limits.
+    In a first pass, the largest guests come first, and each takes the first place with room. If some guests
+    are left, all orders are tried within limits.
 
     :param board: all hosts except the hosts of the guests.
     :raises placement.search.budget.BudgetExhausted: the work takes too long.
@@ -54,7 +54,7 @@ def displace_guests(board: ClusterSimulation, guests: Sequence[HostedConsumer]) 
     for guest in guests:
         board.budget.spend(len(guest.held))
         board.take_amounts(guest.held.items(), -1)
-    # large guests have fewest places; small ones fit in between
+    # large guests have the fewest places, and small guests fit in between
     largest = _largest_first(guests, board.budget)
     taken, left = _place_guests(board, largest)
     # the search below begins with all hosts as they are without the displaced guests
@@ -62,16 +62,16 @@ def displace_guests(board: ClusterSimulation, guests: Sequence[HostedConsumer]) 
         board.take_amounts(way, -1)
     if not left:
         return DisplacedGuests(len(guests), FitBounds(len(guests), len(guests)), ())
-    # once for guests that ask for the same: there are few flavors
+    # once for all guests with the same request, because there are few flavors
     alone = {
         request: _FirstPlaces(board, guest).next_way() is not None
         for request, guest in {id(each.request): each for each in left}.items()
     }
-    # A guest without a place when nothing else is placed has none in any plan.
+    # a guest that has no place when nothing else is placed has none in any plan
     upper_bound = len(guests) - sum([not alone[id(each.request)] for each in left])
     # the volume bound is only worked out where some guest was left
     upper_bound = min(upper_bound, _by_volume(board, guests))
-    # A guest that was placed was never asked about alone: it has a place.
+    # a guest that was placed has a place, so it was never tried alone
     search = _DrainSearch(board, [each for each in largest if alone.get(id(each.request), True)])
     if len(guests) - len(left) < upper_bound:
         found = search.find_places(len(guests) - len(left), upper_bound)
@@ -125,7 +125,7 @@ def _place_guests(
 
 
 class _FirstPlaces:
-    """The first host with room for guests of one request.
+    """Finds the first host with room for the guests of one request.
 
     A host without room stays full while guests only come.
     """
@@ -176,7 +176,7 @@ class _DrainResult:
 
 
 class _DrainSearch:
-    """Tries all places for all guests, if there are few enough."""
+    """Tries all places for all guests; used if there are few of them."""
 
     def __init__(self, board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> None:
         self._board = board
@@ -185,19 +185,19 @@ class _DrainSearch:
         self._best: tuple[HostedConsumer, ...] = ()
 
     def find_places(self, known: int, upper_bound: int) -> _DrainResult:
-        """Look for places for more guests.
+        """Look for places for more guests than ``known``.
 
-        :param known: the number of guests with a place so far.
+        :param known: the number of guests that have a place so far.
         :param upper_bound: the proved maximum.
         """
         if not self._is_small():
             return _DrainResult(upper_bound, None)
-        # the number of tried guests that may be without a place: each search has to place one more guest
+        # number of guests that may stay without a place: each search has to place one guest more
         spare = len(self.guests) - known - 1
         least = len(self.guests) - upper_bound
         unplaced: tuple[HostedConsumer, ...] | None = None
         try:
-            # fewer and fewer without a place, until that is proved impossible
+            # fewer guests may stay without a place each time, until that is proved impossible
             while spare >= least:
                 if self._try_guests(0, [], spare):
                     unplaced = self._best
@@ -230,5 +230,5 @@ class _DrainSearch:
             self._journal.record_undo(self._board.take_amounts, way, -1)
             if self._try_guests(number + 1, left, spare):
                 return True
-        # last: a guest is only left out if no place for it leads to a result
+        # last, because a guest is only left out if no place for it leads to a result
         return spare > 0 and self._try_guests(number + 1, [*left, guest], spare - 1)

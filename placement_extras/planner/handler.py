@@ -1,7 +1,7 @@
 """The operation ``POST /ext/v1/capacity``: its body, its handler, and the guests that would have to move.
 
 The database has the guests of each host, the read model the room. Either may be newer than the other. So a
-guest that comes, leaves or moves meanwhile may be counted twice or not at all.
+guest that comes, leaves or moves in between may be counted twice or not at all.
 """
 
 from __future__ import annotations
@@ -94,8 +94,7 @@ def parse(body: dict[str, Any], forms: RequestForms) -> tuple[dict[str, AskedCan
 def parse_topologies(body: dict[str, Any], asked: Mapping[str, AskedCandidates]) -> dict[str, TopologyPolicy]:
     """Return the topologies of a body, by the names of its flavors.
 
-    :raises InvalidRequest: a flavor has nothing to split, or is asked about in a way that needs one provider
-        for each class.
+    :raises InvalidRequest: a flavor has nothing to split, or its question needs one provider for each class.
     """
     found: dict[str, TopologyPolicy] = {}
     for flavor in body["flavors"]:
@@ -121,7 +120,7 @@ MAX_HELD: Final = 50_000
 
 
 class GuestRelocator:
-    """Finds places elsewhere for guests.
+    """Finds new places for guests of given hosts.
 
     :param seconds: CPU time for all questions.
     :param check_awaited: called regularly; an exception that it raises ends the work.
@@ -140,10 +139,10 @@ class GuestRelocator:
     def displaced_guests(self, hosts: Collection[str]) -> DisplacedGuests:
         """Return whether the guests of some hosts, by the uuids of their roots, have places on the others.
 
-        :raises InvalidRequest: there are too many of them.
+        :raises InvalidRequest: the hosts have too many guests.
         :raises placement.search.budget.BudgetExhausted: the work takes too long.
         """
-        # This view is left before the database is read: a view holds a turn, for which other requests wait.
+        # this view ends before the database is read, because a view holds a turn that other requests wait for
         with self._model.fresh_view() as view:
             members = _tree_members(view.snapshot, _ids(view.snapshot, hosts))
         held, complete = self._held_amounts(members)
@@ -164,7 +163,7 @@ class GuestRelocator:
         """
         with self._model.fresh_view() as view:
             board = ClusterSimulation(view.snapshot, self._make_budget(view), _ids(view.snapshot, avoided))
-            # guests of these hosts alone are read: those of a whole cloud would take seconds
+            # only the guests of these hosts are read, because those of a whole cloud would take seconds
             roots = {tree.root.id for tree, _ in nearest_hosts(board, request)}
             members = _tree_members(view.snapshot, roots)
         held, complete = self._held_amounts(members)
@@ -180,7 +179,7 @@ class GuestRelocator:
             return held_beside(conn, provider_ids, MAX_HELD)
 
     def _make_budget(self, view: ModelView) -> SearchBudget:
-        # one end for all questions: each budget has what the former ones have left
+        # one end for all questions: each budget has the time that the former ones have left
         return SearchBudget(self._end - thread_time(), yield_lock=view.yield_after(self._check_awaited))
 
 
@@ -196,7 +195,7 @@ def _tree_members(snapshot: ModelSnapshot, roots: Collection[int]) -> set[int]:
 def _guests_on(
     snapshot: ModelSnapshot, roots: Collection[int], held: Sequence[HeldAmount], budget: SearchBudget
 ) -> list[HostedConsumer]:
-    """Return the guests with allocations on these hosts."""
+    """Return the guests that have allocations on these hosts."""
     providers = snapshot.providers
     return [
         guest
@@ -239,7 +238,7 @@ def count_capacity(call: ApiRequest) -> Response:
                 # a fallback may have nothing that is split
                 if topology is None or not is_splittable(request):
                     return count_flavor(cloud, request)
-                # the rest is for bounds of hosts without placed guests, and for other flavors
+                # the other time is for bounds of hosts without placed guests, and for the remaining flavors
                 left = len(flavors) + len(fallbacks) - len(counted) - len(fallen_back)
                 seconds = max(0.0, _PLACING_SHARE * (end - thread_time()) / left)
                 placing = SearchBudget(seconds, yield_lock=view.yield_after(call.check_awaited))
@@ -326,7 +325,7 @@ def _uncounted_warnings(
 def _disabled_warnings(
     snapshot: ModelSnapshot, request: CandidatesRequest, avoided: Collection[int]
 ) -> Iterator[str]:
-    """Yield a warning if disabled hosts count, as the request does not exclude them."""
+    """Yield a warning if disabled hosts are counted because the request does not exclude them."""
     if DISABLED in request.root_forbidden | request.root_required:
         return
     having = (snapshot.providers[each] for each in snapshot.by_trait.get(DISABLED, ()))
@@ -339,7 +338,7 @@ def _disabled_warnings(
 
 
 def _possible_requests(asked: AskedCandidates) -> Iterator[CandidatesRequest]:
-    """Yield the request and, if there is one, its fallback."""
+    """Yield the request, then its fallback if it has one."""
     yield asked.request
     if asked.fallback is not None:
         yield asked.fallback

@@ -1,4 +1,4 @@
-"""The fewest moves of guests to other hosts that make room for one more of a flavor."""
+"""The fewest moves of guests to other hosts that make room for one more guest of a flavor."""
 
 import heapq
 import math
@@ -14,7 +14,7 @@ from placement_extras.planner.packing import Slot, Way
 from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
 MAX_HOSTS: Final = 64
-"""Number of hosts with guests that may be moved: those that lack least for the flavor."""
+"""Maximum number of hosts with guests that may be moved: the hosts that lack least for the flavor."""
 MAX_MOVES: Final = 64
 """Number of moves of a plan."""
 _MAX_TRIES: Final = 2_000
@@ -25,7 +25,7 @@ _STAYING: Final = frozenset(("RESERVATION", "MIGRATION"))
 
 @dataclass(frozen=True, slots=True)
 class MigrationStep:
-    """A guest that moves between hosts, both by their roots, and its way at the destination.
+    """A guest that moves from one host to another (both as roots), and its way at the destination.
 
     ``allocations`` has the same amounts by the uuid of the provider and class.
     """
@@ -39,7 +39,7 @@ class MigrationStep:
 
 @dataclass(frozen=True, slots=True)
 class MigrationPlan:
-    """Moves, in their order, after which a guest fits at the host.
+    """Moves in their order, after which a guest fits on the host ``host``.
 
     Each moved guest has room at the time of its move. At least ``lower_bound`` moves are necessary; it is
     None if no moves make room. ``moves`` is None if none are known.
@@ -53,10 +53,10 @@ class MigrationPlan:
 def plan_with_fewest(makings: Iterable[MigrationPlan]) -> MigrationPlan:
     """Return the plan with the fewest moves, the first of several.
 
-    :param makings: at least one.
+    :param makings: results of :func:`make_room`, at least one.
     """
     found = list(makings)
-    # A request without any plan loses to each that has one.
+    # a result without a plan loses to each result that has one
     least = min(found, key=lambda each: math.inf if each.moves is None else len(each.moves))
     bounds = [each.lower_bound for each in found if each.lower_bound is not None]
     return replace(least, lower_bound=min(bounds, default=None))
@@ -102,7 +102,7 @@ def make_room(
     found = search.run()
     partly = len(hosts) < len(board.hosts)
     if not all_known or search.missing_targets or (partly and board.shares):
-        # moves were found among known guests; without the others no larger bound is proved
+        # moves were found for known guests; the unknown guests might allow fewer moves
         return MigrationPlan(found.moves, found.host, 1)
     if partly and found.lower_bound is not None:
         # an unknown guest can matter at the second move at the earliest
@@ -137,7 +137,7 @@ class _MigrationSearch:
         self.missing_targets = len(hosts) < len(board.hosts) and any(
             host[0].root.id not in known and board.ways_at(request, host) for host in board.hosts
         )
-        # a guest on several hosts has no single place to leave, so that it stays
+        # a guest on several hosts has no single place to leave, so it stays
         self._guests = [
             each
             for each in guests
@@ -165,7 +165,7 @@ class _MigrationSearch:
         if math.isinf(least):
             return MigrationPlan(None, None, None)
         best: tuple[tuple[MigrationStep, ...], Provider] | None = None
-        # hosts that need fewest moves first: the result bounds the search of all others
+        # hosts that need the fewest moves come first, because their result limits the search at all others
         for target in sorted(self._targets, key=self._needs_leaving):
             most = MAX_MOVES if best is None else len(best[0]) - 1
             if self._needs_leaving(target) > most or (best is not None and len(best[0]) == least):
@@ -174,7 +174,7 @@ class _MigrationSearch:
             if moves is not None:
                 best = moves, target.root
         bound = int(least)
-        # deepening one move at a time proves at each step that fewer do not make room
+        # the limit grows by one move at a time, which proves at each step that fewer moves do not make room
         while bound <= MAX_MOVES and (best is None or bound < len(best[0])):
             # states that failed with fewer moves left may succeed with more
             self._seen.clear()
@@ -248,20 +248,19 @@ class _MigrationSearch:
             held = self._holding[guest]
             return sum(min(1, held.get(slot, 0) / amount) for slot, amount in lacking.items() if amount > 0)
 
-        # the uuid as the last key, so that plans are the same each time
+        # the uuid is the last key, so that plans are the same each time
         for guest in sorted(helpful, key=lambda each: (-help_of(each), each.consumer)):
             where = next(self._places_elsewhere(guest), None)
             if where is not None:
                 yield guest, where
 
     def _places_elsewhere(self, guest: HostedConsumer) -> Iterator[tuple[Provider, Way]]:
-        """Return the present places for a guest; its own amounts of shared providers count as free."""
+        """Return the current places for a guest; its own amounts at sharing providers count as free."""
         rooms = self._board.find_rooms(guest.request)
         if self._board.shares:
             held = self._holding[guest].items()
             self._board.take_amounts(held, -1)
-            # Read to the end at once: the generator looks at free amounts, and the guest's own are free only
-            # here.
+            # read completely here, because the guest's own amounts are free only until the next line
             found = list(rooms)
             self._board.take_amounts(held)
             rooms = iter(found)
@@ -278,7 +277,7 @@ class _MigrationSearch:
         )
 
     def _try_moves(self, left: int) -> bool:
-        """Return whether this number of moves makes room; if so, the moves are kept.
+        """Return whether this number of moves makes room; if so, the moves stay made.
 
         :raises TriesExhausted: the search takes too long to find out.
         """
@@ -286,20 +285,20 @@ class _MigrationSearch:
         if not least:
             return True
         if least > left:
-            # an infinite bound is final: no number of moves makes room, so that nothing was cut off
+            # an infinite bound is final: no number of moves makes room, so nothing was cut off
             self._cut = self._cut or not math.isinf(least)
             return False
         state = frozenset(
             [(each, tuple(self._holding[each].items())) for each in {move.guest for move in self._moves}]
         )
-        # the order of moves does not matter, only where guests are after them
+        # the order of moves does not matter, only the places of the guests after them
         if self._seen.get(state, -1) >= left:
             return False
         self._seen[state] = left
         for guest in self._worth_moving(left, tight=least == left):
             places = self._places_elsewhere(guest)
             if left == 1 and not self._board.shares:
-                # the place of the last guest makes no difference to the room that it leaves
+                # the place of the last guest does not matter for the room that it leaves
                 places = islice(places, 1)
             for where in self._journal.try_each(places):
                 self._journal.count_try()
@@ -321,7 +320,7 @@ class _MigrationSearch:
             if self._board.free(slot) < amount
             for guest in self._holders.get(slot, {})
         }
-        # Guests that this number of moves has no use for may help when there is one move more.
+        # guests that are useless for this number of moves may help with one move more
         self._cut = self._cut or len(found) < len(self._guests)
         return list(found)
 
@@ -340,11 +339,11 @@ class _MigrationSearch:
         return True
 
     def _put_guest(self, guest: HostedConsumer, root: int, amounts: dict[Slot, int]) -> None:
-        """Replace the amounts of a guest by these amounts at that host."""
+        """Replace the amounts of a guest by these amounts at the given host."""
         self._board.take_amounts(self._holding[guest].items(), -1)
         for slot in self._holding[guest]:
             del self._holders[slot][guest]
-        # both hosts have other guests now, so that their bounds are computed again
+        # both hosts have other guests now, so their bounds are computed again
         roots = (self._at[guest], root)
         self._holding[guest], self._at[guest] = amounts, root
         self._note_holder(guest)

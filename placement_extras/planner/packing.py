@@ -17,12 +17,12 @@ from placement.search.candidates import CandidatePattern, PatternBatch
 from placement.search.request import CandidatesRequest
 from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
-# this many tries take about 50 ms
+# this number of tries takes about 50 ms
 _MAX_TRIES: Final = 2_000
 """Maximum number of tries to find a better packing than the first; beyond it the result is bounds."""
 # among more ways the search would end by its limit, without a result
 _MAX_WAYS: Final = 200
-"""Maximum number of ways with which there is such a search."""
+"""Maximum number of ways with which a better packing is searched for."""
 
 Free = Mapping[Any, int] | tuple[int, ...]
 """The free amounts, by slot."""
@@ -48,7 +48,7 @@ NONE: Final = FitBounds(0, 0)
 
 def one_way(way: Way) -> Callable[[Free], int]:
     """Return a function that counts the guests that fit in one way. The count is never negative."""
-    # one and two slots are the rule, and these functions run for each of thousands of hosts
+    # most ways have one or two slots, and these functions run for thousands of hosts
     if len(way) == 1:
         ((only, each),) = way
         return lambda free: max(0, free[only] // each)
@@ -73,7 +73,7 @@ def fit_function(found: FlavorFootprints, budget: SearchBudget) -> Callable[[Fre
 
 
 def fit_formula(ways: Sequence[Way]) -> Callable[[Free], int] | None:
-    """Return a function that computes the number of guests by a formula; None if no formula exists.
+    """Return a function that computes the number of guests by a formula; None if these ways have no formula.
 
     A formula exists if the ways take equal amounts of common slots, and have no other slot in common.
     """
@@ -84,7 +84,7 @@ def fit_formula(ways: Sequence[Way]) -> Callable[[Free], int] | None:
     common = set(ways[0]).intersection(*ways[1:])
     rests = [tuple([part for part in way if part not in common]) for way in ways]
     slots = [slot for rest in rests for slot, _ in rest]
-    # no formula: a guest in one way would leave less for another way
+    # no formula: a guest that uses one way would leave less for another way
     if len(set(slots)) < len(slots) or not {slot for slot, _ in common}.isdisjoint(slots):
         return None
     separate = [one_way(rest) for rest in rests]
@@ -99,7 +99,8 @@ def pack_guests(
 ) -> FitBounds:
     """Return how many guests fit.
 
-    The first packing takes the way with most room first. Then a search looks for more, up to the bound.
+    The first packing takes the way with most room first. If the packing has fewer guests than the bound, a
+    search looks for more.
 
     :param upper_bound: a known bound.
     :raises placement.search.budget.BudgetExhausted: the budget is spent.
@@ -122,7 +123,7 @@ class _PackingSearch:
         #: for each class its slots; all ways take the same amount of a class
         self._by_class = list(by_class.values())
         self._left = {slot: free[slot] for way in ways for slot, _ in way}
-        # the way with most room first: the first packing is then mostly the best
+        # the way with the most room comes first, because the first packing is then mostly the best
         self._ways = sorted(
             (way for way in ways if self._most_guests(way)), key=self._most_guests, reverse=True
         )
@@ -130,7 +131,7 @@ class _PackingSearch:
         self._journal = TrialJournal(budget, _MAX_TRIES)
 
     def find_most(self, upper_bound: int) -> FitBounds:
-        # a copy is cheaper here than an entry of the journal for each way
+        # copying is cheaper here than an entry of the journal for each way
         left = dict(self._left)
         for way in self._ways:
             count = self._most_guests(way)
@@ -142,7 +143,7 @@ class _PackingSearch:
             # When the tries are used up, the best packing and the bound are both still true.
             with suppress(TriesExhausted):
                 self._try_ways(0, 0, upper_bound)
-                # all numbers were tried: the best one is the most
+                # all numbers were tried, so the best one is the maximum
                 upper_bound = self._best
         return FitBounds(self._best, upper_bound)
 
@@ -166,7 +167,7 @@ class _PackingSearch:
                 volume += self._left[slot] // unit * unit
             bound = min(bound, volume // each)
         for slot, asked in amounts.items():
-            # all ways take of this slot, so that it alone is a bound
+            # if all ways take from this slot, its amount alone is a bound
             if len(asked) == len(ways):
                 bound = min(bound, self._left[slot] // min(asked))
         return bound
@@ -195,18 +196,18 @@ class _PackingSearch:
 
 
 Slot = Any
-"""The slot in the tree for inventories of the host itself; for others provider id and class."""
+"""The slot in the tree for inventories of the host itself; for other inventories provider id and class."""
 
 Way = tuple[tuple[Slot, int], ...]
-"""The amounts that one guest takes, by slot, in the order of the slots."""
+"""The amounts that one guest takes, as pairs of slot and amount in the order of the slots."""
 
 
 @dataclass(eq=False, slots=True)
 class FlavorFootprints:
     """The Pareto-minimal ways of a flavor at hosts of one structure.
 
-    ``classes`` are the resource classes of their slots. Ways are ``coupled`` if a provider that shares with
-    the host serves a part of one of them.
+    ``classes`` are the resource classes of the slots of the ways. The footprints are ``coupled`` if a
+    provider that shares with the host serves a part of one of the ways.
     """
 
     ways: tuple[Way, ...]
@@ -220,7 +221,7 @@ class FlavorFootprints:
         return FlavorFootprints(tuple(_pareto_minimal(left - {()}, budget)), classes, self.coupled)
 
     def ways_within(self, capacities: Mapping[Slot, int] | Sequence[int]) -> tuple[Way, ...]:
-        """Return the ways that fit into these capacities."""
+        """Return the ways that fit into these capacities of slots."""
         return tuple([way for way in self.ways if all(capacities[slot] >= part for slot, part in way)])
 
     def with_ways(self, ways: tuple[Way, ...]) -> FlavorFootprints:
@@ -233,7 +234,7 @@ class FlavorFootprints:
 def key_slots(tree: HostTree) -> Callable[[Slot], Slot]:
     """Return a function from a slot of a tree to the id of its provider and its resource class.
 
-    Coupled hosts have the same result for a provider that they share.
+    For a provider that several coupled hosts share, the result is the same at each host.
     """
     names = list(tree.kind.shape.slots)
 
@@ -250,12 +251,12 @@ def most_by_volume(guests: int, asked: Mapping[str, Mapping[int, int]], there: M
     """Return an upper bound of the guests that fit, by the sums of classes.
 
     :param asked: the number of guests by class and requested amount.
-    :param there: by class, the sum of the free amounts.
+    :param there: the sum of the free amounts by class.
     """
     bound = guests
     for name, sizes in asked.items():
         left, fits = there[name], guests - sum(sizes.values())
-        # the smallest first, so that no other order has room for more guests
+        # the smallest amounts come first, because no other order has room for more guests
         for amount, number in sorted(sizes.items()):
             # an adopted database may have allocations of nothing, which all fit
             here = min(number, left // amount) if amount else number
@@ -285,7 +286,7 @@ class FootprintFinder:
         patterns = self._patterns(tree, shared)
         if not patterns:
             return NO_WAYS
-        # by identity of the batch, which the search shares between equivalent trees
+        # keyed by the identity of the batch, which the search shares between equivalent trees
         key = (patterns, tree.kind.shape)
         found = self._found.get(key)
         if found is None:
@@ -329,8 +330,8 @@ def _pareto_minimal(ways: Iterable[Way], budget: SearchBudget) -> list[Way]:
     kept: list[dict[Any, int]] = []
     for way in sorted(map(dict, ways), key=lambda way: (len(way), sum(way.values()))):
         budget.spend(1 + len(kept))
-        # a way that takes as much of each slot as another one serves no guest that the other does not
+        # a way is useless if another way takes no more of each slot
         if not any(all(way.get(slot, 0) >= amount for slot, amount in other.items()) for other in kept):
             kept.append(way)
-    # in a fixed order, so that answers are the same each time; repr, as slots are of two types
+    # in a fixed order, so that answers are the same each time; by repr(), because slots have two types
     return sorted([tuple(way.items()) for way in kept], key=repr)

@@ -11,22 +11,22 @@ from placement_extras.planner.capacity import CloudHosts, HostCoupling
 from placement_extras.planner.packing import FitBounds, FootprintFinder, Slot, Way, most_by_volume
 from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
-# in chunks, so that flavors are mixed on each host
+# in chunks, so that each host gets a mix of flavors
 _CHUNKS: Final = 64
 """Number of chunks in which guests are placed at first."""
 _MAX_TRIES: Final = 5_000
-"""Maximum number of tries to place one more set; beyond it the result is bounds."""
+"""Maximum number of tries to place one more set; then the result is bounds."""
 # among more ways the search would end by its limit, without a result
 _MAX_WAYS: Final = 200
-"""Maximum number of ways with which there is such a search."""
+"""Maximum number of ways with which one more set is searched for."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlavorProportion:
     """A flavor with its number of guests in each set.
 
-    Without other flavors at most ``upper_bound`` of its guests fit. Each guest gets one of the ``requests``:
-    the first, or its fallback.
+    If no other flavor is placed, at most ``upper_bound`` of its guests fit. Each guest gets one of the
+    ``requests``: the first, or its fallback.
     """
 
     requests: tuple[CandidatesRequest, ...]
@@ -35,7 +35,7 @@ class FlavorProportion:
 
 
 Place = tuple[Any, tuple[Way, ...]]
-"""The free amounts at a host, by slot, which change; and the ways of a flavor there."""
+"""The free amounts of a host by slot, which change, and the ways of a flavor there."""
 
 
 def count_sets(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> FitBounds:
@@ -46,7 +46,7 @@ def count_sets(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> FitBoun
     upper_bound = min(share.upper_bound // share.number for share in shares)
     if not upper_bound:
         return FitBounds(0, 0)
-    # the flavors that are hard to place first: the others fit in between
+    # flavors that are hard to place come first, because the others fit in between
     shares = sorted(shares, key=lambda share: share.upper_bound // share.number)
     placing = _SetPlacing(_find_places(cloud, shares), [share.number for share in shares], cloud.budget)
     return placing.find_most(_by_volume(cloud, shares, upper_bound))
@@ -58,7 +58,8 @@ def _by_volume(cloud: CloudHosts, shares: Sequence[FlavorProportion], upper_boun
     for share in shares:
         amounts = [request.total_amounts for request in share.requests]
         for name in set[str]().union(*amounts):
-            # any request of a flavor may be served, so that only their common amounts are surely taken
+            # a guest may get any request of its flavor, so only the smallest amounts of all requests are
+            # certainly taken
             least = min(each.get(name, 0) for each in amounts)
             if least:
                 asked[name] = asked.get(name, 0) + least * share.number
@@ -73,8 +74,8 @@ def _by_volume(cloud: CloudHosts, shares: Sequence[FlavorProportion], upper_boun
 
 
 def _find_places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[list[Place]]:
-    """Return the places for guests, by flavor; flavors on one host take from the same free amounts."""
-    # one mapping for all hosts that share anything, one list for each other host
+    """Return the places for guests by flavor; all flavors on a host take from the same free amounts."""
+    # one mapping for all hosts that share anything, and one list for each other host
     common: dict[Slot, int] = {}
     own: dict[int, list[int]] = {}
     asked = [(number, request) for number, share in enumerate(shares) for request in share.requests]
@@ -91,7 +92,7 @@ def _find_places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[
                 if host.ways.ways:
                     places.append((common, host.ways.ways))
         else:
-            # A copy, which all flavors take from: the tree itself belongs to the snapshot.
+            # a copy that all flavors take from, because the tree itself belongs to the snapshot
             free = own.setdefault(tree.root.id, list(tree.free))
             for places, ways in zip(by_request, found, strict=True):
                 if ways.ways:
@@ -103,7 +104,7 @@ def _find_places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[
 
 
 class _SetPlacing:
-    """Places guests, set by set, and removes them again."""
+    """Places guests in sets, and takes them back."""
 
     def __init__(
         self, places: Sequence[Sequence[Place]], numbers: Sequence[int], budget: SearchBudget
@@ -111,13 +112,13 @@ class _SetPlacing:
         self._places = places
         self._numbers = numbers
         self._budget = budget
-        #: by flavor, the first place that may not be full
+        #: for each flavor, the first place that may not be full
         self._first = [0] * len(numbers)
         self._journal = TrialJournal(budget, _MAX_TRIES)
 
     def find_most(self, upper_bound: int) -> FitBounds:
         """Return how many sets fit, at most ``upper_bound``."""
-        # many sets at once, then half as many: the cost does not grow with the number of guests
+        # many sets at a time, then half as many, so that the work does not grow with the number of guests
         fits, chunk = 0, max(1, upper_bound // _CHUNKS)
         while chunk and fits < upper_bound:
             chunk = min(chunk, upper_bound - fits)
@@ -131,14 +132,14 @@ class _SetPlacing:
                 if self._try_sets(fits + 1):
                     fits += 1
                 else:
-                    # no packing of one set more exists: the bound is exact
+                    # no packing with one more set exists, so the bound is exact
                     upper_bound = fits
                 self._journal.undo_changes()
         return FitBounds(fits, upper_bound)
 
     def _place_sets(self, sets: int) -> bool:
-        """Place this number of further sets, or none."""
-        # a place that is full for a flavor stays full while guests only come
+        """Place this number of further sets, or no set at all."""
+        # a place that is full for a flavor stays full as long as guests are only added
         before, first = len(self._journal), self._first.copy()
         for number, guests in enumerate(self._numbers):
             left = sets * guests
@@ -179,7 +180,7 @@ class _SetPlacing:
                 return True if flavor == len(ways) else try_from(flavor, 0, numbers[flavor])
             if index == len(ways[flavor]):
                 return False
-            # the rest of the ways cannot take them, even if each had its host alone
+            # the remaining ways cannot take the guests, even if each had its host for itself
             if left > sum([_most_guests(*each) for each in ways[flavor][index:]]):
                 return False
             free, way = ways[flavor][index]

@@ -1,12 +1,12 @@
 """Counts split guests without a search for each guest, at hosts where only free amounts matter.
 
-A request is plain if it has one group without required traits, and one provider of the host has each class
-that is not split. The split of one guest is then a function of the rooms of the zones, and is remembered. A
-room counts at most the requested amount, so that hosts with different usage have states in common.
+A request is plain if it has one group without required traits, and one provider of the host has all classes
+that are not split. The split of one guest is then a function of the rooms of the zones, and is kept. A room
+counts at most as the requested amount, so that hosts with different usage have states in common.
 
 What always holds
     The best split stays the best as long as it fits, since guests only reduce rooms. So the split is repeated
-    until one of its amounts is no longer free.
+    until one of its amounts is not free any more.
 """
 
 from collections.abc import Hashable, Sequence
@@ -31,10 +31,10 @@ from placement.search.equivalence import tree_reader
 from placement.search.request import CandidatesRequest
 
 Amounts = tuple[tuple[int, int], ...]
-"""The numbers of the rooms from which one guest takes, with the amounts."""
+"""The numbers of the rooms that one guest takes from, with the amounts."""
 
 _HostRoom = tuple[int, int, int, int, int]
-"""Least and most amount of one guest, step, most amount on the empty host, and slot."""
+"""Least and largest amount of one guest, step, largest amount on the empty host, and slot."""
 _HostRooms = Sequence[Sequence[Sequence[_HostRoom]]]
 """The rooms of a host by zone and class."""
 _Zone = tuple[tuple[tuple[int, int, int, int, int], ...], ...]
@@ -43,7 +43,7 @@ _Zone = tuple[tuple[tuple[int, int, int, int, int], ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class _RepeatLayout:
-    """The places of the classes of a request in a class of trees.
+    """The requested classes in a class of trees, as positions and slots.
 
     ``rooms`` has class, position and slot of the split classes (``names``) by zone, ``rest`` those of the
     other classes. ``zones`` are the positions of the zones.
@@ -56,7 +56,7 @@ class _RepeatLayout:
 
 
 class RepeatedSplits:
-    """The splits of one request, remembered by the states of hosts."""
+    """The splits of one request, kept by the states of hosts."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class RepeatedSplits:
         self._budget = budget
         self._distances = snapshot.zone_distances()
         needs = list(needs_of(request))
-        #: whether free amounts alone decide, as far as the form of the request goes
+        #: whether free amounts alone decide, as far as the form of the request tells
         self._is_plain = (
             len(request.groups) == 1
             and not request.groups[0].suffix
@@ -111,7 +111,7 @@ class RepeatedSplits:
         while count < limit:
             self._budget.spend(1)
             zones = self._order_zones(rooms, left)
-            # without the slots, which differ between hosts that are in the same state otherwise
+            # without slots, which differ between hosts in the same state
             state = tuple([tuple([tuple([each[:-1] for each in some]) for some in zone]) for zone in zones])
             known = layout.names, state, apart
             if known not in self._known:
@@ -129,7 +129,7 @@ class RepeatedSplits:
         return count
 
     def _list_rooms(self, tree: HostTree, layout: _RepeatLayout) -> _HostRooms:
-        """Return the rooms of a host by zone and class, limited to the amounts of one guest."""
+        """Return the rooms of a host by zone and class; amounts are limited to those of one guest."""
         found = []
         for zone in layout.rooms:
             by_class: dict[str, list[_HostRoom]] = {name: [] for name in layout.names}
@@ -145,7 +145,7 @@ class RepeatedSplits:
         return found
 
     def _order_zones(self, rooms: _HostRooms, free: Sequence[int]) -> list[_Zone]:
-        """Return the rooms with their free amounts, in an order that equivalent hosts have in common."""
+        """Return the rooms with their free amounts, in an order that is the same for equivalent hosts."""
         zones: list[_Zone] = [
             tuple(
                 [
@@ -168,7 +168,7 @@ class RepeatedSplits:
             )
             for zone in rooms
         ]
-        # with distances a zone is not like another one, and their order matters
+        # if distances are known, zones are not interchangeable, and keep their order
         if not self._distances:
             zones.sort()
         return zones
@@ -208,7 +208,7 @@ class RepeatedSplits:
     def _split_guest(
         self, names: Sequence[str], zones: Sequence[_Zone], apart: Sequence[Sequence[int]]
     ) -> Amounts | None:
-        """Return the rooms of one guest, by number, with their amounts; None if it does not fit."""
+        """Return the rooms of one guest by number, with their amounts; None if the guest does not fit."""
         now, when_empty, number = list[Zone](), list[Zone](), 0
         for zone in zones:
             rooms: dict[str, list[ZoneRoom]] = {}
@@ -222,7 +222,7 @@ class RepeatedSplits:
             when_empty.append(unused)
         asked = {name: self._asked[name] for name in names}
         if not apart:
-            # Without known distances all zones count as equally far.
+            # without known distances, all zones count as equally far apart
             apart = [[REMOTE] * len(zones)] * len(zones)
         found = best_splits(self._topology, asked, now, when_empty, apart, self._budget)
         return None if found is None else tuple((at, amount) for at, _, amount in found[1][0])

@@ -1,8 +1,8 @@
 """Counts guests with dedicated CPUs and memory that a topology policy splits over the zones of a host.
 
-If a guest always takes from one zone, and a zone has each class at one provider, the ways of the flavor are
-filtered and packed, which is exact. Otherwise the search of claims places one guest after the other on a copy
-of the host. The result is the lower bound, and sums of free amounts give the upper bound.
+If a guest always takes from one zone, and one provider of each zone has each class, the ways of the flavor
+are filtered and packed, which is exact. Otherwise the search of claims places one guest after another on a
+copy of the host. The result is the lower bound, and sums of free amounts give the upper bound.
 
 Only :mod:`placement_extras.planner.handler` uses this module. The module is separate from ``capacity``,
 because it uses the search of claims.
@@ -38,7 +38,7 @@ from placement_extras.planner.packing import (
 from placement_extras.planner.repeated_splits import RepeatedSplits
 
 CountedHost = tuple[HostTree, FitBounds]
-"""A host that shares nothing, and the number of guests that fit there."""
+"""A host that shares no provider, and the number of guests that fit there."""
 _NO_LIMIT: Final = 1 << 62
 """More guests than any host has."""
 
@@ -51,7 +51,7 @@ def count_split(
 ) -> FlavorCapacity:
     """Return how many guests of a flavor fit if a topology policy splits each of them.
 
-    Shortages of full hosts are not computed: they are None. When the budget for placing ends, the remaining
+    Shortages of full hosts are not computed, so they are None. When the time for placing ends, the remaining
     hosts have no lower bound, and the answer has their number.
 
     :param placing: the budget for placing guests; None uses the budget of the cloud.
@@ -70,7 +70,7 @@ def count_repeats(snapshot: ModelSnapshot, choice: HostChoice) -> int:
 
 
 class _SplitCount:
-    """The count of one flavor."""
+    """Counts the guests of one flavor."""
 
     def __init__(
         self,
@@ -81,8 +81,8 @@ class _SplitCount:
     ) -> None:
         self._cloud = cloud
         self._budget = cloud.budget
-        #: the end of the budget for placing, if it is not an error
-        # an empty tuple of exceptions catches nothing: the error then reaches the caller
+        #: the error at the end of the time for placing; an empty tuple of exceptions catches nothing, so that
+        #: the error reaches the caller
         self._end: tuple[type[BudgetExhausted], ...] = () if placing is None else (BudgetExhausted,)
         #: number of hosts where guests could not be placed in time
         self._uncounted = 0
@@ -90,7 +90,7 @@ class _SplitCount:
         self._bounds = _AmountBounds(request, topology)
         self._finder = FootprintFinder(cloud.snapshot, request, cloud.budget)
         self._topology = topology
-        #: by the ways of an unsplit guest and the classes that are split: the ways that the policy allows
+        #: for each pair of an unsplit guest's ways and split classes, the ways that the policy allows
         self._allowed: dict[tuple[FlavorFootprints, Hashable], FlavorFootprints] = {}
 
     def run(self) -> FlavorCapacity:
@@ -110,7 +110,7 @@ class _SplitCount:
         whole = group.fit_bounds()
         left = [(single + group.fit_bounds(without=tree.root.id), tree) for tree, _ in coupled]
         if alone:
-            # of hosts that share nothing only the one with most guests can be the worst
+            # of hosts that share nothing, only the one with the most guests can be the worst
             tree, fit = max(alone, key=lambda each: each[1].lower_bound)
             left.append((single - fit + whole, tree))
         fit = single + whole
@@ -158,7 +158,7 @@ class _SplitCount:
             is_capable = bool(guests) or self._placing.is_capable(tree, shared)
         except self._end:
             return self._bound_host(tree, shared)
-        # a host where not even the first has a place takes none, whatever the sums say
+        # a host without a place for the first guest takes no guest, whatever its sums are
         upper = self._bounds.most_guests(tree, shared) if guests else 0
         return is_capable, FitBounds(guests, max(guests, upper))
 
@@ -193,7 +193,7 @@ class _SplitCount:
         return self._allowed[key]
 
     def _count_coupled(self, hosts: Sequence[tuple[HostTree, Sequence[Provider]]]) -> _CoupledCount:
-        """Place guests on hosts that share providers, one host after the other."""
+        """Place guests on hosts that share providers, one host after another."""
         held, placed = dict[int, Provider](), Counter[tuple[int, frozenset[int]]]()
         for tree, shared in hosts:
             if self._uncounted:
@@ -254,7 +254,7 @@ class _CoupledCount:
         return FitBounds(lower, max(lower, upper))
 
     def roots_by_aggregate(self) -> Mapping[str, set[int]]:
-        """Return the roots of these hosts by the aggregates of the root."""
+        """Return the roots of these hosts by aggregate of the root."""
         found: dict[str, set[int]] = {}
         for tree, _ in self.hosts:
             for aggregate in tree.root.aggregates:
@@ -263,7 +263,7 @@ class _CoupledCount:
 
 
 class _HostPlacing:
-    """Places guests on copies of single hosts, together with the providers that share with them."""
+    """Places guests on copies of single hosts, together with the providers that share with these hosts."""
 
     def __init__(
         self, cloud: CloudHosts, request: CandidatesRequest, topology: TopologyPolicy, budget: SearchBudget
@@ -321,7 +321,7 @@ class _HostPlacing:
         return ModelSnapshot((held or {}).get(each, snapshot.providers[each]) for each in ids)
 
     def first_choice(self, snapshot: ModelSnapshot, root: int) -> HostChoice | None:
-        """Return the choice of the next guest at a host; None if it does not fit there."""
+        """Return the choice of the next guest at a host; None if the guest does not fit there."""
         self._budget.spend(1 + len(snapshot))
         choices = SplitChoices(snapshot, self._request, self._topology, self._distances, self._budget)
         return next((each for each in choices.choices_at(root) if each is not None), None)
@@ -351,7 +351,7 @@ class _AmountBounds:
                 parts.setdefault(name, []).append(amount)
         self._parts = parts
         self._topology = topology
-        #: the amounts of one guest, by class
+        #: the amounts of one guest by class
         self.asked = {name: sum(amounts) for name, amounts in parts.items()}
         #: the amounts that are split, by class
         self.split = {
@@ -362,7 +362,7 @@ class _AmountBounds:
         }
 
     def takes_of_one_provider(self, tree: HostTree, names: Sequence[str]) -> bool:
-        """Return whether a guest takes all split classes from one zone, each from one provider."""
+        """Return whether a guest takes all split classes from one zone, each of them from one provider."""
         zones = tree.kind.zone_positions
         if self._topology is not TopologyPolicy.SINGLE_NUMA and len(zones) > 1:
             return False
@@ -390,7 +390,7 @@ class _AmountBounds:
         if name in zoned:
             members = [tree.members[at] for zone in tree.kind.zone_positions for at in zone]
             return sum(_usable(each, name) for each in members) // parts[0]
-        # what is not split comes from one provider
+        # one provider gives all classes that are not split
         having = [each for each in providers if name in each.inventories]
         giving = [each for each in having if each.inventories[name].is_portion(parts[0])]
         return sum(max(0, each.free(name)) // parts[0] for each in giving)

@@ -1,4 +1,4 @@
-"""Trials: changes that a search makes and undoes, and a limit of their number.
+"""Trials: changes that a search makes and undoes, and a limit on their number.
 
 Every search of the planner looks for successive changes that lead to a wanted state. A search continues from
 each change, and undoes the change if it leads nowhere. The number of combinations grows without bound. So a
@@ -63,7 +63,7 @@ class TrialJournal:
             undo(*arguments)
 
     def try_each(self, options: Iterable[Option]) -> Iterator[Option]:
-        """Yield the options, one by one; changes made for one are undone before the next.
+        """Yield the options one at a time; changes that were made for one are undone before the next.
 
         A caller that leaves the loop keeps the changes of its last option, as a closed generator does not
         continue after its ``yield``.

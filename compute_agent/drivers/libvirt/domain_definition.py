@@ -107,7 +107,7 @@ def items_to_set(has: DomainBlockIo, wanted: BlockIo | None, own: Collection[str
     """The items of block I/O to set on a domain so that it has what is ``wanted``.
 
     :param has: the present settings of the domain.
-    :param wanted: None: the agent's own values are removed.
+    :param wanted: the settings that the domain should have; None: the agent's own values are removed.
     :param own: the items that the agent has written before.
     """
     goal: dict[str, Item] = {}
@@ -356,7 +356,8 @@ def note_element(shares: frozenset[int], pins: Iterable[Pin] = (), items: Iterab
 
     :param items: items of block I/O, and :data:`SOFT_LIMIT`.
     """
-    # Sorted, so that the same values make the same text: any change of the text looks like a new definition.
+    # The pins are sorted, so that equal pins make equal texts: any change of the text looks like a new
+    # definition.
     written = sorted(f"{_key(role)}={cpuset.format(cpus)}" for role, cpus in pins)
     noted = f"shares='{','.join(map(str, sorted(shares)))}' pins='{' '.join(written)}'"
     listed = quoteattr(" ".join(sorted(items)))

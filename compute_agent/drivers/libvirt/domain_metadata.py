@@ -138,7 +138,8 @@ def describe_domain(domain_xml: str) -> DomainDescription:
             declared[_ELEMENTS[element]] = read_setting(_ELEMENTS[element], text)
         except ValueError as error:
             problems.append(f"{element} = {text[:_MAX_SHOWN]!r} cannot be used ({error})")
-    # Capped, because the agent builds one set of CPUs for each guest CPU, and the XML may have any number.
+    # The XML may have any number here, and the agent builds one set of CPUs for each guest CPU, so the number
+    # is capped.
     vcpus = min(int(vcpu.get("current") or vcpu.text or 1), MAX_VCPUS)
     return DomainDescription(
         uuid.text.strip(),
@@ -303,7 +304,7 @@ _RESOURCES: Final = re.compile(r"resources(?P<group>[A-Za-z0-9_-]{0,64}):(?P<nam
 
 
 def read_flavor(domain_xml: str) -> GuestFlavor:
-    """The order that Nova wrote into a domain; an empty order if there is none. Bad numbers count as 0.
+    """The flavor that Nova wrote into a domain; an empty one if there is none. Bad numbers count as 0.
 
     :raises ValueError: the text is not the XML of a domain.
     """

@@ -262,7 +262,7 @@ class DomainTable:
                 was_lost = not reason and self._lost.pop(guest_uuid, None) is not None
                 if was_lost:
                     LOG.info("The agent manages domain %s again", guest_uuid)
-        # Reported without the locks, because the listener may read the table.
+        # The listener may read the table, so it is called without the locks.
         if before is not None and not same:
             self._report_change(ChangeKind.STOPPED, before)
         if found is not None and before != found.guest:

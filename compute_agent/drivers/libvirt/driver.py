@@ -149,7 +149,7 @@ class LibvirtDriver:
         return self._table.lost_guests()
 
     def read_flavor(self, guest: Guest) -> GuestFlavor:
-        """The order that Nova wrote into the domain; an empty order for a domain of another program."""
+        """The flavor that Nova wrote into the domain; an empty one for a domain of another program."""
         with self._on_domain(self._table.find_living(guest), "is not described") as domain:
             xml = domain.XMLDesc()
         try:
@@ -264,8 +264,8 @@ class LibvirtDriver:
                     # Another agent may have started while this one had no connection.
                     self._check_lock()
                     self._connection.open()
-                    # Looked at before the next event is handled: nothing reports events that happened without
-                    # a connection.
+                    # libvirtd reports no events that happened without a connection, so all domains are read
+                    # before the next event is handled.
                     self._table.look_around(everything=True)
                     self._next_look = time.monotonic() + self._look_interval
                     self._listed, self._absence = True, ""
@@ -328,7 +328,7 @@ class LibvirtDriver:
 
     @property
     def flavor_source(self) -> LibvirtDriver:
-        """The driver itself: Nova writes its orders into the definitions of domains."""
+        """The driver itself: Nova writes the flavors of guests into the definitions of domains."""
         return self
 
     @property
@@ -387,8 +387,8 @@ class LibvirtDriver:
         roles = {role for role, _ in misplaced.values()}
         if known.unreported:
             roles.update(known.process.thread_roles().values())
-        # Pinned in the kernel first, because a busy libvirtd may take seconds. Where libvirt's cpuset groups
-        # forbid the new CPUs this fails, and the calls of libvirt below pin the threads.
+        # A busy libvirtd may take seconds, so the threads are pinned in the kernel first. Where libvirt's
+        # cpuset groups forbid the new CPUs this fails, and the calls of libvirt below pin the threads.
         known.unreported = True
         with contextlib.suppress(DriverError):
             known.pin_rest(settings)

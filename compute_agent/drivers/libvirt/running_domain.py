@@ -143,7 +143,8 @@ class DomainGroup:
 
         :raises OSError: the kernel refuses the value.
         """
-        # Rounded, because a burst in cores as a float need not give the exact number of microseconds.
+        # A burst in cores is a float, and need not give the exact number of microseconds, so the value is
+        # rounded.
         if self.unified and burst_microseconds(wanted) > round(has.burst * PERIOD):
             self._write_burst(wanted)
 
@@ -335,7 +336,8 @@ class RunningDomain:
             raise GuestGoneError(f"guest {self.guest} has ended")
         if allowed == self.binding.nodes == wanted:
             return None
-        # Both must be as wanted: the kernel's nodes take effect now, and libvirt applies its own again later.
+        # The binding in the kernel and the one in libvirt must be as wanted: the kernel's nodes take effect
+        # now, and libvirt applies its own again later.
         everywhere = procfs.nodes_with_memory()
         for has in (allowed, self.binding.nodes):
             unbound = not has or has >= everywhere

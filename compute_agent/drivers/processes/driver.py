@@ -96,7 +96,7 @@ class ProcessDriver:
         """Start the process of a new guest, held before its first instruction; see release() and discard().
 
         :param environment: variables in addition to those that each guest has.
-        :param declared: the names of the settings that the order gave.
+        :param declared: the names of the settings that the request contained.
         :raises DriverError: the command or the folder cannot be used, or the guest exists.
         """
         variables = launch.guest_environment(guest_uuid, environment or {})
@@ -140,7 +140,7 @@ class ProcessDriver:
             launch.release(self._table.child_process(guest.uuid))
         except BrokenPipeError as error:
             raise DriverError(f"guest {guest} was killed before it began") from error
-        # Watched from now on: the end of a held process is handled by discard().
+        # Until here discard() handled the end of the held process. From now on its end is the end of a guest.
         self._table.watch_ending(self._table.known_record(guest.uuid))
 
     def discard(self, guest: Guest) -> None:
@@ -354,7 +354,8 @@ class ProcessDriver:
             if record.own_group is not None:
                 record.own_group.confine_cpus(wanted)
             seen: set[int] = set()
-            # Repeated until a pass finds no new process, because a process may fork while others are pinned.
+            # The loop ends when a pass finds no new process, because a process may fork while others are
+            # pinned.
             while fresh := [
                 pid for pid in _guest_processes(self._table.running_record(guest.uuid))[0] if pid not in seen
             ]:
@@ -430,7 +431,7 @@ class ProcessDriver:
         The kernel then moves the memory. The memory of a guest without a group stays on its nodes.
         """
         group = self._group_of(guest)
-        # Logged once for all guests: the reason is the same, and a host may have hundreds of guests.
+        # One log line stands for all guests: the reason is the same, and a host may have hundreds of guests.
         if wanted and not self._warned_of_memory and (group is None or group.memory_nodes() is None):
             self._warned_of_memory = True
             LOG.warning(
@@ -470,8 +471,8 @@ class ProcessDriver:
         if not todo:
             return False
         try:
-            # Noted before the writes: if the agent crashes in between, the next agent still knows the values
-            # as its own.
+            # The note comes before the writes: if the agent crashes in between, the next agent still knows
+            # the values as its own.
             self._table.note_limits(guest.uuid, todo)
             for name, amount in todo.items():
                 if name != memory_limits.OOM_SCORE and record.own_group is not None:

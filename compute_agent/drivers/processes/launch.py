@@ -56,7 +56,7 @@ def adoptable_group(
             f"group {folder} cannot be a guest: guests have no groups of their own here ([cgroup] root)"
         )
     try:
-        # Resolved first, so that no symbolic link leads past the checks below.
+        # Symbolic links are resolved first, so that none leads past the checks below.
         group = GuestCgroup(folder.resolve(strict=True))
         same_system = group.folder.stat().st_dev == groups.folder.stat().st_dev
     except OSError as error:

@@ -119,7 +119,7 @@ class PidWatch(Generic[Key]):
                     if pid in self._watched and self._watched[pid][0] == ready.fd:
                         del self._watched[pid]
                     os.close(ready.fd)
-                # Called without the lock, because the callback may add the next main process of the guest.
+                # The callback may add the next main process of the guest, so it is called without the lock.
                 try:
                     self._ended(key)
                 except Exception:
@@ -168,7 +168,7 @@ class ProcessTable:
         self.oom = OomWatch()
         records, self._unusable = store.load()
         for record in records:
-            # Added before the check, because current_record() reads the table.
+            # current_record() reads the table, so the record is added before the check.
             self._records[record.uuid] = record
             if self.current_record(record.uuid) is None:
                 if look_only:
@@ -283,7 +283,7 @@ class ProcessTable:
             record = self._records.get(guest_uuid)
             if record is None or self._is_running(record.identity):
                 return record
-            # Always the oldest process, so that each reader of the record chooses the same one.
+            # The oldest process is chosen, so that each reader of the record chooses the same one.
             heir = launch.oldest_process(record.member_pids()) if record.whole_group else None
             if heir is None:
                 return None

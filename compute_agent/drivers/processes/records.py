@@ -56,14 +56,14 @@ GRACE_SECONDS: Final = 60.0
 
 
 TAIL_BYTES: Final = 1 << 20
-"""The most bytes of a log that are kept when it is shortened."""
+"""Maximum number of bytes of a log that are kept when it is shortened."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndedLog:
     """The log of a guest that has ended.
 
-    :ivar size: bytes.
+    :ivar size: the size of the log in bytes.
     :ivar ended: the time of the guest's end, in seconds since the epoch.
     """
 
@@ -75,9 +75,9 @@ class EndedLog:
 def choose_logs(logs: Iterable[EndedLog], now: float, retention: float, max_bytes: int) -> list[EndedLog]:
     """The logs to remove: those above the age, and the oldest of the others while all together are too large.
 
-    :param now: seconds since the epoch.
-    :param retention: seconds for which a log is kept after the guest's end.
-    :param max_bytes: the most bytes of all kept logs together.
+    :param now: the present time in seconds since the epoch.
+    :param retention: the seconds for which a log is kept after the guest's end.
+    :param max_bytes: the maximum number of bytes of all kept logs together.
     """
     chosen, taken = [], 0
     # From the youngest log on, so that the oldest logs are those above the total size.
@@ -93,8 +93,8 @@ def prune_logs(folder: Path, retention: float, max_bytes: int) -> None:
     """Remove the logs of ended guests that choose_logs() chooses.
 
     :param folder: the folder of the records.
-    :param retention: seconds for which a log is kept after the guest's end.
-    :param max_bytes: the most bytes of all kept logs together.
+    :param retention: the seconds for which a log is kept after the guest's end.
+    :param max_bytes: the maximum number of bytes of all kept logs together.
     :raises OSError: a log cannot be removed.
     """
     chosen = choose_logs(_ended_logs(folder), time.time(), retention, max_bytes)
@@ -174,8 +174,8 @@ def _shorten_log(path: Path, max_bytes: int) -> int:
         # at once.
         start = max(0, size - min(TAIL_BYTES, max_bytes // 2))
         tail = os.pread(descriptor, size - start, start)
-        # Truncated before the tail is written, because a full disk may have no room for both. If the agent
-        # crashes in between, the tail is lost.
+        # The file is truncated before the tail is written, because a full disk may have no room for both. If
+        # the agent crashes in between, the tail is lost.
         os.ftruncate(descriptor, 0)
         os.write(descriptor, b"[compute-agent removed %d bytes]\n" % start + tail)
         # The modification time of an ended guest's log is the time of its end.
@@ -226,7 +226,8 @@ class ProcessRecord:
         process.
     :ivar limits: the cgroup files, and ``oom_score_adj``, that the agent has written.
     :ivar newer: whether a later release wrote the record. Fields that this release does not know are missing.
-    :ivar declared: the names of the settings that the order gave, at their defaults or not.
+    :ivar declared: the names of the settings that the request for the guest contained, even with default
+        values.
     :ivar origin_cgroup: the cgroup of an adopted process before its adoption.
     """
 

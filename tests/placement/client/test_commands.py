@@ -474,7 +474,7 @@ def walk_reservations(shell: Shell) -> None:
         shell(f"{claim} --order pack=much")
     assert shell(f"resource reservation delete {RESERVED}") is None
     assert shell("resource reservation list") == []
-    with pytest.raises(CommandFailed, match=f"No reservation {RESERVED}"):
+    with pytest.raises(CommandFailed, match=f"no reservation {RESERVED}"):
         shell(f"resource reservation show {RESERVED}")
     walk_claims_that_expire(shell, f"allocation claim create resources=LLC:2 {whose} --uuid {CLAIMANT}")
     assert shell(f"{ALLOCATION} delete {CLAIMANT}") is None
