@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.doc.extensions import sources
-from tests.monitoring.kit import DASHBOARDS, PACKAGES, RULES, alerts, metrics_in, queries
+from tests.monitoring.kit import DASHBOARDS, PACKAGES, RULES, alerts, metrics_in, queries, records
 
 USED = 'openstack_placement_resource_%s{hostname="a", resourcetype="VCPU", instance="i"}'
 FIRES: dict[str, list[tuple[str, str]]] = {
@@ -60,6 +60,9 @@ FIRES: dict[str, list[tuple[str, str]]] = {
         ("compute_agent_host_disabled", "1x1500"),
         ("compute_agent_scheduling_disabled", "0x1500"),
     ],
+    "MetricSourceAway": [('compute_agent_metric_source_failing{metric="heat"}', "1x200")],
+    "ReclaimedOversold": [('compute_agent_watermark_usage{metric="reclaimed_cpu_oversold"}', "2x200")],
+    "GuestsDisturbed": [('compute_agent_interference_disturbed_guests{section="cpu"}', "1x200")],
     "ShadowDiffers": [('placement_shadow_requests_total{operation="GET /", verdict="different"}', "0+1x200")],
     "ShadowOutOfStep": [("placement_shadow_in_step", "0x200")],
     "ShadowLeftOut": [("placement_shadow_left_out", "0+1x200")],
@@ -96,6 +99,10 @@ WELL = [
     ("compute_agent_scheduling_disabled", "0x600 1x500 0x400"),
     ('placement_shadow_requests_total{operation="GET /", verdict="doubtful"}', "0+1x1500"),
     ("placement_shadow_in_step", "1x1500"),
+    ('compute_agent_metric_source_failing{metric="heat"}', "0x600 1x5 0x895"),
+    ('compute_agent_watermark_usage{metric="reclaimed_cpu_oversold"}', "0x600 3x20 0x880"),
+    ('compute_agent_watermark_usage{metric="cpu_usage"}', "60x1500"),
+    ('compute_agent_interference_disturbed_guests{section="cpu"}', "0x600 2x20 0x880"),
 ]
 
 
@@ -129,6 +136,72 @@ def test_each_alert_fires_on_its_series_and_none_on_a_healthy_system(tmp_path: P
     worlds = [world(series, lasting.get(name, 90), **{name: 1}) for name, series in FIRES.items()]
     worlds.append(world(WELL, 1490, **dict.fromkeys(FIRES, 0)))
     tests = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": worlds}
+    (tmp_path / "tests.yaml").write_text(yaml.safe_dump(tests))
+    promtool("test", "rules", tmp_path / "tests.yaml")
+
+
+def sample(value: float, **labels: str) -> dict[str, Any]:
+    """Return an expected sample of a recorded series."""
+    return {"labels": f"{{{', '.join(f'{name}="{text}"' for name, text in labels.items())}}}", "value": value}
+
+
+def test_recorded_series_sum_caches_and_have_the_largest_guests_of_each_host(tmp_path: Path) -> None:
+    guests = [("h1", f"g{number}", "0", number) for number in range(1, 6)] + [("h2", "g9", "1", 9)]
+    series = []
+    for host, guest, cache, size in guests:
+        labels = f'instance="{host}", guest="{guest}", class="BE", cache_id="{cache}"'
+        rate = 60 * size
+        bandwidth = "compute_agent_memory_bandwidth_bytes_total"
+        series += [
+            (f"compute_agent_llc_occupancy_bytes{{{labels}}}", f"{size}x30"),
+            (f'{bandwidth}{{{labels}, kind="total"}}', f"0+{rate}x30"),
+            # Local bytes are part of the total ones.
+            (f'{bandwidth}{{{labels}, kind="local"}}', f"0+{rate}x30"),
+        ]
+    for guest in ("g1", "g2"):
+        limit = f'instance="h1", guest="{guest}", lever="cpu_quota", domain="", trigger="watermarks"'
+        series.append((f"compute_agent_guest_limit{{{limit}}}", "2x30"))
+    caches = [("h1", "0", 15), ("h2", "1", 9)]
+    largest = [("h1", "g3", 3), ("h1", "g4", 4), ("h1", "g5", 5), ("h2", "g9", 9)]
+    expected = {
+        **{
+            f"instance_cache:{name}": [
+                sample(value, __name__=f"instance_cache:{name}", cache_id=cache, instance=host)
+                for host, cache, value in caches
+            ]
+            for name in (
+                "compute_agent_memory_bandwidth_bytes:rate5m",
+                "compute_agent_llc_occupancy_bytes:sum",
+            )
+        },
+        **{
+            f"instance_guest:{name}:top3": [
+                sample(
+                    value,
+                    **{"__name__": f"instance_guest:{name}:top3", "class": "BE"},
+                    guest=guest,
+                    instance=host,
+                )
+                for host, guest, value in largest
+            ]
+            for name in ("compute_agent_memory_bandwidth_bytes", "compute_agent_llc_occupancy_bytes")
+        },
+        "instance:compute_agent_guest_limit:count": [
+            sample(
+                2,
+                __name__="instance:compute_agent_guest_limit:count",
+                instance="h1",
+                lever="cpu_quota",
+                trigger="watermarks",
+            )
+        ],
+    }
+    assert expected.keys() == records().keys()
+    checks = [
+        {"expr": name, "eval_time": "20m", "exp_samples": samples} for name, samples in expected.items()
+    ]
+    one = world(series, 20) | {"promql_expr_test": checks}
+    tests = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [one]}
     (tmp_path / "tests.yaml").write_text(yaml.safe_dump(tests))
     promtool("test", "rules", tmp_path / "tests.yaml")
 
