@@ -140,69 +140,57 @@ def test_each_alert_fires_on_its_series_and_none_on_a_healthy_system(tmp_path: P
     promtool("test", "rules", tmp_path / "tests.yaml")
 
 
-def sample(value: float, **labels: str) -> dict[str, Any]:
-    """Return an expected sample of a recorded series."""
-    return {"labels": f"{{{', '.join(f'{name}="{text}"' for name, text in labels.items())}}}", "value": value}
+RECORDED = {
+    "instance_cache:compute_agent_memory_bandwidth_bytes:rate5m": [
+        ('cache_id="0", instance="h1"', 15),
+        ('cache_id="1", instance="h2"', 9),
+    ],
+    "instance_cache:compute_agent_llc_occupancy_bytes:sum": [
+        ('cache_id="0", instance="h1"', 15),
+        ('cache_id="1", instance="h2"', 9),
+    ],
+    **dict.fromkeys(
+        (
+            "instance_guest:compute_agent_memory_bandwidth_bytes:top3",
+            "instance_guest:compute_agent_llc_occupancy_bytes:top3",
+        ),
+        [
+            *((f'class="BE", guest="g{size}", instance="h1"', size) for size in (3, 4, 5)),
+            ('class="BE", guest="g9", instance="h2"', 9),
+        ],
+    ),
+    "instance:compute_agent_guest_limit:count": [
+        ('instance="h1", lever="cpu_quota", trigger="watermarks"', 2)
+    ],
+}
+"""By name of a recorded series its labels and values, for guests that use as much as their number says."""
 
 
 def test_recorded_series_sum_caches_and_have_the_largest_guests_of_each_host(tmp_path: Path) -> None:
-    guests = [("h1", f"g{number}", "0", number) for number in range(1, 6)] + [("h2", "g9", "1", 9)]
     series = []
-    for host, guest, cache, size in guests:
-        labels = f'instance="{host}", guest="{guest}", class="BE", cache_id="{cache}"'
-        rate = 60 * size
-        bandwidth = "compute_agent_memory_bandwidth_bytes_total"
+    for host, cache, size in [*(("h1", 0, size) for size in range(1, 6)), ("h2", 1, 9)]:
+        labels = f'instance="{host}", guest="g{size}", class="BE", cache_id="{cache}"'
+        bandwidth = f"compute_agent_memory_bandwidth_bytes_total{{{labels}"
         series += [
             (f"compute_agent_llc_occupancy_bytes{{{labels}}}", f"{size}x30"),
-            (f'{bandwidth}{{{labels}, kind="total"}}', f"0+{rate}x30"),
+            (f'{bandwidth}, kind="total"}}', f"0+{60 * size}x30"),
             # Local bytes are part of the total ones.
-            (f'{bandwidth}{{{labels}, kind="local"}}', f"0+{rate}x30"),
+            (f'{bandwidth}, kind="local"}}', f"0+{60 * size}x30"),
         ]
-    for guest in ("g1", "g2"):
-        limit = f'instance="h1", guest="{guest}", lever="cpu_quota", domain="", trigger="watermarks"'
-        series.append((f"compute_agent_guest_limit{{{limit}}}", "2x30"))
-    caches = [("h1", "0", 15), ("h2", "1", 9)]
-    largest = [("h1", "g3", 3), ("h1", "g4", 4), ("h1", "g5", 5), ("h2", "g9", 9)]
-    expected = {
-        **{
-            f"instance_cache:{name}": [
-                sample(value, __name__=f"instance_cache:{name}", cache_id=cache, instance=host)
-                for host, cache, value in caches
-            ]
-            for name in (
-                "compute_agent_memory_bandwidth_bytes:rate5m",
-                "compute_agent_llc_occupancy_bytes:sum",
-            )
-        },
-        **{
-            f"instance_guest:{name}:top3": [
-                sample(
-                    value,
-                    **{"__name__": f"instance_guest:{name}:top3", "class": "BE"},
-                    guest=guest,
-                    instance=host,
-                )
-                for host, guest, value in largest
-            ]
-            for name in ("compute_agent_memory_bandwidth_bytes", "compute_agent_llc_occupancy_bytes")
-        },
-        "instance:compute_agent_guest_limit:count": [
-            sample(
-                2,
-                __name__="instance:compute_agent_guest_limit:count",
-                instance="h1",
-                lever="cpu_quota",
-                trigger="watermarks",
-            )
-        ],
-    }
-    assert expected.keys() == records().keys()
+    limit = 'compute_agent_guest_limit{instance="h1", lever="cpu_quota", trigger="watermarks", guest="%s"}'
+    series += [(limit % guest, "2x30") for guest in ("g1", "g2")]
+    assert RECORDED.keys() == records().keys()
     checks = [
-        {"expr": name, "eval_time": "20m", "exp_samples": samples} for name, samples in expected.items()
+        {
+            "expr": name,
+            "eval_time": "20m",
+            "exp_samples": [{"labels": f"{name}{{{labels}}}", "value": value} for labels, value in samples],
+        }
+        for name, samples in RECORDED.items()
     ]
-    one = world(series, 20) | {"promql_expr_test": checks}
-    tests = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [one]}
-    (tmp_path / "tests.yaml").write_text(yaml.safe_dump(tests))
+    tests = [world(series, 20) | {"promql_expr_test": checks}]
+    content = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}
+    (tmp_path / "tests.yaml").write_text(yaml.safe_dump(content))
     promtool("test", "rules", tmp_path / "tests.yaml")
 
 
