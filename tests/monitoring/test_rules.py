@@ -140,28 +140,19 @@ def test_each_alert_fires_on_its_series_and_none_on_a_healthy_system(tmp_path: P
     promtool("test", "rules", tmp_path / "tests.yaml")
 
 
+CACHES = (('cache_id="0", instance="h1"', 15), ('cache_id="1", instance="h2"', 9))
+LARGEST = (
+    *((f'class="BE", guest="g{size}", instance="h1"', size) for size in (3, 4, 5)),
+    ('class="BE", guest="g9", instance="h2"', 9),
+)
 RECORDED = {
-    "instance_cache:compute_agent_memory_bandwidth_bytes:rate5m": [
-        ('cache_id="0", instance="h1"', 15),
-        ('cache_id="1", instance="h2"', 9),
-    ],
-    "instance_cache:compute_agent_llc_occupancy_bytes:sum": [
-        ('cache_id="0", instance="h1"', 15),
-        ('cache_id="1", instance="h2"', 9),
-    ],
-    **dict.fromkeys(
-        (
-            "instance_guest:compute_agent_memory_bandwidth_bytes:top3",
-            "instance_guest:compute_agent_llc_occupancy_bytes:top3",
-        ),
-        [
-            *((f'class="BE", guest="g{size}", instance="h1"', size) for size in (3, 4, 5)),
-            ('class="BE", guest="g9", instance="h2"', 9),
-        ],
+    "instance_cache:compute_agent_memory_bandwidth_bytes:rate5m": CACHES,
+    "instance_cache:compute_agent_llc_occupancy_bytes:sum": CACHES,
+    "instance_guest:compute_agent_memory_bandwidth_bytes:top3": LARGEST,
+    "instance_guest:compute_agent_llc_occupancy_bytes:top3": LARGEST,
+    "instance:compute_agent_guest_limit:count": (
+        ('instance="h1", lever="cpu_quota", trigger="watermarks"', 2),
     ),
-    "instance:compute_agent_guest_limit:count": [
-        ('instance="h1", lever="cpu_quota", trigger="watermarks"', 2)
-    ],
 }
 """By name of a recorded series its labels and values, for guests that use as much as their number says."""
 
