@@ -151,6 +151,7 @@ def _followed_events(path: Path, wanted: argparse.Namespace) -> Iterator[AgentEv
     last, seen = 0, None
     while True:
         present = _file_identity(path)
+        # An unchanged file is not read again: most polls find no new event.
         if present != seen:
             events = read_events(path)
             if events and events[-1].id < last:
