@@ -59,7 +59,7 @@ from compute_agent.model.guest import GuestCell, GuestIdentity, PlacementConstra
 from compute_agent.model.guest_settings import MAX_VCPUS, SETTING_NAMES, GuestSettings, read_setting
 from compute_agent.model.resource import CPU_CLASSES
 
-# The most characters of XML that are parsed: twice the limit of libvirt's protocol.
+# Maximum number of characters of XML that are parsed: twice the limit of libvirt's protocol.
 _MAX_LENGTH: Final = 8 << 20
 
 
