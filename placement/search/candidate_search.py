@@ -136,6 +136,10 @@ class CandidateSearch:
                 if not self._sharing.providers or name not in self._sharing.resource_classes
             }.items()
         )
+        #: for classes that are not shared and that several needs ask for: the sum of the amounts
+        self._least_sums = [
+            (name, asked) for name, asked in self._rules.contested.items() if name in dict(self._least)
+        ]
         self._on_roots = tuple(root_conditions(request))
         self._read_root = root_reader(self._on_roots)
         #: a key of all attributes of a tree that decide on its compiled request
@@ -219,10 +223,14 @@ class CandidateSearch:
         return provider_set, plan.pattern_batches(provider_set, tree.free, self._rng)
 
     def _has_too_little(self, tree: HostTree) -> bool:
-        """Return whether a class that is not shared has too little free for a need."""
+        """Return whether too little is free of a class that is not shared, for one need or for all."""
         max_free = tree.max_free
-        for name, amount in self._least:  # noqa: SIM110  # a generator costs more than this loop
+        for name, amount in self._least:  # a generator costs more than this loop
             if max_free.get(name, -1) < amount:
+                return True
+        free, having = tree.free, tree.shape.having
+        for name, asked in self._least_sums:
+            if sum([free[slot] for _, slot in having.get(name, ()) if free[slot] > 0]) < asked:
                 return True
         return False
 
