@@ -183,7 +183,7 @@ class CompiledRequest:
         kinds = self._kinds_at(empty, options, pooled=True)
         found = [each for each in self._find_patterns(empty, options, kinds=kinds) if each is not None]
         positions = {member.id: at for at, member in enumerate(empty.members)}
-        pools = [tuple([positions[each] for each in ids]) for ids in (kinds.device_pools() if kinds else ())]
+        pools = [tuple([positions[each] for each in ids]) for ids in (kinds.list_pools() if kinds else ())]
         return UnusedPatterns(PatternBatch(found), tuple(pools))
 
     def _options_within(self, free: tuple[int, ...]) -> Sequence[Sequence[int]] | None:
