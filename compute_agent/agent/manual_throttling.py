@@ -94,7 +94,8 @@ class ManualThrottling:
         try:
             self._leaving.stop_guest(guest.uuid)
             self._leaving.give_back(guest.uuid)
-        except Exception as error:  # no thread is there to catch it, and the event needs an outcome
+        # Every failure is caught: this is a thread's outermost function, and the event needs an outcome.
+        except Exception as error:
             message, outcome = "Guest %s cannot be evicted: %s", EventOutcome.FAILED
             self._recorder.record_event(
                 LOG.warning, EventKind.EVICT, guest, message, guest, error, reason=OWNER, outcome=outcome
