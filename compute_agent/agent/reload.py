@@ -210,8 +210,8 @@ class ConfigReloader:
         self._devices = DeviceSurvey()
         self._signature = self._read_signature(host.options)
         self._recorder = recorder
-        # The values are stored, because oslo.config may read values late from files that have changed by
-        # then.
+        # The values are stored now, because option_values() reads the files, which may change before the
+        # next reload.
         self._values = option_values(host.options)
 
     @property
