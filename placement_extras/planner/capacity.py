@@ -74,7 +74,7 @@ class HostCoupling:
         :raises placement.search.budget.BudgetExhausted: the work takes too long.
         """
         # slots in a tree are positions, which mean nothing at another host; coupled hosts need common names
-        ways = replace(self._finder.footprints_at(tree, shared).named(tree), coupled=True)
+        ways = replace(self._finder.footprints_at(tree, shared).with_provider_ids(tree), coupled=True)
         free = {
             slot: amount
             for slot, amount in _amounts_at(ways, (*tree.members, *shared), Provider.free).items()
