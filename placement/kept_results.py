@@ -1,4 +1,4 @@
-"""Results of functions, kept for the next call with the same arguments in bounded memory."""
+"""Results of functions, kept in bounded memory for later calls with the same arguments."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -15,8 +15,7 @@ _EXPANSION: Final = 64
 class KeptResults(Generic[Result]):
     """The most recently used results.
 
-    Clients choose the length of the arguments, so the cache limits the size of all results and not their
-    number.
+    Clients choose the length of the arguments, so the size of all results is limited, and not their number.
 
     :param max_bytes: the size of all results together, estimated generously.
     """
@@ -36,10 +35,11 @@ class KeptResults(Generic[Result]):
             if (known := self._kept.get(key)) is not None:
                 self._kept.move_to_end(key)
                 return known[0]
-        # outside of the lock: other requests do not wait for a slow result, and two may make the same
+        # computed outside of the lock, so that other requests do not wait; two requests may compute the same
+        # result
         result = make()
         size = _EXPANSION * len(repr(key))
-        # a result above the limit would push out all others, and itself
+        # a result above the limit would remove all others, and then itself
         if size > self._max_bytes:
             return result
         with self._lock:

@@ -1,4 +1,4 @@
-"""Outages of peers: one request of a worker tries a silent peer, and the others are refused at once."""
+"""Outages of peers: one request of a worker tries a silent peer, and all others are refused at once."""
 
 import threading
 import time
@@ -13,8 +13,8 @@ from placement.exceptions import Unavailable
 class PeerOutage(ABC):
     """Keeps requests from waiting for a peer that accepts requests and does not answer.
 
-    A worker has few threads. If each request waited until its limit, no thread would be left for requests
-    that do not need the peer, such as health checks.
+    A worker has few threads. If each request waited until its time limit, no thread would be left for
+    requests that do not need the peer, such as health checks.
     """
 
     #: the answer to the refused requests
@@ -26,7 +26,7 @@ class PeerOutage(ABC):
 
     @abstractmethod
     def is_unanswered(self, error: Exception) -> bool:
-        """Return whether the error means that there was no answer, not even a bad one."""
+        """Return whether an error means that the peer did not answer at all."""
 
     @abstractmethod
     def log_begin(self, error: Exception) -> None:
@@ -34,7 +34,7 @@ class PeerOutage(ABC):
 
     @abstractmethod
     def log_end(self, seconds: float) -> None:
-        """Log that the peer answers again, after these seconds."""
+        """Log that the peer answers again after a number of seconds."""
 
     @contextmanager
     def attempt_request(self) -> Iterator[None]:

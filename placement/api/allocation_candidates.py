@@ -61,7 +61,7 @@ def list_all(call: ApiRequest) -> Response:
         # within the turn: summaries are made of the snapshot, and kept for the next answer
         body = render_pieces(view.snapshot, found, call.version, call.service.summaries, budget)
         answer = call.answer_pieces(body, time.time())
-    # after the turn, so that no request waits for it
+    # after the read model is released, so that no other request waits for the explanation
     if not found:
         call.explain_empty(wanted)
     if budget.ended:

@@ -61,7 +61,7 @@ def list_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
         # no consumer can have this id: the answer is that for a consumer without allocations
         return call.json_answer({"allocations": {}}, time.time())
     with call.service.database.read() as conn:
-        # in one snapshot, so that generation and allocations belong together
+        # read in one snapshot, so that generation and allocations match
         held = store.of_consumer(conn, uuid)
         consumer = consumers.find_consumer(conn, uuid) if held else None
     by_provider: dict[str, Any] = {}
@@ -139,7 +139,7 @@ def list_of_provider(call: ApiRequest, uuid: str) -> Response:
         entry["resources"][each.resource_class] = each.used
         if call.version >= microversion.CONSUMER_GENERATIONS:
             entry["consumer_generation"] = each.consumer_generation
-    # from the allocations if there are any, so that both are of one snapshot of the database
+    # from the allocations if there are any, so that both come from one snapshot of the database
     generation = held[0].provider_generation if held else provider.generation
     document = {"resource_provider_generation": generation, "allocations": by_consumer}
     return call.json_answer(document, _newest_time(held))

@@ -1,6 +1,6 @@
 """Authentication: only the version documents are answered without a token.
 
-Both strategies are WSGI middlewares. The strategies put the caller into the environment
+Both authentication strategies are WSGI middlewares. The strategies put the caller into the environment
 (:mod:`placement.api.context`) and answer 401 in the API's own error format.
 """
 
@@ -55,9 +55,9 @@ def check_options(conf: cfg.ConfigOpts) -> None:
 class NoAuth:
     """Accepts every token: for development and tests.
 
-    The token ``admin`` has all roles. Any other token is ``user:project``, or ``user`` with a project of the
+    The token ``admin`` has all roles. Any other token is ``user:project``, or ``user`` for a project of the
     same name, and has no role. ``X-Roles`` sets the roles, ``X-Project-Id`` the project. With
-    ``OpenStack-System-Scope`` the caller has a project only if ``X-Project-Id`` names it.
+    ``OpenStack-System-Scope`` the caller has no project unless ``X-Project-Id`` names one.
     """
 
     def __init__(self, app: "WSGIApplication") -> None:
@@ -67,7 +67,7 @@ class NoAuth:
         """Note the caller that the token names, and call the application."""
         token = environ.get("HTTP_X_AUTH_TOKEN")
         if not token:
-            # without an identity, but with the request ids for the log
+            # no identity is needed, but the log needs the request ids
             context.note_anonymous(environ)
             if not _is_public(environ):
                 return _send_refusal(
@@ -114,7 +114,7 @@ class KeystoneAuth:
         answer = _AuthAnswer()
         try:
             self._auth_token(environ, answer.start)
-        # not 401, for which a client would discard a token that may be valid
+        # not 401, because a client would then discard a token that may be valid
         except CannotAsk:
             answer.status = HTTPStatus.SERVICE_UNAVAILABLE
         if environ.pop(_ADMITTED, False):
@@ -129,7 +129,7 @@ _ADMITTED: Final = "placement.auth_token.admitted"
 def _note_admission(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
     """Note whether ``auth_token`` admits the request.
 
-    ``auth_token`` calls this function in place of the application.
+    ``auth_token`` calls this function instead of the application.
     """
     # a service token is optional; a service token that is sent has to be valid, too
     environ[_ADMITTED] = (
@@ -157,7 +157,7 @@ class _AuthAnswer:
 
 def _is_public(environ: "WSGIEnvironment") -> bool:
     """Return whether the request is for a version document."""
-    # public, so that clients find the versions before they have a token
+    # public, so that clients can read the versions before they have a token
     return environ.get("PATH_INFO", "") in ("", "/", EXT)
 
 

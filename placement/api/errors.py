@@ -52,7 +52,7 @@ def install_handlers(app: Flask) -> None:
 
 def status_of(error: ServiceError) -> HTTPStatus:
     """Return the status of the answer to an error."""
-    # the nearest base class decides, so that a new subclass needs no line in the table
+    # the nearest base class decides, so that a new subclass needs no entry in the table
     return next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
 
 
@@ -80,7 +80,7 @@ def _http_exception(error: HTTPException) -> Response:
             "min_version": microversion.text(microversion.MIN),
         }
     elif status is HTTPStatus.NOT_FOUND and error.description == type(error).description:
-        # not a text of ours, but werkzeug's: the general sentence below says enough
+        # the text is werkzeug's, and the general sentence below suffices
         detail = ""
     response = render(status, detail, **extra)
     response.headers.update(headers)
@@ -97,7 +97,7 @@ def render(status: HTTPStatus, detail: str, *, code: str = exceptions.UNDEFINED,
 
     In the API of OpenStack Placement the general sentence of the status and an empty line precede the detail.
     """
-    # one line, whatever a user put into a name: some clients show the last line only
+    # one line, whatever name a user has chosen, because some clients show only the last line
     lines = [" ".join(detail.splitlines())] if detail else []
     if status in _GENERAL and (not detail or not is_ours(request.path)):
         lines.insert(0, _GENERAL[status])

@@ -1,4 +1,4 @@
-"""Request ids, and one line in the log for every request."""
+"""Request ids, and one line in the log for each request."""
 
 import logging
 import re
@@ -18,7 +18,7 @@ LOG = logging.getLogger("placement.requestlog")
 
 _GLOBAL_ID: Final = re.compile(ID_FORMAT)
 _UNQUOTED: Final = "!$&'()*+,/:;=?@[]~"
-"""Characters of a path that stay as they are in its encoded form."""
+"""Characters of a path that are not encoded."""
 
 
 class RequestLog:
@@ -68,7 +68,7 @@ def _log_request(
     seconds: float,
 ) -> None:
     answered = {name.lower(): value for name, value in headers}
-    # the server decoded the path: encoded again, it cannot break or forge lines
+    # the server has decoded the path; encoded again, it cannot break or forge lines of the log
     uri = quote_path(path)
     if query := environ.get("QUERY_STRING"):
         uri += "?" + quote(query, safe=_UNQUOTED + "%", encoding="latin-1")

@@ -85,7 +85,7 @@ def _provider_template(prefix: str, version: Microversion) -> _ProviderTemplate:
     links += [{"rel": rel, "href": f"{path}/{rel}"} for since, rel in _LINKS if version >= since]
     if version >= microversion.ALLOCATIONS_LINK:
         links.append({"rel": "allocations", "href": f"{path}/allocations"})
-    # the text is a template for %, so that a percent sign of the prefix is doubled
+    # the text is a template for %, so percent signs in the prefix are doubled
     shown_links = orjson.dumps(links).replace(b"%", b"%%")
     nested = (
         b',"parent_provider_uuid":%b,"root_provider_uuid":"%b"'
@@ -110,7 +110,7 @@ def existing_provider(snapshot: ModelSnapshot, uuid: str) -> Provider:
 def path_uuid(uuid: str) -> str:
     """Return the uuid of a path in its canonical form, as in the database.
 
-    :raises placement.exceptions.NotFound: ``uuid`` is not a uuid, so there is no such provider.
+    :raises placement.exceptions.NotFound: If ``uuid`` is not a uuid, no such provider exists.
     """
     canonical = canonical_uuid(uuid)
     if canonical is None:

@@ -1,4 +1,4 @@
-"""The parts that the handlers of one worker share, and explanations of empty answers in the log.
+"""The objects that the handlers of a worker share, and explanations of empty answers in the log.
 
 An explanation is computed after the answer and holds no request up.
 """
@@ -50,7 +50,7 @@ _SLICE: Final = 0.002
 
 
 class EmptyAnswerExplainer:
-    """Explains empty answers in a thread of its own, one at a time, with a small share of a processor.
+    """Explains empty answers in a thread of its own, one at a time, using a small share of a processor.
 
     Explanations are remembered while nothing changes.
 
@@ -64,7 +64,7 @@ class EmptyAnswerExplainer:
         self._busy = False
         self._not_before = 0.0
         self._skipped = 0
-        #: by question: the number of updates of the model at the time, and the explanation
+        #: for each request, the number of updates of the model at that time, and the explanation
         self._said: dict[Question, tuple[int, str]] = {}
 
     def explain_answer(self, question: Question, request: CandidatesRequest, caller: RequestContext) -> None:
@@ -130,7 +130,7 @@ T = TypeVar("T")
 
 # to prepare the database mostly takes less
 _LOCK_TIMEOUT: Final = 3.0
-"""Seconds that a request waits for another one that prepares the database."""
+"""Seconds that a request waits for another request that prepares the database."""
 
 
 @dataclass
@@ -142,7 +142,7 @@ class PlacementService:
     model: ReadModel
     enforcer: PolicyEnforcer
     explainer: EmptyAnswerExplainer | None = None
-    """Explains empty answers; None if the operator does not want that."""
+    """Explains empty answers; None if the operator has turned off explanations."""
     request_forms: RequestForms = field(default_factory=dict)
     """The forms of a request for candidates in a body, beside the query string."""
     waiting: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(0))
@@ -176,7 +176,7 @@ class PlacementService:
             wsrep_sync_wait=group.mysql_wsrep_sync_wait,
         )
         database = open_database(group.connection, options)
-        # only placement-api knows the number of its threads, an option of its command line
+        # only placement-api knows the number of its threads, which is an option of its command line
         long_requests = max(1, conf.threads // 2) if "threads" in conf else LONG_REQUESTS
         file = ModelFile(conf.placement.model_file) if conf.placement.model_file else None
         model = ReadModel(database, long_requests, reservations.give_back_expired, file)
@@ -185,7 +185,7 @@ class PlacementService:
         )
         threads = conf.threads if "threads" in conf else 0
         asked = conf.api.waiting_requests
-        # a quarter of the threads at most, so that the others serve short requests
+        # at most a quarter of the threads, so that the others serve short requests
         waiting = BoundedSemaphore(threads // 4 if asked is None else asked)
         return cls(conf, database, model, PolicyEnforcer(conf), explainer, request_forms(conf), waiting)
 
@@ -194,18 +194,18 @@ class PlacementService:
         return reservations.write_with_room(self.database, work)
 
     def prepare_database(self) -> None:
-        """Migrate the database if so configured, and make the standard names.
+        """Migrate the database if the configuration says so, and create the standard names.
 
-        A migration happens once per worker, and again after the database turned out to be another one. After
-        a failure each request tries again, so that a worker that started before its database recovers. Only
-        one request tries at a time, and the others do not wait for it.
+        Each worker migrates the database once, and again if the database turned out to be another one. After
+        a failure each request tries again, so that a worker recovers which started before its database. Only
+        one request tries at a time, and other requests do not wait for it.
 
         :raises Unavailable: the database does not answer, or does not have a usable schema.
         """
-        # everything was read again: the database may be another one, which lacks schema or names
+        # if everything was read again, the database may be another one without schema or names
         if self._prepared == self.model.reread:
             return
-        # after a failure one request at a time tries again, and the others are answered at once
+        # after a failure, one request at a time tries again and the others are answered at once
         if not self._lock.acquire(timeout=0 if self._failed else _LOCK_TIMEOUT):
             raise Unavailable("The service is waiting for its database. Please try again later.")
         try:

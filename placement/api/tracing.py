@@ -1,7 +1,7 @@
-"""Spans of OpenTelemetry: one for each request, in it one for the handler, in this one for database calls.
+"""Spans of OpenTelemetry: one per request, in it one for the handler, in this one for database calls.
 
 :mod:`placement.api.middleware` imports this module only if traces are enabled, because the module needs the
-packages of OpenTelemetry. Nothing here waits for the collector: ended spans go into a bounded queue, which a
+packages of OpenTelemetry. No request waits for the collector: ended spans go into a bounded queue, which a
 thread of its own empties.
 
 A span has the method, path, route, status and ids of a request. A span has no query, body, header, or text of
@@ -56,12 +56,12 @@ _FLUSH_TIMEOUT: Final = 2.0
 
 
 class ServiceTracing:
-    """Makes the spans of one worker."""
+    """Creates the spans of one worker."""
 
     def __init__(self, processor: SpanProcessor, sample_ratio: float) -> None:
         resource = Resource.create({"service.name": "placement"})
         sampler = ParentBased(TraceIdRatioBased(sample_ratio))
-        # without the library's own end at exit, which waits for a collector that hangs
+        # without the library's handler at exit, which would wait for a collector that hangs
         limits = SpanLimits(max_span_attribute_length=_MAX_TEXT)
         self._provider = TracerProvider(sampler, resource, shutdown_on_exit=False, span_limits=limits)
         self._provider.add_span_processor(processor)
@@ -117,7 +117,8 @@ class ServiceTracing:
 
         The time before the span is that of authentication.
 
-        :param route: the route of all requests to the application; None if :meth:`install_routes` names them.
+        :param route: the route of all requests to the application; None if :meth:`install_routes` sets their
+            names.
         """
 
         def serve_request(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
@@ -138,8 +139,8 @@ class _RequestSpan:
 
     The span begins at the arrival of the request, and is created when its trace is known.
 
-    The request continues a trace of the client only after authentication. A client without a token could
-    otherwise have each of its requests traced. Requests of such a client are sampled like others without a
+    The request continues a trace of the client only after authentication. Otherwise a client without a token
+    could have each of its requests traced. Requests of such a client are sampled like requests without a
     trace.
     """
 

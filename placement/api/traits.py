@@ -49,7 +49,7 @@ def create_trait(call: ApiRequest, name: str) -> Response:
     """Create a custom trait; answer 201 if it is new, 204 if it existed."""
     try:
         base.load(_CUSTOM_TRAIT, {"name": name})
-    # the sentence of OpenStack Placement, in place of the schema's own
+    # the sentence of OpenStack Placement instead of the schema's own
     except InvalidRequest:
         raise InvalidRequest(
             "The trait is invalid. A valid trait must be no longer than 255 characters, start with "

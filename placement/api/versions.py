@@ -1,7 +1,7 @@
 """The version document at ``/``, and the microversion of requests and answers.
 
 Source: "Microversions" in the API reference. The header is ``OpenStack-API-Version: placement 1.39``. Without
-the header the version is 1.0.
+this header the version is 1.0.
 """
 
 import time
@@ -49,7 +49,7 @@ def parse(header: str | None) -> Microversion:
 
 
 def _of_placement(header: str) -> str | None:
-    """Return the last version of this service in a header such as ``compute 2.1, placement 1.30``."""
+    """Return the last version of this service in a header: 1.30 in ``compute 2.1, placement 1.30``."""
     asked = None
     for part in header.split(","):
         service, *version = part.split(maxsplit=1)[:2] or [""]

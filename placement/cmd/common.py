@@ -29,15 +29,15 @@ _HANDED_OVER: Final = ("GUNICORN_FD", "LISTEN_FDS")
 
 
 def check_bind(bind: str) -> None:
-    """Check that the server can listen there.
+    """Check that the server can listen at an address.
 
-    :raises ValueError: the server cannot listen there; the text names the option and the remedy.
+    :raises ValueError: the server cannot listen at this address; the text names the option and the remedy.
     """
     if any(name in os.environ for name in _HANDED_OVER):
-        # the sockets exist, so that there is nothing to bind
+        # the sockets exist already, so nothing has to be bound
         return
     try:
-        # an empty port is an error here; the default of gunicorn would be 8000
+        # without a port, gunicorn would listen at its default port 8000
         address = parse_address(bind, default_port="")
     except RuntimeError as error:
         raise ValueError(
@@ -57,13 +57,13 @@ def _check_port(address: tuple[str, int]) -> None:
     """Bind the address for a moment, as the server will."""
     family = socket.AF_INET6 if is_ipv6(address[0]) else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # as the server does, so that closed connections of its predecessor are not an obstacle
+        # as the server does, so that closed connections of its predecessor do not prevent it
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(address)
 
 
 def _check_path(path: Path) -> None:
-    """Check that the server may make its socket there.
+    """Check that the server may create its socket at a path.
 
     The server replaces an existing socket, but no other file.
     """
@@ -139,7 +139,7 @@ def _no_arguments(parser: ArgumentParser) -> None:
 class ManageCommand:
     """A command of ``placement-manage``. The help of the command is the docstring of ``run``.
 
-    :param words: the command's name, of one word or two (``db sync``).
+    :param words: the name of the command, one word or two (``db sync``).
     :param add_arguments: adds the arguments of the command line.
     """
 

@@ -151,7 +151,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
             with open_database(self._conf) as database, database.read() as conn:
                 wrong = find(conn)
         except _UNUSABLE as error:
-            # the same error once: each check of the database would repeat it
+            # an error is shown once, because each check of the database would repeat it
             see_above = "the database cannot be used yet: correct the problem above, and run the check again."
             reason = see_above if str(error) in self._told else str(error)
             return Result(Code.FAILURE, f"Not checked: {reason}")
@@ -165,7 +165,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     error.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    # oslo.upgradecheck has no such argument
+    # oslo.upgradecheck does not have this argument
     if arguments == ["--version"]:
         print(installed_version())
         return 0

@@ -98,7 +98,7 @@ everything is in random order.
     cfg.ListOpt(
         "additional_resource_classes",
         default=["LLC", "MBA"],
-        # names with CUSTOM_ belong to clients, which create and delete them by the API
+        # names that begin with CUSTOM_ belong to clients, which create and delete them through the API
         item_type=types.String(max_length=255, regex=r"^(?!CUSTOM_)[A-Z][A-Z0-9_]*$"),
         help="""
 Resource classes that exist from the start beside the standard ones: LLC counts last-level cache, MBA memory

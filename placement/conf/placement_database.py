@@ -10,7 +10,7 @@ OPTIONS: list[cfg.Opt] = [
     cfg.StrOpt(
         "connection",
         default="sqlite:////var/lib/placement/placement.sqlite",
-        # the URL may have a password, which oslo.config then keeps out of logs
+        # the URL may contain a password, which oslo.config then hides in logs
         secret=True,
         help="""
 SQLAlchemy URL of the database, for instance
@@ -28,7 +28,7 @@ sync' does. Several workers may start at once.
     ),
     cfg.IntOpt(
         "max_pool_size",
-        # this number and the next one are the defaults of oslo.db, which operators know
+        # this number and the next one are defaults of oslo.db, which operators know
         default=5,
         min=1,
         help="Number of connections that each worker keeps open.",

@@ -9,7 +9,7 @@ from oslo_config import cfg
 from placement.conf import opts
 
 _OTHERS: Final = frozenset({"keystone_authtoken", "healthcheck", "oslo_policy", "cors", "oslo_middleware"})
-"""Sections of libraries, which know their options themselves, some only with a plugin."""
+"""Sections of libraries, which know their options themselves, sometimes only with a plugin."""
 
 _ONE_DATABASE: Final = "each answer is read from one database, so that none is older than the last write"
 _REQUESTS_WAIT: Final = (
@@ -74,7 +74,7 @@ def misspelt_options(conf: cfg.ConfigOpts) -> Iterator[str]:
 def _file_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, str, list[str]]]:
     """Yield each section of each file, with the names of its options."""
     for file in conf.config_file or ():
-        # parsed again, as a configuration does not know the unregistered options in its files
+        # files are parsed again, because a configuration does not keep the unregistered options of its files
         found: dict[str, dict[str, list[str]]] = {}
         cfg.ConfigParser(str(file), found).parse()
         for section, options in found.items():

@@ -1,7 +1,7 @@
 """Several statements in one exchange with a PostgreSQL server, through psycopg's wrapper of libpq.
 
 psycopg's own pipeline mode makes a system call for each statement, which takes longer than the statement
-itself. This module sends all statements first, and then reads the answers. See "Pipeline Mode" in the
+itself. This module sends all statements first and then reads the answers. See "Pipeline Mode" in the
 documentation of libpq.
 """
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 _BEGIN: Final = {level: f"BEGIN ISOLATION LEVEL {level.name.replace('_', ' ')}" for level in IsolationLevel}
 _COMMIT: Final = "COMMIT"
 _NAMES: Final = "placement.prepared"
-# statements with more parameters differ from one request to the next
+# statements with more parameters are rarely the same in two requests
 _PREPARED_UP_TO: Final = 64
 """Number of parameters up to which statements are prepared."""
 _Names = dict[str, bytes]
-"""The names of prepared statements of a connection, by their texts."""
+"""The names of prepared statements of a connection, by the text of the statement."""
 _Encoded = tuple[str, list[bytes | None]]
 """The text of a statement, and its encoded values."""
 
 
 class PipelineStep(NamedTuple):
-    """A statement with parameters ``$1``, ``$2`` and so on, and their values."""
+    """A statement with parameters ``$1``, ``$2`` and so on, and the values of these parameters."""
 
     text: str
     values: Sequence[str | float | None]
@@ -51,23 +51,24 @@ def exchange_statements(
     *,
     commit: bool,
 ) -> list[list[tuple[Any, ...]]]:
-    """Execute statements in a transaction, which begins if there is none; return the rows of each.
+    """Execute statements in a transaction, which is begun if necessary; return the rows of each statement.
 
     :param notes: data that are kept with the connection until it is closed.
     :raises psycopg.Error: a statement failed, and none after it was executed; or the connection is lost, or
         was closed after a timeout.
     """
-    # psycopg would begin the transaction with an exchange of its own; here BEGIN travels with the statements
+    # psycopg would send BEGIN by itself and wait for its answer; here it is sent with the statements
     level = connection.isolation_level or IsolationLevel.READ_COMMITTED
     begin = [PipelineStep(_BEGIN[level], ())] * (connection.info.transaction_status == TransactionStatus.IDLE)
     end = [PipelineStep(_COMMIT, ())] * commit
     names: _Names | None = notes.get(_NAMES)
     if names is None:
         names = notes[_NAMES] = {}
-        # if psycopg prepares statements, it makes the server forget all of them at each rollback
+        # psycopg's own prepared statements are turned off, because it makes the server forget all prepared
+        # statements at each rollback
         connection.prepare_threshold = None
     exchanging = _PipelineExchange(connection, names)
-    # encoded before the exchange begins: a value that cannot be sent must not leave half of one behind
+    # encoded before anything is sent, so that a value which cannot be encoded does not leave half an exchange
     encoded = [_encode_step(step) for step in (*begin, *steps, *end)]
     try:
         with connection.closed_on_timeout():
@@ -92,7 +93,7 @@ def exchange_statements(
 
 def _encode_step(step: PipelineStep) -> _Encoded:
     """Return the statement with its values in PostgreSQL's text format, which ends at a NUL."""
-    # in text format the server derives the types of parameters from the statement, as for literals
+    # in text format, the server derives the types of parameters from the statement, as for literals
     values = [None if value is None else str(value).encode() for value in step.values]
     if any(value is not None and b"\0" in value for value in values):
         raise psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes")
@@ -100,9 +101,10 @@ def _encode_step(step: PipelineStep) -> _Encoded:
 
 
 class _PipelineExchange:
-    """One exchange, with the connection in pipeline mode.
+    """One exchange with the server, while the connection is in pipeline mode.
 
-    ``results`` are those of the statements, in order; ``failure`` is the result of the first that failed.
+    ``results`` are the results of the statements, in order; ``failure`` is the result of the first that
+    failed.
     """
 
     def __init__(self, connection: PostgresqlConnection, names: _Names) -> None:
@@ -114,13 +116,13 @@ class _PipelineExchange:
         self._names = names
         # apart from the confirmed names: a preparation that fails, or is skipped after an error, made none
         self._new: _Names = {}
-        #: for each expected result the text that it prepares, or None if it executes a statement
+        #: for each expected result, the text that it prepares; None if it executes a statement
         self._sent: list[str | None] = []
         self._poll = select.poll()
         self._poll.register(self._pgconn.socket, select.POLLIN)
 
     def run(self, steps: Iterable[_Encoded]) -> None:
-        """Send everything, then read everything.
+        """Send all statements, then read all results.
 
         :raises psycopg.OperationalError: the connection is lost.
         :raises TimeoutError: no answer came in time.
@@ -128,12 +130,12 @@ class _PipelineExchange:
         self._pgconn.enter_pipeline_mode()
         for step in steps:
             self._send(step)
-        # one sync for all: the server then skips all statements after a failed one, and COMMIT with them
+        # one sync at the end makes the server skip all statements after a failed one, also COMMIT
         self._pgconn.pipeline_sync()
         self._flush()
         for prepared in self._sent:
             result = self._read()
-            # those after it are PIPELINE_ABORTED, and say nothing of the reason
+            # later failures are PIPELINE_ABORTED, and do not tell the reason
             if result.status == ExecStatus.FATAL_ERROR and self.failure is None:
                 self.failure = result
             if prepared is None:

@@ -1,7 +1,8 @@
 """Decides by oslo.policy whether a caller may do something.
 
-Rules are loaded as a whole, and never change. When the operator's files change, newly loaded rules take their
-place. So most requests read no file, and a file that cannot be read never leaves half of its rules in force.
+Rules are loaded as a whole, and never change. When the operator's files change, newly loaded rules replace
+the old ones. So most requests read no file, and a file that cannot be read never leaves half of its rules in
+force.
 """
 
 import logging
@@ -61,7 +62,7 @@ class PolicyEnforcer:
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
         self._next_look = time.monotonic() + _SECONDS_BETWEEN_LOOKS
-        # before the rules are loaded, so that a change in between is found at the next check
+        # listed before the rules are loaded, so that a change in between is noticed at the next check
         self._loaded = _list_files(conf)
         self._file = conf.find_file(conf.oslo_policy.policy_file)
         #: the number of successive checks without the policy file
@@ -73,10 +74,10 @@ class PolicyEnforcer:
     ) -> None:
         """Check that ``rule`` allows the caller to act on ``target``.
 
-        :param target: values that rules compare with, for instance the ``project_id`` of a query. None stands
-            for the ``project_id`` and ``user_id`` of the caller.
+        :param target: values that rules compare with, for instance the ``project_id`` of a query. None means
+            ``project_id`` and ``user_id`` of the caller.
         :raises placement.exceptions.Forbidden: the rule does not allow it.
-        :raises oslo_policy.policy.PolicyNotRegistered: there is no such rule.
+        :raises oslo_policy.policy.PolicyNotRegistered: the rule does not exist.
         """
         if time.monotonic() >= self._next_look:
             self._follow_files()
@@ -88,7 +89,7 @@ class PolicyEnforcer:
 
     def _follow_files(self) -> None:
         """Apply changed files."""
-        # first, so that other threads do not check at the same time
+        # set first, so that no other thread checks at the same time
         self._next_look = time.monotonic() + _SECONDS_BETWEEN_LOOKS
         try:
             found = _list_files(self._conf)
@@ -107,7 +108,7 @@ class PolicyEnforcer:
                 if self._absent < _LOOKS_WITHOUT_FILE:
                     return
             loaded = _load(self._conf)
-            # a file is being written at this moment: the next check loads it again
+            # a file is being written at this moment, so the next check loads it
             if _list_files(self._conf) != found:
                 return
             self._loaded, self._file, self._absent = found, file, 0
@@ -119,7 +120,7 @@ class PolicyEnforcer:
 
 def get_enforcer() -> policy.Enforcer:
     """Return the rules in force on this machine, for oslo.policy's tools (``oslo.policy.enforcer``)."""
-    # these tools know the global configuration alone, which the service never uses
+    # these tools use the global configuration, which the service itself never uses
     cfg.CONF([], project=PROJECT, default_config_files=files_from_environment(os.environ))
     return _load(cfg.CONF)
 
@@ -146,7 +147,7 @@ def _load(conf: cfg.ConfigOpts) -> policy.Enforcer:
 
 def _old_names(rules: policy.Enforcer) -> Iterator[tuple[str, str]]:
     """Yield the former name of each rule that the operator's files use, and its current name."""
-    # oslo.policy applies such a rule, too, with a Python warning that no log contains
+    # oslo.policy applies such a rule, too, but its warning is one of Python's, which no log contains
     for name, default in rules.registered_rules.items():
         old = default.deprecated_rule
         if old is not None and old.name in rules.file_rules and name not in rules.file_rules:
@@ -156,9 +157,9 @@ def _old_names(rules: policy.Enforcer) -> Iterator[tuple[str, str]]:
 def _decision_function(rules: policy.Enforcer) -> _Decide:
     """Return the rules as a function of rule, caller and target.
 
-    oslo.policy inspects the signature of each check that it calls, which takes some 10 microseconds. If all
-    checks depend on caller and target alone (no ``http:``, no extension of an operator), decisions are
-    remembered.
+    oslo.policy inspects the signature of each check that it calls, which takes some 10 microseconds.
+    Decisions are remembered if all checks depend only on caller and target (no ``http:``, no class of an
+    operator).
     """
 
     def decide_rule(rule: str, caller: _Frozen, target: _Frozen) -> bool:
@@ -174,7 +175,7 @@ def _is_pure(check: _checks.BaseCheck) -> bool:
         return all(_is_pure(part) for part in check.rules)
     if isinstance(check, _checks.NotCheck):
         return _is_pure(check.rule)
-    # by exact type: a subclass of an operator may read anything
+    # by exact type, because a subclass of an operator may read anything
     return type(check) in _PURE
 
 
@@ -198,7 +199,7 @@ def _list_files(conf: cfg.ConfigOpts) -> list[tuple[str, int, int]]:
 
 def _is_emptied(file: str, loaded: Iterable[tuple[str, int, int]]) -> bool:
     """Return whether an empty file had content before."""
-    # most programs truncate a file before they write it again
+    # most programs truncate a file before they write it, so the file may be incomplete
     before = next((size for path, _, size in loaded if path == file), 0)
     status = _file_status(file)
     return before > 0 and (status is None or status.st_size == 0)
@@ -209,7 +210,7 @@ def _policy_paths(conf: cfg.ConfigOpts) -> Iterator[str]:
         yield file
     for name in conf.oslo_policy.policy_dirs:
         if folder := conf.find_file(name):
-            # sorted, as oslo.policy reads them in this order, and later files win
+            # sorted, because oslo.policy reads the files in this order, and later files have precedence
             with os.scandir(folder) as entries:
                 yield from sorted(entry.path for entry in entries)
 

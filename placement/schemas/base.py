@@ -1,7 +1,7 @@
 """Fields of marshmallow with the errors of JSON schema.
 
 Clients of the Placement API know texts such as "JSON does not validate: 'total' is a required property" and
-"Failed validating 'minimum' in schema['properties']['total']". So a field here fails with a
+"Failed validating 'minimum' in schema['properties']['total']". So a field of this module fails with a
 :class:`SchemaViolation`: the violated keyword and its sentence. :func:`load` turns the first violation, with
 its path, into :class:`~placement.exceptions.InvalidRequest`.
 """
@@ -59,7 +59,7 @@ def _wrong_type(value: Any, expected: str) -> ValidationError:
 
 
 class SchemaField(fields.Field[Any]):
-    """Base of the fields here, with the words of JSON schema for missing values and null.
+    """Base class of the fields in this module, with the words of JSON schema for missing values and null.
 
     Null is a wrong type without ``allow_none``, even if None is the default.
     """
@@ -99,7 +99,7 @@ class IntegerField(SchemaField):
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> int:
         if isinstance(value, float) and value.is_integer():
-            # JSON has one kind of number, so that 2.0 is an integer
+            # JSON has only one type of numbers, so 2.0 is an integer, too
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             raise _wrong_type(value, "integer")
@@ -134,7 +134,7 @@ def _check_range(value: float, minimum: float | None, maximum: float | None) -> 
 class StringField(SchemaField):
     """A JSON string; ``choices``, lengths and an (unanchored) pattern restrict it.
 
-    :param meaning: words for the pattern, such as "a number from 1 to 9"; errors show them in its place.
+    :param meaning: words for the pattern, such as "a number from 1 to 9", which errors show instead of it.
     """
 
     json_type = "string"
@@ -254,11 +254,11 @@ class ArrayField(SchemaField):
 
 
 class MapField(SchemaField):
-    """A JSON object with free keys that match ``keys``, all values of one kind.
+    """A JSON object with any keys that match ``keys``; all values are of one kind.
 
     ``canonical`` rewrites a key (for instance a UUID) before it is used.
 
-    :param meaning: words for ``keys``, as those of :class:`StringField`.
+    :param meaning: words for ``keys``, as for :class:`StringField`.
     """
 
     json_type = "object"
@@ -344,7 +344,7 @@ class StrictSchema(MarshmallowSchema):
     error_messages = {"unknown": "unexpected"}  # noqa: RUF012  # declared by marshmallow
 
     def handle_error(self, error: ValidationError, data: Any, *, many: bool, **kwargs: Any) -> None:
-        """Translate the errors of marshmallow itself into the words of JSON schema."""
+        """Translate the errors of marshmallow into the words of JSON schema."""
         messages = error.messages
         if not isinstance(data, Mapping):
             raise _wrong_type(data, "object")
@@ -358,7 +358,7 @@ class StrictSchema(MarshmallowSchema):
 
 
 def _violated_keyword(found: Any) -> str | None:
-    """Return the violated keyword of a list of errors; None if it has none."""
+    """Return the violated keyword of a list of errors; None if it belongs to no keyword."""
     return getattr(found[0], "keyword", None) if isinstance(found, list) and found else None
 
 
@@ -375,7 +375,7 @@ def load(schema: MarshmallowSchema, data: Any, prefix: str = "JSON does not vali
     """Return the data as the schema reads it.
 
     :raises InvalidRequest: the data violate the schema; the message has ``prefix``, the first violation and
-        its place, on one line.
+        its path, in one line.
     """
     try:
         return dict(schema.load(data))
@@ -407,7 +407,7 @@ def _list_items(path: tuple[Any, ...]) -> str:
 
 
 def _schema_path(path: tuple[Any, ...]) -> str:
-    """Return the place of the violation in the data, in the form of schema paths."""
+    """Return the position of the violation in the data, in the form of schema paths."""
     return "".join(
         "['items']" if isinstance(step, int) else f"['properties'][{shown_value(step)}]" for step in path
     )

@@ -24,9 +24,9 @@ from placement.store import reservations
 from placement.store.consumers import ConsumerOwnership
 from placement.store.groups import ConsumerGroup, GroupPolicy
 
-# each claim may have to be tried with each choice of those before it
+# each claim may have to be tried with each choice of the claims before it
 MAX_CLAIMS: Final = 64
-"""Number of claims in one call."""
+"""Maximum number of claims in one call."""
 MAX_ALTERNATES: Final = 100
 """Maximum number of alternates of a claim."""
 MAX_ROOTS: Final = 1024
@@ -173,6 +173,6 @@ def _parse_order(given: dict[str, float], group: ConsumerGroup | None) -> Order:
     if group is None and GROUP in given:
         raise InvalidRequest("The order contains 'group', but the claim has no group.")
     if group is not None and group.policy.is_soft:
-        # first, so that a weight in the body replaces it
+        # the default comes first, so that a weight in the body replaces it
         given = {GROUP: 1.0, **given}
     return tuple(given.items())

@@ -36,8 +36,8 @@ class VersionedSchema(StrictSchema):
     strict = BooleanField(load_default=False)
 
 
-# One field per registered form. The forms are known only when this module is imported, so the fields cannot
-# be written as a class.
+# One field for each registered form. The forms are known only when this module is imported, so the fields
+# cannot be written as a class.
 _Forms: Any = StrictSchema.from_dict(
     {
         name: ObjectField(form.schema, load_default=None)
@@ -47,7 +47,7 @@ _Forms: Any = StrictSchema.from_dict(
 
 
 class AskingSchema(_Forms):  # type: ignore[misc]  # its base is made, as above
-    """A query string, or one of the registered forms."""
+    """A request for candidates: a query string, or one of the registered forms."""
 
     query = StringField(min_length=1, max_length=MAX_QUERY, load_default=None)
 
@@ -74,7 +74,7 @@ def parse(body: dict[str, Any], forms: RequestForms) -> AskedCandidates:
 
 
 def parse_topology(given: str | None, request: CandidatesRequest) -> TopologyPolicy | None:
-    """Return the topology policy of a body that also asks for candidates; None if it names none.
+    """Return the topology policy of a body that also asks for candidates; None if the body names no topology.
 
     :raises InvalidRequest: the request has nothing to split.
     """

@@ -67,7 +67,7 @@ class UsagesFilter:
 
 @dataclass(frozen=True, slots=True)
 class TraitsFilter:
-    """The traits to list: by name or prefix, and by use at providers; None does not filter."""
+    """The traits to list: by name or prefix, and by use at providers; None means no filter."""
 
     names: frozenset[str] | None = None
     prefix: str | None = None

@@ -1,7 +1,7 @@
 """The query string of ``GET /allocation_candidates``.
 
-From microversion 1.25 on the parameters of a request group may have a suffix
-(``resources1``, ``required_NET``), so that their names are patterns.
+From microversion 1.25 on the parameters of a request group may have a suffix (``resources1``,
+``required_NET``), so their names are patterns.
 """
 
 import re
@@ -44,8 +44,8 @@ class GranularQuery(StrictSchema):
 def parse_candidates(params: Params, version: Microversion) -> CandidatesRequest:
     """Return the request of a query string of ``GET /allocation_candidates`` at a microversion.
 
-    The first of several ``limit`` or ``group_policy`` counts. Equal queries give the same object, so that a
-    search recognises a repeated query.
+    The first of several ``limit`` or ``group_policy`` counts. Equal queries return the same object, by which
+    a search recognises a repeated query.
 
     :raises InvalidRequest: the query string is wrong; the message names the error.
     """
@@ -145,7 +145,7 @@ def _is_known(name: str, version: Microversion) -> bool:
 
 
 def _limit(text: str | None) -> int | None:
-    """Return the limit as a number; None for a number so large that it is not a limit."""
+    """Return the limit as a number; None for a number so large that it limits nothing."""
     # a number of more digits may exceed 64 bits
     if text is None or len(text) > 18:
         return None
@@ -179,7 +179,7 @@ def _same_subtree(text: str) -> frozenset[str]:
 
 
 def _request_groups(grouped: Grouped, version: Microversion) -> tuple[RequestGroup, ...]:
-    """Return the groups in the order of the query; before 1.36 only those that ask for resources."""
+    """Return the groups in the order of the query; before 1.36 only groups that ask for resources."""
     suffixes = dict.fromkeys(suffix for kind, suffix in grouped if kind == "resources")
     resources = {suffix: terms.parse_resources(grouped["resources", suffix][-1]) for suffix in suffixes}
     if version >= microversion.SAME_SUBTREE:

@@ -22,7 +22,7 @@ _TIME: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{
 
 
 class _EndingSchema(StrictSchema):
-    """The expiry, by one of the two fields."""
+    """The expiry of a reservation, given by one of two fields."""
 
     expires_at = StringField(
         pattern=_TIME,
@@ -68,7 +68,7 @@ class _ListQuery(StrictSchema):
 
 @dataclass(frozen=True, slots=True)
 class ReservationsPage:
-    """A page of reservations: project, group, marker and limit; None does not filter."""
+    """A page of reservations: project, group, marker and limit; None means no filter."""
 
     project_id: str | None = None
     group: str | None = None

@@ -92,9 +92,9 @@ class CustomTrait(StrictSchema):
     name = StringField(required=True, max_length=MAX_NAME, pattern=CUSTOM_NAME)
 
 
-# the distances of a zone to each other one of a large host, and as many again
+# the distances of a NUMA node to all others of a large host, and an equal number of other attributes
 MAX_ATTRIBUTES: Final = 256
-"""Number of attributes of one provider."""
+"""Maximum number of attributes of one provider."""
 ATTRIBUTE_NAME: Final = "[A-Za-z][A-Za-z0-9_.-]{0,63}"
 
 
@@ -121,7 +121,7 @@ class AttributeValue(SchemaField):
 
 
 class AttributesBody(StrictSchema):
-    """All attributes of a provider."""
+    """All attributes of a provider, as a body gives them."""
 
     attributes = MapField(
         f"^{ATTRIBUTE_NAME}$", AttributeValue(), max_properties=MAX_ATTRIBUTES, required=True

@@ -1,7 +1,7 @@
 """Reads query strings: their parameters by microversion, and amounts, traits, aggregates and trees in them.
 
 A query string comes as pairs. An unknown parameter is an error. If a parameter has several values, the last
-one counts unless its parser says otherwise, and each value has to be valid. Errors have the words of the API.
+one counts unless its parser says otherwise, but each value has to be valid. Errors have the words of the API.
 """
 
 from __future__ import annotations
@@ -85,11 +85,11 @@ def _parse_amount(name: str, text: str) -> int:
 
 
 Required = tuple[tuple[frozenset[str], ...], frozenset[str]]
-"""Sets of traits with one required trait each, and the forbidden traits."""
+"""Sets of traits, of which a provider needs one trait each, and the forbidden traits."""
 
 
 def parse_required(values: Sequence[str], version: Microversion, *, any_of: bool = True) -> Required:
-    """Return the traits of ``required``: sets with one trait each to have, and forbidden traits.
+    """Return the traits of ``required``: sets of which one trait is required, and forbidden traits.
 
     Before 1.39 only the last of several values counts.
 
@@ -138,11 +138,11 @@ def _split_traits(names: str, text: str, form: str) -> list[str]:
 
 
 MemberOf = tuple[tuple[frozenset[str], ...], frozenset[str]]
-"""Sets of aggregates of which a provider is in one each, and the forbidden aggregates."""
+"""Sets of aggregates, of which a provider has to be in one each, and the forbidden aggregates."""
 
 
 def parse_member_of(values: Sequence[str], version: Microversion) -> MemberOf:
-    """Return the aggregates of ``member_of``: sets with one aggregate each to be in, and forbidden ones."""
+    """Return the aggregates of ``member_of``: sets of which one aggregate is required, and forbidden ones."""
     if len(values) > 1 and version < microversion.REPEATED_MEMBER_OF:
         raise InvalidRequest("Multiple member_of parameters are not supported")
     member_of: list[frozenset[str]] = []

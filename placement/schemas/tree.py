@@ -29,9 +29,9 @@ from placement.store.trees import ProviderDescription
 
 # a host has some dozens; with a provider for each device, some hundreds
 MAX_PROVIDERS: Final = 1000
-"""Number of providers in one request."""
+"""Maximum number of providers in one request."""
 MAX_PARTS: Final = 5000
-"""Number of inventories, traits, aggregates and attributes in one request, of all its providers together."""
+"""Maximum number of inventories, traits, aggregates and attributes of all providers in a request."""
 _PARTS: Final = ("inventories", "traits", "aggregates", "attributes")
 
 
@@ -60,9 +60,9 @@ class _BoundedProviders(ArrayField):
 
 
 class TreeBody(StrictSchema):
-    """All described providers; :func:`parse_descriptions` reads each of them."""
+    """All described providers; :func:`parse_descriptions` reads each description."""
 
-    # providers are read one by one later, so that an error names its provider
+    # providers are read one at a time later, so that an error names its provider
     resource_providers = _BoundedProviders(SchemaField(), required=True, min_items=1, max_items=MAX_PROVIDERS)
 
 

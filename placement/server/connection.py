@@ -1,4 +1,4 @@
-"""One connection of a client: it buffers a request until it is complete, and an answer until it is sent."""
+"""One connection of a client, which buffers a request until it is complete and an answer until it is sent."""
 
 import socket
 import time
@@ -17,7 +17,7 @@ BODY_TIMEOUT: Final = 60.0
 IDLE_TIMEOUT: Final = 75.0
 """Seconds until the next request."""
 ANSWER_TIMEOUT: Final = 60.0
-"""Seconds for the client to take the answer, or each MiB of a longer one."""
+"""Seconds for the client to take an answer, or each MiB of a longer one."""
 
 MAX_HEADERS: Final = 64 * 1024
 """Maximum size of all headers, and of trailers, in bytes."""
@@ -25,13 +25,13 @@ MAX_BODY: Final = 64 * 1024 * 1024
 """Maximum size of a body, in bytes."""
 _MAX_CHUNKS: Final = 100_000
 """Maximum number of chunks of a body."""
-# gunicorn copies the rest of a piece at every chunk in it
+# gunicorn copies the rest of a piece for each chunk in it, so pieces are small
 _PIECE: Final = 8 * 1024
 """Size of the pieces in which gunicorn reads a body, in bytes."""
 _RENEWED_AFTER: Final = 1024 * 1024
 """Bytes of an answer that a client has to take to get a new deadline."""
 _MAX_AT_ONCE: Final = 256 * 1024
-"""Maximum number of bytes that one system call reads or sends."""
+"""Maximum bytes that one system call reads or sends."""
 _HTTP_1_1: Final = (1, 1)
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -56,7 +56,7 @@ class ClientConnection:
         self._received = bytearray()
         #: the current request in pieces, for gunicorn
         self._source: deque[bytes] = deque()
-        #: the number of bytes of the current body in these pieces
+        #: number of bytes of the current body in these pieces
         self._handed_on = 0
         #: where the search for the end of the headers goes on
         self._searched = 0
@@ -100,7 +100,7 @@ class ClientConnection:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether at least one request was answered, and no byte of another one has arrived."""
+        """Return whether at least one request was answered, and no byte of another request has arrived."""
         return self._has_asked and self.is_idle
 
     def receive(self) -> bool:
@@ -111,7 +111,7 @@ class ClientConnection:
         try:
             data = self.sock.recv(_MAX_AT_ONCE)
         except BlockingIOError:
-            # There is nothing to read yet.
+            # there is nothing to read yet
             return True
         if data and self.is_idle:
             self.deadline = time.monotonic() + HEADERS_TIMEOUT
@@ -171,7 +171,7 @@ class ClientConnection:
             yield self._source.popleft()
 
     def end_request(self, *, close: bool) -> None:
-        """End the current request, once its answer was sent; the next one may follow."""
+        """End the current request after its answer was sent; the next request may follow."""
         self.request = self._body = None
         self._has_asked = True
         self._source = deque()
@@ -198,7 +198,7 @@ class ClientConnection:
         self._unsent += data
 
     def take_back(self) -> None:
-        """Drop an answer before its first byte is sent, so that another one can replace it."""
+        """Drop an answer before its first byte is sent, so that another answer can replace it."""
         self._unsent.clear()
 
     def flush(self) -> bool:
@@ -228,7 +228,7 @@ class ClientConnection:
     def close(self) -> None:
         """Read the rest of the request, then close the connection.
 
-        Otherwise the client may lose the answer.
+        Without that, the client may lose the answer.
         """
         # unread input would make the kernel reset the connection, and the client might lose the answer
         # The client may have closed its end already.
@@ -255,12 +255,12 @@ class _SizedBody:
         self._length = length
 
     def end_position(self, received: bytearray) -> int | None:
-        """Return the end of the body, if all of it is there."""
+        """Return the position of the end of the body; None if some of it is missing."""
         return self._length if len(received) >= self._length else None
 
 
 class _ChunkedBody:
-    """A chunked body. gunicorn decodes it; here only its end is found."""
+    """A chunked body, which gunicorn decodes; this class only finds its end."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -281,7 +281,7 @@ class _ChunkedBody:
             if line < 0:
                 return None if len(received) - self._next < MAX_HEADERS else len(received)
             try:
-                # extensions of a chunk stand behind a semicolon (RFC 9112, 7.1.1), and mean nothing here
+                # extensions of a chunk follow a semicolon (RFC 9112, 7.1.1), and have no meaning here
                 size = int(bytes(received[self._next : line]).split(b";")[0], 16)
             except ValueError:
                 return len(received)

@@ -33,7 +33,7 @@ def init_application() -> "WSGIApplication":
     conf = new_config()
     log.setup(conf, PROJECT)
     uwsgi = _uwsgi_module()
-    # one worker is enough to log what is the same for all
+    # only one worker logs what is the same for all workers
     if uwsgi is None or uwsgi.worker_id() <= 1:
         for warning in unknown_options(conf):
             LOG.warning("%s", warning)
@@ -42,7 +42,7 @@ def init_application() -> "WSGIApplication":
 
 
 def _uwsgi_module() -> Any:
-    """Return uWSGI's module for the applications in its processes; None elsewhere."""
+    """Return uWSGI's module for the applications in its processes; None in other servers."""
     try:
         import uwsgi
     except ImportError:

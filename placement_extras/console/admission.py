@@ -1,7 +1,7 @@
-"""Admission of visitors by their session.
+"""Admission of visitors by their sessions.
 
-The token of a session is checked like the token of a request over REST. So a revoked token, or a lost role,
-has the same effect at the same moment.
+The token of a session is checked like the token of a request over REST. So a revoked token or a lost role
+takes effect in the console and in REST at the same moment.
 """
 
 import base64
@@ -31,7 +31,7 @@ SIGN_IN: Final = "/console/sign-in"
 WINDOW: Final = 300.0
 """Seconds for which an attempt to sign in counts."""
 
-# expired rows do not count any more: removing them only keeps the tables small
+# expired rows have no effect; they are removed only to keep the tables small
 _TIDY_SECONDS: Final = 600.0
 """Seconds between two searches of a worker for expired rows."""
 _PUBLIC: Final = (SIGN_IN, "/console/sign-out", "/console/static/")
@@ -45,9 +45,9 @@ def begin_session(service: PlacementService, access: TokenAccess) -> VisitorSess
     """Start the session of a visitor that has signed in."""
     session = VisitorSession(sessions.new_secret(), access.token, access.user, access.project)
     content = orjson.dumps({"token": session.token, "user": session.user, "project": session.project})
-    # encrypted with a key from the cookie alone: a copy of the database has no usable token
+    # encrypted with a key that only the cookie yields, so that a copy of the database has no usable token
     kept, key = _session_cipher(session.secret).encrypt(content).decode(), sessions.key(session.secret)
-    # not longer than the token is valid, as each request checks it
+    # not longer than the token is valid, because each request checks the token
     seconds = min(access.seconds, service.conf.console.session_lifetime)
     service.database.write(lambda tx: sessions.insert_session(tx, key, kept, seconds))
     return session
@@ -124,7 +124,7 @@ class SessionAdmission:
         now = time.monotonic()
         if now < self._tidy_due:
             return
-        # by requests of signed-in visitors, so that rows also disappear if no visitor signs in
+        # done by requests of signed-in visitors, so that rows disappear even if no visitor signs in
         self._tidy_due = now + _TIDY_SECONDS
         database = self._service.database
         try:
@@ -143,7 +143,7 @@ class SessionAdmission:
 
 
 def note_admitted(pages: "WSGIApplication") -> "WSGIApplication":
-    """Return pages that mark each request that reaches them, so that their answers are recognised."""
+    """Return the application, which marks each request that reaches it to recognise its own answers."""
 
     def serve_request(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         environ[_ADMITTED] = True

@@ -1,4 +1,4 @@
-"""The application of the console, beside the REST API: blueprints, filters of templates, pages of errors."""
+"""The application of the console beside the REST API: blueprints, filters of templates, pages for errors."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def format_quantity(value: int, resource_class: str) -> str:
     shown = float(value)
     while abs(shown) >= _STEP and unit + 1 < len(_UNITS):
         shown, unit = shown / _STEP, unit + 1
-    # one digit behind the point is enough to compare hosts; from 100 on it would be noise
+    # one decimal is enough to compare hosts; from 100 on it would not help
     text = f"{shown:.1f}".removesuffix(".0") if abs(shown) < 100 else f"{shown:.0f}"
     return f"{text}\N{NO-BREAK SPACE}{_UNITS[unit]}"
 
@@ -73,7 +73,7 @@ def whole_percent(part: int, whole: int) -> int:
     exact = 100 * part / whole
     if 0 < exact < 1:
         return 1
-    # a bar that looks full means a host without room, so it looks full only if it is
+    # a full bar means a host without room, so only a share of 100 % is shown as full
     return 99 if 99 < exact < 100 else max(0, min(100, round(exact)))
 
 
@@ -113,7 +113,8 @@ _MAX_BODY: Final = 64 * 1024
 """Maximum size of a form, in bytes."""
 _STATIC: Final = Path(__file__).parent / "static"
 _HEADERS: Final = {
-    # No scripts but the two files, no styles but those of the one sheet; shown in no frame; forms lead here.
+    # The only scripts are the two files, the only styles are in one sheet; no frame shows the page; forms
+    # lead only here.
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; img-src 'self'; "
         "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
@@ -132,7 +133,7 @@ _SECTIONS: Final = (
     ("names.show_names", "Names", (*SEE_HOSTS, rest.LIST_CLASSES, rest.LIST_TRAITS)),
     ("consumers.show_project", "Project", (rest.TOTAL_USAGES,)),
 )
-"""The pages that are reached from everywhere, and the rules under which REST shows the same."""
+"""The pages that each page has a link to, with the rules under which REST shows the same content."""
 _KEPT: Final = "public, max-age=31536000, immutable"
 """Cache-Control of a file with a digest of its content in the address."""
 _FILES: Final = ("console.css", "console.js", "htmx.min.js", "icon.svg")
@@ -145,7 +146,7 @@ _HTMX: Final = {
     "includeIndicatorStyles": False,  # they would be inline
     "responseHandling": [
         {"code": "2..", "swap": True},
-        # errors are shown, too, in place of all that the page has
+        # errors are shown, too, and replace the whole content of the page
         {"code": "...", "swap": True, "target": "#content", "select": "#content"},
     ],
 }
@@ -176,7 +177,7 @@ def create_app(*, signs_in: bool) -> Flask:
 
 
 @cache
-# files of an installed package stay the same while the process runs
+# cached, because files of an installed package do not change while the process runs
 def _file_digest(name: str) -> str:
     return hashlib.blake2b((_STATIC / name).read_bytes(), digest_size=8).hexdigest()
 
@@ -249,7 +250,7 @@ _ADMIN: Final = "admin"
 def mount_console(service: PlacementService, handlers: WSGIApplication) -> WSGIApplication:
     """Return the console of a service.
 
-    :param handlers: the REST API without authentication, because the console has its own authentication.
+    :param handlers: the REST API without authentication, because the console authenticates visitors itself.
     :raises ValueError: visitors have to sign in, and a package is missing.
     """
     is_open = service.conf.api.auth_strategy == "noauth2"
@@ -258,7 +259,7 @@ def mount_console(service: PlacementService, handlers: WSGIApplication) -> WSGIA
     if is_open:
         return _OpenAdmission(NoAuth(pages))
     APPLICATION.check_options(service.conf)
-    # only signing in needs cryptography, which check_options() has found
+    # only signing in needs cryptography, which check_options() has checked
     from placement_extras.console import signing_in
     from placement_extras.console.admission import SessionAdmission, note_admitted
 

@@ -28,7 +28,7 @@ EXAMPLE: Final = "small=resources=VCPU:1,MEMORY_MB:2048\nlarge: vcpus=8 ram=1638
 
 @dataclass(frozen=True, slots=True)
 class CapacityQuestion:
-    """Flavors, one on each line, as queries or flavors of Nova; hosts to leave out, by name or uuid."""
+    """Flavors, one on each line, as queries or as flavors of Nova; hosts to exclude, by name or uuid."""
 
     flavors: str = ""
     excluded_hosts: str = ""
@@ -49,12 +49,12 @@ class CapacityQuestion:
             if provider is None:
                 raise InvalidRequest(f"There is no host {line[:80]!r}.")
             excluded.append(snapshot.providers[provider.root_id].uuid)
-        # two lines may name one host, by a name and by a provider below it
+        # two lines may name the same host, by its own name and by a provider below it
         excluded = list(dict.fromkeys(excluded))
         return {
             "flavors": flavors,
             "excluded_hosts": excluded,
-            # REST refuses to drain nothing; here the box may stay ticked
+            # REST refuses a drain of no hosts, but the box may stay ticked here
             "drain": self.drain and bool(excluded),
             "moves": self.moves,
         }
@@ -98,7 +98,7 @@ def count_guests(visit: PageRequest) -> str | tuple[str, int]:
     if asked.flavors:
         try:
             with visit.service.model.fresh_view() as view:
-                # the names of hosts are looked up here, as the API takes uuids only
+                # names of hosts are looked up here, because the API only takes uuids
                 body = asked.request_body(view.snapshot)
             found = ask_api("POST", "/ext/v1/capacity", body=body)
         except (InvalidRequest, ApiRefusal) as refusal:

@@ -30,7 +30,7 @@ from placement_extras.console.page_request import ListPage
 _MAX_DEPTH: Final = 6
 """Number of levels of providers that are nested on a page; providers further below stand side by side."""
 PER_PAGE: Final = 200
-"""Maximum number of providers below the subject of a page, not counting those that lead to them."""
+"""Maximum number of providers below the subject of a page, without those that only lead to them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ class HostPage:
     """A provider with all providers below it.
 
     ``above`` begins with the root, and ``amounts`` has the sums by class. ``sharing`` has the providers
-    outside the tree that share with the host. For a very large tree, ``node`` has only the shown ``part``,
-    with the providers that lead to it.
+    outside the tree that share with the host. For a very large tree, ``node`` has only the providers of the
+    shown ``part``, and those that lead to them.
     """
 
     node: ProviderNodeView
@@ -109,7 +109,7 @@ def make_page(snapshot: ModelSnapshot, provider: Provider, number: int = 1, now:
             # reserved may exceed the total
             found[0] += max(0, inventory.capacity)
             found[1] += each.used.get(name, 0)
-    # from the root down, without the provider itself
+    # from the root downwards, without the provider itself
     upwards = tuple(snapshot.lineage_of(provider))[:0:-1]
     return HostPage(
         node=_node_view(provider, children, shown.__contains__, _MAX_DEPTH),
@@ -195,8 +195,7 @@ def holdings_of(rows: Iterable[AllocationHolder], providers: Mapping[str, Provid
 MAX_LANES: Final = 48
 """Maximum number of bars of a picture."""
 MAX_PARTS: Final = 250
-"""Maximum number of parts of all bars, except those of the last bar, so that the picture does not make the
-page large."""
+"""Maximum number of parts of all bars (the last bar may exceed it), so that the page stays small."""
 COLOURS: Final = 6
 """Number of colours, which parts have in turn; numbers distinguish the parts, too."""
 
@@ -208,7 +207,7 @@ _LABELLED: Final = 6.0  # percent of the width in which a number has room on a n
 
 @dataclass(frozen=True, slots=True)
 class BarSegment:
-    """A part of a bar: the number of its consumer (0 for all others), start and width in percent."""
+    """A part of a bar: the number of its consumer (0 for all other consumers), start and width in percent."""
 
     number: int
     amount: int
@@ -247,7 +246,7 @@ class HostPicture:
 
 
 def draw_picture(node: ProviderNodeView, held: Sequence[ConsumerHolding]) -> HostPicture:
-    """Draw the provider of a page and all providers below it, with the parts of these consumers.
+    """Draw the provider of a page and all providers below it; the bars show the parts of these consumers.
 
     Inventories without allocations are left out.
     """
@@ -282,7 +281,7 @@ def _inventory_bars(
 
 
 def _bar_segments(holding: Sequence[tuple[int, int]], used: int, whole: int) -> Iterator[BarSegment]:
-    """Return the parts of the consumers, then one for all consumers that are not listed."""
+    """Return the parts of the listed consumers, then one part for all other consumers."""
     done = 0
     for number, amount in holding[:_MAX_PARTS]:
         yield BarSegment(number, amount, 100 * done / whole, 100 * amount / whole)
@@ -339,7 +338,7 @@ class AgentPositions:
 
 
 def agent_positions(members: Iterable[Provider], held: Sequence[ConsumerHolding]) -> AgentPositions | None:
-    """Return the positions in the attributes of these providers; None if they have none."""
+    """Return the positions of guests in the attributes of these providers; None if there are none."""
     numbers = {each.consumer: number for number, each in enumerate(held, 1)}
     places, watermarks = [], []
     for each in members:
@@ -351,7 +350,7 @@ def agent_positions(members: Iterable[Provider], held: Sequence[ConsumerHolding]
                 watermarks.append((name.removeprefix(WATERMARK), str(value)))
     if not places and not watermarks:
         return None
-    # in the order of the list beside it; guests that hold nothing come last
+    # in the order of the list of consumers; guests without allocations come last
     places.sort(key=lambda each: (each.number or len(held) + 1, each.consumer))
     return AgentPositions(tuple(places[:_MAX_GUESTS]), tuple(sorted(watermarks)[:_MAX_WATERMARKS]))
 
@@ -380,7 +379,7 @@ def _caches(parts: Iterable[str]) -> Iterator[CacheWays]:
 
 NUMA_NODE: Final = "numa_node"
 PCI_PATH: Final = "pci_path"
-"""Attributes of the provider of a PCI device, as the agent of the host writes them."""
+"""Attributes of the provider of a PCI device, which the agent of the host writes."""
 
 MAX_DEVICES: Final = 100
 """Maximum number of devices that a page lists."""

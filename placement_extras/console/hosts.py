@@ -23,7 +23,7 @@ _MAX_CHOICES: Final = 250
 _MAX_HOLDERS: Final = 100
 """Number of consumers on a page."""
 _MAX_HOLDERS_PAGES: Final = 1000
-"""Maximum number of pages of consumers; the database reads all consumers before those of a page."""
+"""Maximum number of pages of consumers; the database also reads all consumers of earlier pages."""
 _ORDERS: Final = ("name", "free", "used")
 
 
@@ -41,7 +41,7 @@ def show_home(visit: PageRequest) -> Response:
 def show_fleet(visit: PageRequest) -> str:
     """Show all hosts that pass the filters."""
     wanted, may_see_broken = wanted_of(request.args), visit.may_use(ext.ATTRIBUTES)
-    # as over REST: the filter reads attributes, which the visitor may not see
+    # as over REST: the filter reads attributes, which this visitor may not see
     if not may_see_broken:
         wanted = replace(wanted, broken=False)
     with visit.pinned_model() as (snapshot, _):
@@ -67,7 +67,7 @@ def show_fleet(visit: PageRequest) -> str:
 
 
 def _visit_time(visit: PageRequest) -> float:
-    """Return the time; 0 for a visitor without the right to read attributes, so that no agent is silent."""
+    """Return the time, or 0 for a visitor that may not read attributes, so that no agent counts as silent."""
     return time.time() if visit.may_use(ext.ATTRIBUTES) else 0.0
 
 
@@ -97,7 +97,7 @@ def query_parameters(wanted: HostFilter) -> dict[str, Any]:
 
 @console_page(blueprint, "/console/providers/<uuid>", *SEE_HOSTS)
 def show_provider(visit: PageRequest, uuid: str) -> str:
-    """Show a provider with all providers below it, and the consumers with allocations of them."""
+    """Show a provider, all providers below it, and the consumers with allocations of these providers."""
     now = _visit_time(visit)
     with visit.pinned_model() as (snapshot, _):
         provider = existing_provider(snapshot, uuid)

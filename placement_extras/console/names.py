@@ -1,4 +1,4 @@
-"""``/console/names``: resource classes and traits, and their numbers of providers."""
+"""``/console/names``: all resource classes and traits, with their numbers of providers."""
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _PER_PAGE: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class NamedUse:
-    """A resource class or trait, with the numbers of its providers and of their hosts."""
+    """A resource class or trait, with the numbers of providers and of hosts that have it."""
 
     name: str
     providers: int
@@ -54,7 +54,7 @@ _NOBODY: Final[Set[int]] = frozenset()
 def show_names(visit: PageRequest) -> str:
     """Show all names, or the names that contain a text."""
     text = request.args.get("text", "").strip()[:MAX_NAME]
-    # there are hundreds of standard traits, and most of them no provider has
+    # without a search, only names in use are shown: most of the hundreds of standard traits are unused
     everything = "all" in request.args or bool(text)
     with visit.pinned_model() as (snapshot, names):
         classes = count_uses(snapshot, snapshot.by_class, names.classes, text, used_only=not everything)

@@ -63,19 +63,19 @@ class GuestQuestion:
 def query_of(text: str) -> str:
     """Return the query string in a pasted text.
 
-    The text may be a query on one or more lines, an address (also in quotes or behind ``GET``), a line of a
-    log, or a command of curl. The first of several addresses counts.
+    The text may be a query on one or more lines, a URL (also in quotes or after ``GET``), a line of a log, or
+    a command of curl. The first of several addresses counts.
 
-    :raises InvalidRequest: a quote of such a command is not closed.
+    :raises InvalidRequest: a command of curl has an unclosed quote.
     """
     text = text.strip()
     if _CURL.match(text):
         return _of_curl(text)
     if address := _ADDRESS.search(text):
-        # what follows on the same line is of the log; lines below go on with parameters
+        # text after the address on the same line belongs to the log; the next lines may have more parameters
         text = "\n".join((address[1], *_parameter_lines(text[address.end() :])))
     elif "?" in text:
-        # the last one: an address may be quoted in another address
+        # the last address, because it may be quoted inside another one
         text = text.rpartition("?")[2]
     return "&".join(line.strip().strip("&") for line in text.splitlines() if line.strip())
 
@@ -122,7 +122,7 @@ def condition_words(clause: Mapping[str, Any]) -> str:
 
 
 def selective_steps(steps: Iterable[Mapping[str, Any]], hosts: int) -> list[tuple[str, int]]:
-    """Return the successive conditions that reduce the hosts, up to the one that leaves none.
+    """Return the successive conditions that exclude hosts, up to the one that leaves none.
 
     :param hosts: the number of hosts before the first condition.
     """

@@ -102,7 +102,7 @@ def _image_type(guest: FlavorGuest) -> Iterator[str]:
 
 
 def _device_traits(guest: FlavorGuest) -> list[str]:
-    """Return the traits of the image's properties; none at all if one value has no trait, as in Nova."""
+    """Return the traits of the image's properties; no traits at all if one value has no trait, as in Nova."""
     traits = [
         f"{prefix}_{guest.image.texts[name].replace('-', '_').upper()}"
         for name, prefix in _PREFIXES.items()

@@ -83,7 +83,7 @@ def configured_rules(conf: cfg.ConfigOpts) -> TranslationRules:
     :raises ValueError: two PCI aliases have the same name, or two options contradict each other.
     """
     if conf.flavors.numa_affinity and not conf.flavors.disable_fallback_pcpu_query:
-        # a flavor has one fallback, and a host without PCPU has no dedicated CPUs near anything
+        # a flavor has only one fallback, and a host without PCPU has no dedicated CPUs near anything
         raise ValueError("[flavors] numa_affinity needs disable_fallback_pcpu_query = true")
     return TranslationRules(
         query_placement_for_image_type_support=conf.flavors.query_placement_for_image_type_support,

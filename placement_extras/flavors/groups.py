@@ -41,7 +41,7 @@ class GroupBuilder:
         self._suffixes_of_specs = 0
         self._classes = _STANDARD | own_classes
         self._warnings = warnings
-        #: by suffix of each device's group, the NUMA policy of its alias
+        #: for each device, by the suffix of its group, the NUMA policy of its alias
         self.devices: dict[str, str | None] = {}
 
     def add_specs(self, specs: dict[str, str]) -> None:
@@ -58,7 +58,7 @@ class GroupBuilder:
                     self._add_trait(key, name, value, suffix)
                 else:
                     self._add_amount(key, name, value, suffix)
-        # groups of devices come later and do not count here
+        # counted before groups of devices are added
         self._suffixes_of_specs = len(self._groups) - 1
 
     def _add_trait(self, key: str, name: str, value: str, suffix: str) -> None:
@@ -113,8 +113,8 @@ class GroupBuilder:
     def group_policy(self) -> str | None:
         """Return the policy for groups with a suffix.
 
-        Several groups with a suffix need a policy. It is "none" if they are several only because of devices;
-        otherwise the flavor has to name one.
+        Several groups with a suffix need a policy. The policy is "none" if there are several groups only
+        because of devices; otherwise the flavor has to name one.
         """
         several = sum(group.suffix != "" for group in self.build_groups()) > 1
         return "none" if self._policy is None and several and self._suffixes_of_specs < 2 else self._policy
@@ -136,7 +136,7 @@ class GroupBuilder:
 SPEC: Final = "pci_passthrough:alias"
 """The extra spec that names the devices of a guest."""
 MAX_DEVICES: Final = 256
-"""Maximum devices of a guest. Each is a group, and a short text could ask for billions."""
+"""Maximum devices of a guest. Each device is a group, and a short text could ask for billions of devices."""
 
 
 def pci_aliases(said: Sequence[Mapping[str, str]]) -> tuple[PciAlias, ...]:
@@ -147,7 +147,7 @@ def pci_aliases(said: Sequence[Mapping[str, str]]) -> tuple[PciAlias, ...]:
     found = tuple(map(_pci_alias, said))
     names = Counter(each.name for each in found)
     if several := [name for name, number in names.items() if number > 1]:
-        # Nova allows several definitions of an alias; a group of a request can name one class only
+        # Nova allows several definitions of an alias, but a group of a request has a single class
         raise ValueError(
             f"[flavors] pci_alias: {', '.join(several)} occurs more than once; "
             "give the devices of one alias the same resource_class"

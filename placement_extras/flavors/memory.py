@@ -1,6 +1,6 @@
 """Memory of a guest: page sizes, locked and encrypted memory, and NUMA nodes.
 
-NUMA nodes are not part of a request, but their CPUs and memory must add up to those of the flavor.
+NUMA nodes are not part of a request, but the CPUs and memory of all nodes must add up to those of the flavor.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ PAGE_CLASSES: Final[Mapping[int, str]] = {
     1_048_576: "CUSTOM_HUGE_PAGES_1GB",
     16_777_216: "CUSTOM_HUGE_PAGES_16GB",
 }
-"""Resource classes of huge pages by their size in KiB, as the agent reports them."""
+"""Resource classes of huge pages by the size of a page in KiB, as the agent reports them."""
 _UNITS: Final = " KMGTPEZYRQ"
-"""Prefixes of units, each 1024 times the one before; the blank stands for no prefix."""
+"""Prefixes of units in ascending order, each 1024 times the one before; the blank means no prefix."""
 _SIZE_TEXT: Final = re.compile(r"([-+]?\d*\.?\d+)(?:([KMGTPEZYRQ])i?)?(b|bit|B)")
 _BY_WORDS: Final = ("any", "large", "small")
 """Words for page sizes, which leave the choice to the host."""
@@ -194,7 +194,7 @@ def node_count(guest: FlavorGuest, pinning: CpuPinning) -> int:
     :raises InvalidRequest: the number or the page size is invalid.
     """
     nodes = _node_count(guest)
-    # Nova gives a guest with any of these a topology of at least one node
+    # Nova gives a guest with any of these features a topology of at least one node
     has_topology = page_size(guest) or persistent_labels(guest) or pinning.effective in (DEDICATED, MIXED)
     return nodes or (1 if has_topology else 0)
 

@@ -61,7 +61,7 @@ def add_flavor_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_topology(parser: argparse.ArgumentParser) -> None:
-    """Add the option of commands that place a query or a flavor in the way of a claim."""
+    """Add the option of commands that place a query or a flavor in the same way as a claim."""
     parser.add_argument(
         "--topology",
         choices=TOPOLOGIES,
@@ -82,7 +82,7 @@ def given_strict(parsed_args: argparse.Namespace) -> dict[str, Any]:
 def request_source(parsed_args: argparse.Namespace) -> dict[str, Any]:
     """Return the ``query`` or the ``flavor`` of a body.
 
-    :raises CommandError: not exactly one of them is given, or the file cannot be read.
+    :raises CommandError: none or several of them are given, or the file cannot be read.
     """
     flavor = flavor_of_options(parsed_args)
     given = {
@@ -103,7 +103,7 @@ def request_source(parsed_args: argparse.Namespace) -> dict[str, Any]:
 
 
 def flavor_of_options(parsed_args: argparse.Namespace) -> dict[str, Any]:
-    """Return the flavor of the options; empty without them.
+    """Return the flavor from the options; empty if they name none.
 
     :raises CommandError: a property has no value.
     """

@@ -13,9 +13,9 @@ _TREES_VERSION: Final = "1.14"
 
 
 def send_request(asking: command.Command, method: str, path: str, **options: Any) -> Any:
-    """Send a request; return the JSON of the answer, None for an empty one.
+    """Send a request; return the JSON of the answer, or None if the answer is empty.
 
-    :param options: those of ``requests``; ``version`` overrides the client's microversion.
+    :param options: keyword arguments for ``requests``; ``version`` overrides the client's microversion.
     :raises CommandError: the answer is not from a Placement service, or is an error of the server with its
         reason.
     """

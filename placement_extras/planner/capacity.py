@@ -34,8 +34,7 @@ from placement_extras.planner.packing import (
 
 # each host of a larger group would need another packing of the whole group
 MAX_RETRIED: Final = 32
-"""Maximum number of hosts of a group for which the group is packed again without each host; larger groups get
-a bound."""
+"""Maximum size of a group that is packed again without each of its hosts; larger groups get a bound."""
 
 
 @dataclass(eq=False, slots=True)
@@ -167,7 +166,7 @@ MAX_EXAMPLES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class StrandedHost:
-    """A full host by its root: stranded amounts by class, and the guests that these could serve."""
+    """The root of a full host, its stranded amounts by class, and the guests that these could serve."""
 
     root: Provider
     stranded: Mapping[str, int]

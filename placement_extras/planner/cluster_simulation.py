@@ -151,7 +151,7 @@ class ClusterSimulation:
         return self.snapshot.providers[next(root for root in roots if root not in self._by_root)]
 
     def take_amounts(self, amounts: Iterable[tuple[Slot, int]], times: int = 1) -> None:
-        """Take the amounts of a way, for a number of guests; a negative number gives them back.
+        """Take the amounts of a way.
 
         :param times: the number of guests; -1 gives the amounts back.
         """

@@ -237,7 +237,7 @@ class _MigrationSearch:
             self._journal.undo_changes()
 
     def _leaving_ways(self, target: _TargetHost) -> Iterator[tuple[HostedConsumer, tuple[Provider, Way]]]:
-        """Yield the guests that may leave a host, with a place for each; the most helpful ones first."""
+        """Yield the guests that may leave a host, each with a new place; the most helpful come first."""
         way = min(target.ways, key=self._needs_for)
         lacking = {slot: amount - self._board.free(slot) for slot, amount in way}
         helpful = {
