@@ -44,7 +44,7 @@ class BlockIoController(GuestController):
         self._read_classes()
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Read the block devices again, and note the parts of its class that each guest cannot have."""
+        """Read the block devices again, and note the parts of their classes that guests cannot have."""
         self._read_classes()
         found = {target.guest.uuid: self._missing_parts(target) for target in targets}
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}

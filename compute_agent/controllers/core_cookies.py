@@ -287,7 +287,7 @@ class CoreCookieController(KernelController):
 
 @contextlib.contextmanager
 def _noted_refusal(uuid: str, failed: dict[str, str]) -> Iterator[None]:
-    """Note a kernel's refusal within the block in ``failed``, for one guest."""
+    """Note in ``failed``, for one guest, that the kernel refused a call in the context's block."""
     try:
         yield
     except CookieError as error:

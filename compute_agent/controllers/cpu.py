@@ -181,7 +181,7 @@ class CpuController(GuestController):
         self._uncapped: set[str] = set()
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Note the settings of its class that each guest cannot have."""
+        """Note for each guest the settings of its class that it cannot have."""
         self._uncapped.clear()
         found = {target.guest.uuid: self._list_missing(target) for target in without_preserved(targets)}
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}

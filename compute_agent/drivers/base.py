@@ -143,7 +143,7 @@ class CpuLimits:
 
     :ivar weight: ``cpu.weight``, 1 to 10000; the kernel's default is 100. None: the agent leaves the weight
         unchanged.
-    :ivar quota: the most CPU time that the guest gets, in cores; None: no limit.
+    :ivar quota: the maximum CPU time that the guest gets, in cores; None: no limit.
     :ivar idle: whether the guest runs only on CPUs that no other group of the host wants to use
         (``cpu.idle``). An idle guest has no weight.
     :ivar burst: unused CPU time below the quota that the guest may use later above it, in cores
@@ -441,10 +441,10 @@ class BlockIoTuning(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GuestFlavor:
-    """The order that created a guest, as Nova wrote it into the domain: its resources and its owner.
+    """The flavor and the owner of a guest, as Nova wrote them into the definition of its domain.
 
-    :ivar resources: the amounts by resource class, without VCPU and PCPU.
-    :ivar dedicated: the number of guest CPUs with dedicated CPUs; None if the order does not say.
+    :ivar resources: the amounts of the flavor by resource class, without VCPU and PCPU.
+    :ivar dedicated: the number of guest CPUs with dedicated CPUs; None if the flavor does not say.
     :ivar project_id: the id of the guest's project; empty if not known.
     :ivar user_id: the id of the guest's user; empty if not known.
     :ivar dedicated_vcpus: the numbers of the dedicated guest CPUs, if only some are dedicated
@@ -467,7 +467,7 @@ class FlavorSource(Protocol):
         ...
 
     def read_flavor(self, guest: Guest) -> GuestFlavor:
-        """The order that created a guest; an empty one if the definition contains none.
+        """The flavor of a guest; an empty one if the definition contains none.
 
         :raises GuestGoneError: the guest has ended.
         :raises DriverError: the definition cannot be read.
@@ -512,7 +512,7 @@ class LaunchSupport(Protocol):
 
     @property
     def flavor_source(self) -> FlavorSource | None:
-        """The driver itself, if its guests' definitions contain their orders; otherwise None."""
+        """The driver itself, if the definitions of its guests contain their flavors; otherwise None."""
         ...
 
     @property
@@ -556,12 +556,12 @@ class StartingDriver(GuestDriver, Protocol):
     ) -> Guest:
         """Start the process of a guest, held before the first instruction of the guest's program.
 
-        :param settings: the settings of the guest; ``declared`` names those that the order gave.
+        :param settings: the settings of the guest; ``declared`` names those that the request contained.
         :param command: the program and its arguments.
         :param cwd: the working folder of the program.
         :param environment: variables in addition to those that each guest has. No variable comes from the
             agent's own environment.
-        :param declared: the names of the settings that the order gave, at their defaults or not.
+        :param declared: the names of the settings that the request contained, even with default values.
         :raises DriverError: the guest exists, or cannot be started or recorded.
         """
         ...
@@ -597,7 +597,7 @@ class StartingDriver(GuestDriver, Protocol):
         """Make a running process, or all processes of a cgroup, a guest of the agent.
 
         :param origin: the pid of the process, or the folder of the cgroup v2 group.
-        :param declared: the names of the settings that the order gave.
+        :param declared: the names of the settings that the request contained.
         :raises DriverError: the process or cgroup cannot be a guest.
         """
         ...

@@ -76,12 +76,12 @@ _MARK: Final = "compute-agent.lock"
 class DriverLock:
     """The locks of one agent on its guests.
 
-    :ivar holder: names this agent in the error message of a second one.
+    :ivar holder: names this agent in the error message of a second agent that finds the lock taken.
     :ivar what: names the guests in that message.
     :ivar remedy: the option that separates the two agents, for that message.
     :ivar lock: the file of the lock; None: there is nothing to lock.
-    :ivar mark: the file of a second lock, in the folder of libvirtd's socket. The agent tries to make this
-        group if that folder allows it.
+    :ivar mark: the file of a second lock, in the folder of libvirtd's socket; None: there is none. The agent
+        goes on without the second lock if it cannot be taken there.
     """
 
     holder: str
@@ -194,9 +194,10 @@ _LIBVIRT, _PROCESS = LibvirtDriver.name, ProcessDriver.name
 
 @dataclass(frozen=True, slots=True)
 class DriverChoice:
-    """The name of the chosen driver, and a notice for the operator about an unusual choice.
+    """The chosen driver.
 
-    empty: no notice.
+    :ivar name: the name of the driver.
+    :ivar notice: a sentence for the operator about an unusual choice; empty: the choice is a usual one.
     """
 
     name: str

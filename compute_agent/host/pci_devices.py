@@ -89,8 +89,8 @@ class PciDevice:
     """A function of a PCI device.
 
     :ivar address: the PCI address ``DDDD:BB:SS.F`` in lower case.
-    :ivar vendor_id: four hexadecimal digits in lower case.
-    :ivar product_id: four hexadecimal digits in lower case.
+    :ivar vendor_id: the vendor as four hexadecimal digits in lower case.
+    :ivar product_id: the product as four hexadecimal digits in lower case.
     :ivar class_code: the base class, subclass and interface in one number, such as 0x030200 for a 3D
         controller.
     :ivar numa_node: the node from the kernel, of the device or else of its nearest bridge; None if no file

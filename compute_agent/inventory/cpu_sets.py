@@ -64,9 +64,9 @@ def split_warning(dedicated: CpuSet, shared: CpuSet, topology: HostTopology) -> 
 
 @dataclass(frozen=True, slots=True)
 class CpuOptions:
-    """The options that name CPUs, as texts. None: the option is not set.
+    """The options that name CPUs, as texts. An option that is not set is None.
 
-    An empty text: it is set to nothing.
+    An empty text is an option that names no CPU.
     """
 
     cpu_dedicated_set: str | None = None

@@ -83,7 +83,7 @@ def derive_provider_tree(
     tree has no NUMA nodes: their CPUs and memory are in inventories of the root already, and would be offered
     twice. Nova chooses the NUMA node of a guest without Placement.
 
-    :param platform: what resctrl controls; None: resctrl is not available.
+    :param platform: the controls of resctrl; None: resctrl is not available.
     :param pools: the CPUs of each pool.
     :raises ConfigError: the settings do not fit the host.
     """
@@ -129,7 +129,7 @@ def derive_provider_tree(
 def _tree_beside_nova(
     topology: HostTopology, control: CachePlatform, zones: Sequence[HostZone], root_uuid: str, root_name: str
 ) -> ProviderTree:
-    """The tree below the root of a nova-compute. Its root has no inventories and no traits of the agent.
+    """The tree below the root of a nova-compute. The root has no inventories and no traits of the agent.
 
     The names of resource classes are those that Nova accepts in extra specs (from microversion 2.86:
     CUSTOM_LLC, not LLC).

@@ -166,8 +166,8 @@ def with_devices(
     """Add the providers of devices to a tree.
 
     A device is below the provider of its NUMA node. A device is below the root if the tree has no such
-    provider, or the kernel does not show the node. Between them is a provider for each switch or root complex
-    that several cards share.
+    provider, or the kernel does not show the node. Between a device and that provider is a provider for each
+    switch or root complex that several cards share.
 
     :return: the tree, and sentences about devices without a node.
     :raises ConfigError: the name of the root is so long that an address does not fit after it.

@@ -95,7 +95,7 @@ def with_device_sets(tree: ProviderTree, sets: Sequence[DeviceSet]) -> tuple[Pro
 
 
 def _with_set(tree: ProviderTree, wanted: DeviceSet) -> tuple[ProviderTree, str]:
-    """The tree with the set and an empty text, or the unchanged tree and a reason."""
+    """The tree with the set and an empty text, or the unchanged tree and the reason against the set."""
     devices = {node.device: node for node in tree.nodes if node.inventories and node.device}
     if missing := wanted.addresses - devices.keys():
         return tree, f"the host does not offer {named_few(sorted(missing), _SHOWN)}"

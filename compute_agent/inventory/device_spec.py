@@ -103,8 +103,8 @@ class AddressRegex:
 class DeviceSpec:
     """An entry of ``[pci] device_spec``.
 
-    :ivar vendor_id: four hexadecimal digits in lower case, or ``*``.
-    :ivar product_id: four hexadecimal digits in lower case, or ``*``.
+    :ivar vendor_id: the vendor as four hexadecimal digits in lower case, or ``*`` for any.
+    :ivar product_id: the product as four hexadecimal digits in lower case, or ``*`` for any.
     :ivar address: selects devices by their address.
     :ivar resource_class: the resource class of the devices; empty: a class that names vendor and product.
     :ivar traits: the traits of the provider of each device.

@@ -140,7 +140,10 @@ def device_name(root_name: str, address: str) -> str:
 
 
 def device_of(name: str) -> str:
-    """The address of the PCI device that a provider of that name stands for; empty if it is none."""
+    """The address of the PCI device that a provider of that name stands for.
+
+    Empty for names of other providers.
+    """
     address = name.rpartition("_")[2].lower()
     return address if PCI_ADDRESS.fullmatch(address) else ""
 
@@ -165,11 +168,16 @@ NAME_FILE: Final = "provider_name"
 
 
 class IdentityError(Exception):
-    """The file with the uuid or the name is damaged. The text names the file and says what to do."""
+    """The file with the uuid or the name of the root provider is damaged.
+
+    The text names the file and says what to do.
+    """
 
 
 def load_or_create(state_path: Path) -> str:
-    """The uuid in ``state_path``, which is created if it is missing. Concurrent callers get the same uuid.
+    """The uuid of the root provider in ``state_path``, which is created if it is missing.
+
+    Concurrent callers get the same uuid.
 
     An operator may write a uuid into the file before the first start.
 
@@ -195,7 +203,7 @@ def load_or_create(state_path: Path) -> str:
 
 
 def look_up(state_path: Path) -> str | None:
-    """The uuid in ``state_path``; None if there is none. No uuid is created.
+    """The uuid of the root provider in ``state_path``; None if there is none. No uuid is created.
 
     :raises IdentityError: the file has other content.
     :raises OSError: the file cannot be read.

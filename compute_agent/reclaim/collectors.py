@@ -42,7 +42,7 @@ class ClassMeasurement:
     """The present amount of a resource class in a zone, as a collector reports it.
 
     :ivar zone: the end of the provider's name, such as ``NUMA_0``; empty for the host.
-    :ivar amount: in units of the resource class.
+    :ivar amount: the amount in units of the resource class.
     :ivar margin: the part of ``amount`` that may disappear soon, and so is not offered.
     :ivar valid_until: the time until which the amount counts, in seconds since the epoch.
     """

@@ -25,7 +25,7 @@ SYSTEM: Final = ""
 """The key for the use of the system, next to the uuids of guests."""
 
 SUM: Final = "*"
-"""The key for the sum of the use of all others."""
+"""The key for the sum of the use of all guests on ordinary capacity and of the system."""
 
 _NO_GUESTS: Final = frozenset({SYSTEM, SUM})
 
@@ -35,7 +35,7 @@ class ZoneReading:
     """The use of a zone since the last reading, in cores.
 
     :ivar time: the time of the reading in seconds since the epoch.
-    :ivar total: the use of all others together.
+    :ivar total: the use of all guests on ordinary capacity and of the system together.
     :ivar guests: the use of each guest by uuid, and of the system by :data:`SYSTEM` if it is known.
     """
 
@@ -70,8 +70,8 @@ class ZoneHistory:
     :ivar period: the largest total of the period that began at ``period_began``.
     :ivar peaks: the hourly peaks of each guest, of :data:`SYSTEM` and of :data:`SUM`.
     :ivar daily: mean and deviation of the peaks of :data:`SUM`.
-    :ivar hour: the largest use of each guest, of the system and of all others in the hour that began at
-        ``hour_began``.
+    :ivar hour: the largest use of each guest, of the system and of all of them together in the hour that
+        began at ``hour_began``.
     """
 
     time: float = 0.0
@@ -195,7 +195,9 @@ class EstimateLimits:
 
 @dataclass(frozen=True, slots=True)
 class UseEstimate:
-    """The upper bound of the others' next use, with its terms. All amounts are cores.
+    """The upper bound of the next use by guests on ordinary capacity and the system, with its terms.
+
+    All amounts are cores.
 
     :ivar capacity: the shared CPUs of the zone.
     :ivar recent: mean and deviation of the totals in the last two hours.
@@ -248,7 +250,7 @@ class UseEstimate:
 
     @property
     def free_amount(self) -> float:
-        """The cores that the others leave unused."""
+        """The cores that guests on ordinary capacity and the system leave unused."""
         return self.capacity - self.expected_use
 
     def in_words(self, what: str = "shared CPUs of the zone") -> Iterator[tuple[str, float]]:
@@ -291,7 +293,7 @@ def estimate_use(
     limits: EstimateLimits,
     time: float,
 ) -> UseEstimate:
-    """Estimate the others' next use of ``capacity`` CPUs.
+    """Estimate the next use of ``capacity`` CPUs by guests on ordinary capacity and the system.
 
     :param history: the history of the zone.
     :param entitlements: the cores that each guest of the zone may use, by uuid.

@@ -42,7 +42,7 @@ ABOVE_SECONDS: Final = 900.0
 
 @dataclass(frozen=True, slots=True)
 class CapacityOffer:
-    """The offer of a zone: the CPUs that are promised to guests of reclaimed CPUs.
+    """The offer of a zone: the CPUs that are promised to guests on reclaimed CPUs.
 
     :ivar published: the promised number of whole CPUs.
     :ivar level: the cores that could be promised, at ``time``.
@@ -60,7 +60,7 @@ class CapacityOffer:
     def next_offer(self, left: float, capacity: float, time: float, growth: float = GROWTH) -> CapacityOffer:
         """The offer after one more reading.
 
-        :param left: the cores that the others leave unused.
+        :param left: the cores that guests on ordinary capacity and the system leave unused.
         :param capacity: the shared CPUs of the zone.
         :param time: the present time in seconds since the epoch.
         :param growth: the part of the capacity by which the offer can grow at most.
@@ -110,7 +110,7 @@ _MARGIN_ROUNDING: Final = 1e-6
 class HeldBackShare:
     """The CPUs of a zone that are held back after broken promises.
 
-    :ivar cpus: the most CPUs that were missing within the day.
+    :ivar cpus: the highest number of CPUs that were missing within the day.
     :ivar count: the number of broken promises within the day.
     :ivar remaining: the seconds for which less is offered, counted from ``time``.
     :ivar time: the time of the last reading, in seconds since the epoch.
@@ -155,9 +155,9 @@ class HeldBackShare:
 
 
 def missing_cpus(used: float, promised: float, capacity: float) -> float:
-    """The promised CPUs that are missing, in cores: 0 if the others leave enough.
+    """The promised CPUs that are missing, in cores: 0 if enough are left.
 
-    :param used: the cores that the others use.
+    :param used: the cores that guests on ordinary capacity and the system use.
     :param promised: the CPUs that are promised.
     :param capacity: the shared CPUs of the zone.
     """

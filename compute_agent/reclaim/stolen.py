@@ -54,7 +54,7 @@ class StolenReserve:
     :ivar readings: pairs of a time and the part of the CPUs' time that was stolen in the minute before.
     :ivar withheld: the number of withheld CPUs, since ``changed``.
     :ivar less_since: the time since which fewer CPUs would be enough; 0: fewer are not enough.
-    :ivar less: the most CPUs that were needed since then.
+    :ivar less: the highest number of CPUs that were needed since then.
     """
 
     readings: tuple[tuple[float, float], ...] = ()

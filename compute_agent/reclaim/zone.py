@@ -27,7 +27,7 @@ class GuestUse:
     :ivar cpus: the CPUs on which the guest may run.
     :ivar cores: the use between the two reads, in cores; None: not known, for example after the guest's
         start.
-    :ivar reclaimed: whether the guest runs on capacity that others leave unused.
+    :ivar reclaimed: whether the guest runs on reclaimed capacity, which other guests leave unused.
     :ivar parts: the part of the use on each CPU, 0 to 1; empty: equal parts on all CPUs.
     """
 

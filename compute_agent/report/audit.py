@@ -151,7 +151,9 @@ def _is_known_to_be(guest: MovedGuest, claim: MigrationClaim) -> bool:
 
 
 def _match_consumers(options: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """The consumer for each guest that can have one; its first option if possible.
+    """The consumer that counts as the migration of each guest, for as many guests as possible.
+
+    A guest gets its first option if that is possible.
 
     :param options: for each guest, the consumers that may be its migration, the likeliest first.
     """
@@ -212,10 +214,10 @@ class AuditedGuest:
 
     :ivar vcpus: the number of guest CPUs.
     :ivar location: the CPUs on which the guest runs.
-    :ivar dedicated: the number of guest CPUs that were ordered as dedicated; None: not known.
+    :ivar dedicated: the number of guest CPUs with dedicated CPUs by the flavor; None: not known.
     :ivar extra_cpu: whether the emulator threads get a dedicated CPU of their own, if any guest CPU is
         dedicated.
-    :ivar resources: the ordered amounts by resource class, without CPUs.
+    :ivar resources: the amounts of the flavor by resource class, without CPUs.
     :ivar refusal: the reason why the guest has no CPUs; empty if it has some.
     :ivar stray: words about CPUs that the guest holds outside the present CPU sets.
     :ivar migration: the consumer that holds the guest's CPUs during a migration; empty: none.
@@ -399,9 +401,9 @@ def total(allocation: Allocation) -> dict[str, int]:
 def needed_amounts(guest: AuditedGuest, holds: Mapping[str, int] | None = None) -> dict[str, int]:
     """The amounts by resource class that a guest should hold.
 
-    The number of its dedicated CPUs comes from its order. Without an order it comes from the guest's
-    allocation, up to the number of guest CPUs. Without an allocation it comes from the CPUs on which the
-    guest runs.
+    The number of its dedicated CPUs comes from its flavor. If the flavor is not known, it comes from the
+    guest's allocation, up to the number of guest CPUs. Without an allocation it comes from the CPUs on which
+    the guest runs.
 
     :param holds: the amounts that the consumer holds, by resource class; None: no allocation.
     """

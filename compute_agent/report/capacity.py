@@ -22,7 +22,7 @@ class CpuLocation:
 
     :ivar own: dedicated CPUs of this guest alone: those that it uses, and siblings that it keeps empty.
     :ivar floating: the other CPUs on which the guest may run.
-    :ivar pinned_vcpus: the number of guest CPUs that are pinned to ``own``.
+    :ivar pinned_vcpus: the number of guest CPUs that are pinned to CPUs in ``own``.
     """
 
     own: CpuSet = frozenset()

@@ -200,9 +200,9 @@ class PlanExecution:
         return len(actions), ()
 
     def _whose_name(self, action: Action) -> str:
-        """The owner of a root provider's name that is taken, with a remedy.
+        """The provider that already has the name of the root, with a remedy.
 
-        Empty if the name is not the reason.
+        Empty if a taken name is not the reason of the refusal.
         """
         if not isinstance(action, CreateProvider | UpdateProvider) or action.parent is not None:
             return ""

@@ -166,11 +166,11 @@ RELEASE_REASON: Final = "compute-agent release"
 
 @dataclass(frozen=True, slots=True)
 class HostMaintenance:
-    """The last order of an operator, or of a release, to keep new guests away or let them in.
+    """The last request of an operator, or of a release, to keep new guests away or let them in.
 
     :ivar off: whether new guests are kept away.
     :ivar reason: the reason that was given.
-    :ivar since: the time of the order, in seconds since the epoch.
+    :ivar since: the time of the request, in seconds since the epoch.
     """
 
     off: bool

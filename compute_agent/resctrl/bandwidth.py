@@ -100,7 +100,7 @@ class IntelCodec:
         return min(100, value)
 
     def is_same_value(self, written: int, read: int) -> bool:
-        """Whether both are equal.
+        """Whether both values are equal.
 
         The agent writes only values that the hardware has, so the kernel rounds nothing.
         """
@@ -141,7 +141,7 @@ class IntelMbpsCodec:
         return min(100, int(value * BYTES_PER_MIB * 100 / self._full))
 
     def is_same_value(self, written: int, read: int) -> bool:
-        """Whether both are equal, or the kernel rounded the value for "no limit" down to a step."""
+        """Whether both values are equal, or the kernel rounded the value for "no limit" down to a step."""
         return written == read or (written == UNLIMITED_MBPS and abs(written - read) < self._step)
 
 
@@ -176,7 +176,7 @@ class AmdCodec:
         return min(100, int(value * 100 / self._full_units(domain)))
 
     def is_same_value(self, written: int, read: int) -> bool:
-        """Whether both are equal. The kernel does not round AMD's values."""
+        """Whether both values are equal. The kernel does not round AMD's values."""
         return written == read
 
     def _full_units(self, domain: int) -> float:

@@ -89,7 +89,7 @@ class ResctrlFilesystem:
     def make_folder(self, path: str) -> None:
         """Make the folder of a group.
 
-        :raises ResctrlError: the kernel refuses the write.
+        :raises ResctrlError: the kernel refuses the folder.
         """
         before = self._read_status()
         try:

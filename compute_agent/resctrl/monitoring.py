@@ -447,7 +447,7 @@ class CounterAssignment:
 
 
 def needs_assignment(platform: ResctrlPlatform) -> bool:
-    """Whether an event is counted only where a counter is assigned to it."""
+    """Whether an event is counted only for groups with a counter assigned to the event."""
     return platform.monitoring is not None and platform.monitoring.assign_mode == ASSIGNMENT_MODE
 
 

@@ -150,7 +150,7 @@ class _StepPlanner:
         self.now[group.name] = values
 
     def _shrunk_schemata(self, group: TargetGroup) -> Schemata:
-        """The schemata of a group before the moves.
+        """The schemata of a group before the moves of masks.
 
         Before the moves a group has only the ways and the bandwidth that it has both now and at the end.
         """
@@ -167,7 +167,7 @@ class _StepPlanner:
         return values.updated_with(Schemata({"MB": lower}))
 
     def _transit_mask(self, group: TargetGroup, cache: int, now: Schemata | None) -> WayMask:
-        """The mask of a group before the moves.
+        """The mask of a group before the moves of masks.
 
         The mask is the nearest to the final mask that contains no way promised to another group.
         """

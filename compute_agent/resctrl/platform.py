@@ -117,7 +117,7 @@ class ResctrlPlatform:
 
     @property
     def closid_count(self) -> int:
-        """The most CLOSIDs, including that of the default group."""
+        """The maximum number of CLOSIDs, including that of the default group."""
         # A group has one CLOSID for all resources, so the resource with the fewest limits their number.
         controls = [control.closids for control in (self.l3, self.l2, self.mb, self.smba) if control]
         return min(controls, default=0)

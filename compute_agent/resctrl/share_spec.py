@@ -113,7 +113,7 @@ class ShareSpec:
     def unknown_domains(self, platform: ResctrlPlatform) -> Iterator[str]:
         """A message for each domain that the share names and the platform lacks.
 
-        Missing controls are passed over.
+        Controls that the platform lacks as a whole are left out.
         """
         for name, per_cache, control in (
             ("LLC", self.llc_per_cache, platform.l3),

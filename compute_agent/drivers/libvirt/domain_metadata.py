@@ -304,7 +304,7 @@ _RESOURCES: Final = re.compile(r"resources(?P<group>[A-Za-z0-9_-]{0,64}):(?P<nam
 
 
 def read_flavor(domain_xml: str) -> GuestFlavor:
-    """The order that Nova wrote into a domain; an empty order if there is none. Bad numbers count as 0.
+    """The flavor that Nova wrote into a domain; an empty one if there is none. Bad numbers count as 0.
 
     :raises ValueError: the text is not the XML of a domain.
     """

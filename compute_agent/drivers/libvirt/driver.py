@@ -149,7 +149,7 @@ class LibvirtDriver:
         return self._table.lost_guests()
 
     def read_flavor(self, guest: Guest) -> GuestFlavor:
-        """The order that Nova wrote into the domain; an empty order for a domain of another program."""
+        """The flavor that Nova wrote into the domain; an empty one for a domain of another program."""
         with self._on_domain(self._table.find_living(guest), "is not described") as domain:
             xml = domain.XMLDesc()
         try:
@@ -328,7 +328,7 @@ class LibvirtDriver:
 
     @property
     def flavor_source(self) -> LibvirtDriver:
-        """The driver itself: Nova writes its orders into the definitions of domains."""
+        """The driver itself: Nova writes the flavors of guests into the definitions of domains."""
         return self
 
     @property

@@ -96,7 +96,7 @@ class ProcessDriver:
         """Start the process of a new guest, held before its first instruction; see release() and discard().
 
         :param environment: variables in addition to those that each guest has.
-        :param declared: the names of the settings that the order gave.
+        :param declared: the names of the settings that the request contained.
         :raises DriverError: the command or the folder cannot be used, or the guest exists.
         """
         variables = launch.guest_environment(guest_uuid, environment or {})

@@ -226,7 +226,8 @@ class ProcessRecord:
         process.
     :ivar limits: the cgroup files, and ``oom_score_adj``, that the agent has written.
     :ivar newer: whether a later release wrote the record. Fields that this release does not know are missing.
-    :ivar declared: the names of the settings that the order gave, at their defaults or not.
+    :ivar declared: the names of the settings that the request for the guest contained, even with default
+        values.
     :ivar origin_cgroup: the cgroup of an adopted process before its adoption.
     """
 
