@@ -1,9 +1,8 @@
-"""The periodic work of the agent: loops that connect its parts with the pipeline.
+"""The periodic work of the agent: loops with threads that connect its parts with the pipeline.
 
-The package is separate from :mod:`compute_agent.agent`: a loop knows the configuration in force, the worker
-and the part that it drives, and nothing of sockets, signals or the assembly. Loops reach each other through
-objects that are made before both, such as a :class:`~compute_agent.threads.WakeSignal` or the arbiter of
-limits.
+A loop uses the configuration in force, the worker and the part that it drives. It does not use sockets,
+signals or the assembly, which are in :mod:`compute_agent.agent`. Two loops communicate through an object that
+is made before both, such as a :class:`~compute_agent.threads.WakeSignal` or the arbiter of limits.
 
 :mod:`~compute_agent.loops.reports` reports to Placement, :mod:`~compute_agent.loops.triggers` runs
 watermarks and interference, :mod:`~compute_agent.loops.reclaimed` offers unused CPUs and memory,
@@ -12,7 +11,7 @@ guests with Placement.
 
 All loops keep three rules:
 
-- A round that fails costs that round alone.
+- A failure ends the round, but not the loop.
 - A stopped loop leaves guests, limits and files as they are.
 - State that must outlive the process is written before it takes effect.
 """

@@ -1,11 +1,11 @@
 """The allocations of this host's consumers, and two dangers to them: restored databases and expiring claims.
 
-An older copy of Placement's database lacks allocations of running guests. The guests keep their holdings
-until no guest would lose anything, or until an operator accepts the copy (see
-:mod:`compute_agent.report.history`).
+After a restore, Placement may have an older copy of its database, which lacks allocations of running guests.
+The guests keep their last known allocations until no guest would lose anything, or until an operator accepts
+the copy (see :mod:`compute_agent.report.history`).
 
-A claim with ``expires_in`` has to be confirmed after its guest has started. An unconfirmed claim would expire
-under the running guest, which would lose its CPUs. The agent confirms such claims, or warns of them.
+A claim with ``expires_in`` has to be confirmed after its guest has started. Otherwise it expires while the
+guest runs, and the guest loses its CPUs. The agent confirms such claims, or warns of them.
 """
 
 from __future__ import annotations
@@ -49,18 +49,21 @@ LOG = logging.getLogger(__name__)
 
 
 class HistoryStore(Protocol):
-    """Keeps the known history of Placement's database."""
+    """Stores the known history of Placement's database."""
 
     def keep_history(self, history: PlacementHistory) -> None:
-        """Write the history durably.
+        """Store the history, which is on disk when this returns.
 
-        :raises OSError:
+        :raises OSError: the history cannot be written.
         """
         ...
 
 
 class HistoryWatch:
-    """Decides whether losses of guests are believed. The report thread decides, any thread may ask."""
+    """Decides whether losses of allocations count, or come from an older copy of Placement's database.
+
+    The thread of reports decides; any thread may read the properties.
+    """
 
     def __init__(
         self,
@@ -69,7 +72,7 @@ class HistoryWatch:
         store: HistoryStore | None = None,
         recorder: EventRecorder | None = None,
     ) -> None:
-        """``saved`` is the history that ``store`` kept last; without a store nothing outlives the process."""
+        """``saved`` is the history that ``store`` stored last; None for ``store``: it is not stored."""
         self._history = saved or PlacementHistory()
         self._store = store
         self._recorder = recorder or EventRecorder()
@@ -86,54 +89,54 @@ class HistoryWatch:
 
     @property
     def older_copy(self) -> OlderCopy | None:
-        """The beginning of an older copy of Placement's database, and the reason; None without one."""
+        """The older copy of its database that Placement has, with begin and reason; None without one."""
         return self._history.older
 
     @property
     def known_owners(self) -> Mapping[str, ConsumerOwner]:
-        """The owners of guests with an allocation, by the guest's uuid."""
+        """The owners of consumers with an allocation on this host, by uuid."""
         return self._history.holders
 
     @property
     def withheld_losses(self) -> tuple[AllocationLoss, ...]:
-        """The losses that were not believed at the last read."""
+        """The losses of guests that were ignored at the last read, because Placement has an older copy."""
         return self._withheld_losses
 
     def note_evidence(self, evidence: str) -> None:
-        """Keep a sign of an older copy for the next decision; an empty text changes nothing."""
-        # A sign stays until a read of allocations has used it: the first report after it may fail half way.
+        """Remember evidence of an older copy for the next decision; an empty text changes nothing."""
+        # It stays until a read of allocations has used it, because a report may fail before this read.
         self._evidence = evidence or self._evidence
 
     def withholds_losses(self, losses: Sequence[AllocationLoss], holding: int) -> bool:
-        """Tell whether the losses of one read are not believed.
+        """Decide whether the losses of one read are ignored, because Placement has an older copy.
 
         :param losses: all losses of the read.
-        :param holding: the number of guests that held anything before.
-        :raises OSError: the decision cannot be kept.
+        :param holding: the number of guests that had an allocation before.
+        :raises OSError: the decision cannot be saved.
         """
         with self._lock:
             if self.older_copy is None:
                 if reason := why_older(self._evidence, losses, holding):
                     self._begin_older(OlderCopy(reason, time.time()), losses)
-            # One complete read without a loss ends it: the copy has caught up, or clients have written again.
+            # A complete read without a loss ends this state: allocations were restored or written again.
             elif not losses:
                 self._end_older("all guests hold what they did again")
             self._withheld_losses = tuple(losses) if self.older_copy is not None else ()
             return self.older_copy is not None
 
     def end_read(self, generations: Generations, holders: Mapping[str, ConsumerOwner]) -> None:
-        """End a read: compare the next one with these generations and owners.
+        """End a read of allocations: remember the generations of providers, and the owners of consumers.
 
-        :raises OSError: the generations cannot be kept.
+        :raises OSError: they cannot be saved.
         """
         with self._lock:
             self._evidence = ""
             self._change_history(replace(self._history, generations=dict(generations), holders=dict(holders)))
 
     def accept_copy(self) -> None:
-        """Believe all allocations in Placement from now on.
+        """End the state of an older copy: all allocations in Placement count from now on.
 
-        :raises OSError: the decision cannot be kept.
+        :raises OSError: the decision cannot be saved.
         """
         with self._lock:
             self._evidence = ""
@@ -142,7 +145,7 @@ class HistoryWatch:
             self._withheld_losses = ()
 
     def status_fields(self) -> dict[str, Any]:
-        """The fields of ``status`` about the history of Placement's database."""
+        """The fields about the history of Placement's database in the output of ``status``."""
         older = self.older_copy
         return {
             "placement_history": "goes on" if older is None else "older",
@@ -151,7 +154,7 @@ class HistoryWatch:
         }
 
     def _begin_older(self, older: OlderCopy, losses: Sequence[AllocationLoss]) -> None:
-        # Kept before anything shows it: a restart must not forget the decision.
+        # Saved first, so that a restart does not forget a decision that has taken effect.
         self._change_history(replace(self._history, older=older))
         self._older.set(1)
         self._recorder.record_event(
@@ -180,32 +183,32 @@ class HistoryWatch:
 
 
 class ClaimWatch:
-    """Follows the claims that expire. The report thread reads them, any thread may ask."""
+    """Follows claims that expire. The thread of reports reads them; any thread may read their ends."""
 
     def __init__(
         self, in_force: ConfigurationInForce | None = None, recorder: EventRecorder | None = None
     ) -> None:
-        """``in_force`` has the option that confirms claims; without it none is confirmed."""
+        """``in_force`` has the option by which claims are confirmed; without it none is confirmed."""
         self._in_force = in_force
         self._recorder = recorder or EventRecorder()
         self._asked: dict[str, Allocation] = {}
         self._expiring: Mapping[str, float] = {}
-        # By guest, why its claim was not read: each reason is logged once.
+        # The reason why the claim of a guest could not be read, by uuid: each reason is logged once.
         self._unknown: Mapping[str, str] = {}
 
     def claim_end(self, uuid: str) -> float | None:
-        """The end of a guest's claim, in seconds since the epoch; None if no end is known."""
+        """The time at which a guest's claim expires, in seconds since the epoch; None: it does not."""
         return self._expiring.get(uuid)
 
     @property
     def first_end(self) -> float | None:
-        """The first end of all claims, in seconds since the epoch; None without one."""
+        """The time at which the next claim expires, in seconds since the epoch; None without such a claim."""
         return min(self._expiring.values(), default=None)
 
     def read_claims(self, client: PlacementClient, views: Iterable[GuestView]) -> None:
-        """Read the claims of guests with a new allocation, and again those that expire.
+        """Read the claims of guests with a new allocation, and again the claims that expire; confirm them.
 
-        :raises UnavailableError:
+        :raises UnavailableError: Placement does not answer.
         """
         expiring: dict[str, float] = {}
         asked: dict[str, Allocation] = {}
@@ -215,7 +218,7 @@ class ClaimWatch:
             if not held or view.migration is not None:
                 continue
             asked[uuid] = held
-            # Asked before, and it does not expire: a confirmed claim never does.
+            # Read before with this allocation, without an expiry. A confirmed claim never expires.
             if self._asked.get(uuid) == held and uuid not in self._expiring:
                 continue
             try:
@@ -223,14 +226,14 @@ class ClaimWatch:
                 if claim is not None and not (
                     self._confirms_claims and self._confirm_claim(client, view, claim)
                 ):
-                    # Placement tells seconds from now, so its clock and this one need not agree.
+                    # Placement returns the seconds that are left, so that clocks need not agree.
                     expiring[uuid] = time.time() + claim.seconds
                     if uuid not in self._expiring:
                         self._warn_expiry(view, claim)
             except UnavailableError:
                 raise
             except PlacementError as error:
-                # Asked again at the next read: a claim that nothing follows would expire without a word.
+                # Not counted as read, so that the next call tries again: the claim may expire.
                 del asked[uuid]
                 if uuid in self._expiring:
                     expiring[uuid] = self._expiring[uuid]
@@ -244,11 +247,12 @@ class ClaimWatch:
         return self._in_force is not None and bool(self._in_force.current.options.guests.confirm_claims)
 
     def _confirm_claim(self, client: PlacementClient, view: GuestView, claim: ExpiringClaim) -> bool:
-        """Confirm a claim, and return whether it stays. A concurrent change is left to the next read."""
+        """Confirm a claim; return False after a concurrent change, which the next read examines."""
         try:
             client.confirm_claim(view.guest.uuid, claim.generation)
         except NotFoundError:
-            # Another client confirmed it, or it has expired: the next read of allocations finds out.
+            # Another client has confirmed the claim, or it has expired, which the next read of allocations
+            # finds.
             return True
         except ConflictError:
             return False
@@ -269,10 +273,10 @@ class ClaimWatch:
 
 
 _ANSWER_SECONDS: Final = 50.0
-"""The longest wait for the worker, which may be applying a configuration to many guests."""
+"""Seconds to wait for the worker, which may be applying a configuration to many guests."""
 
 Held = Mapping[str, Allocation]
-"""Allocations on this host's providers by consumer."""
+"""Allocations on this host's providers, by uuid of the consumer."""
 
 
 def allocations_read(
@@ -282,23 +286,22 @@ def allocations_read(
     listing: HoldingsListing | None = None,
     watch: HistoryWatch | None = None,
 ) -> AllocationsRead | None:
-    """Read the allocations on providers, and return the changes for the worker; None without any.
+    """Read the allocations on this host's providers; return the changes for the worker, or None without any.
 
-    :param offering: the uuids of the providers with inventory.
-    :param listing: the allocations of a moment ago, if a report has read them.
-    :param watch: decides whether losses of guests are believed; None: all losses are believed.
-
-    :raises PlacementError:
-    :raises OSError: the decision about losses cannot be kept.
+    :param offering: the uuids of the providers with inventories.
+    :param listing: the allocations that a report has just read; None: they are read here.
+    :param watch: decides whether losses of guests count; None: all losses count.
+    :raises PlacementError: Placement does not answer, or refuses a request.
+    :raises OSError: the decision about losses cannot be saved.
     """
     host_state = pipeline.host_state
     providers = sorted(offering & {zone.uuid for zone in host_state.all_zones})
-    # A listing that lacks a zone is of no use, so all zones are read.
+    # A listing that lacks one of the zones is incomplete: all zones are read instead.
     if listing is not None and not listing.held.keys() >= set(providers):
         listing = None
     as_of = time.monotonic() if listing is None else listing.as_of
-    # Before the guests: an allocation that is noticed meanwhile must not look like one without a guest since
-    # long ago, which an audit may delete.
+    # Read before the guests. In the other order, an allocation that the worker notes in between would count
+    # as one without a guest, which an audit may delete.
     known: dict[str, Allocation] = {uuid: one.allocation for uuid, one in pipeline.unclaimed_holdings.items()}
     views = pipeline.guest_views()
     held: Held = (
@@ -306,15 +309,15 @@ def allocations_read(
         if listing is None
         else _by_consumer({uuid: listing.held[uuid] for uuid in providers})
     )
-    # The listing takes one request per provider, so an allocation that moves between two providers may be
-    # missing in both answers. The consumer's own record is one answer.
+    # The listing is one request for each provider. An allocation that moves from one provider to another in
+    # between may be missing in both answers. The record of the consumer is a single, consistent answer.
     records = {
         view.guest.uuid: client.get_allocations(view.guest.uuid)
         for view in views
         if not _holds_the_same(view, held)
     }
     if any(view.allocation != {} for view in views if view.guest.uuid in records):
-        # Nova may have moved their allocations to migrations while the listing was being read.
+        # Read again: Nova may have moved allocations of these guests to migrations during the listing.
         held = allocations_by_consumer(client, providers)
     found = _find_holdings(client, host_state, views, records, held, known)
     changed = {
@@ -326,7 +329,7 @@ def allocations_read(
     losses = _find_losses(views, changed)
     if watch is not None and watch.withholds_losses(losses, sum(bool(view.allocation) for view in views)):
         changed = {uuid: changed[uuid] for uuid in changed.keys() - {loss.uuid for loss in losses}}
-        # An older copy may lack allocations of consumers without a guest, too.
+        # An older copy may also lack allocations of consumers without a guest: the known ones stay.
         held = {**known, **held}
     guests = {view.guest.uuid for view in views}
     unclaimed = {consumer: held[consumer] for consumer in held.keys() - guests}
@@ -342,9 +345,9 @@ def allocations_read(
 
 
 def hand_over(pipeline: GuestPipeline, event: AllocationsRead) -> None:
-    """Give allocations to the worker, and wait until it has them.
+    """Submit read allocations to the worker, and wait until it has handled them.
 
-    :raises DriverError: the worker is busy.
+    :raises DriverError: the worker does not answer in time.
     """
     try:
         pipeline.submit(event).result(_ANSWER_SECONDS)
@@ -353,7 +356,7 @@ def hand_over(pipeline: GuestPipeline, event: AllocationsRead) -> None:
 
 
 def _find_losses(views: Iterable[GuestView], changed: Mapping[str, GuestHolding]) -> list[AllocationLoss]:
-    """Find the guests with another allocation than before, held by themselves or by their migrations."""
+    """The guests that had an allocation and now have a different one, their own or their migration's."""
     return [
         AllocationLoss(view.guest.uuid, view.guest.name, view.allocation, now)
         for view in views
@@ -364,7 +367,7 @@ def _find_losses(views: Iterable[GuestView], changed: Mapping[str, GuestHolding]
 
 
 def _holds_the_same(view: GuestView, held: Held) -> bool:
-    """Tell whether the allocation of a guest, its own or its migration's, is unchanged."""
+    """Whether the allocation of a guest, its own or its migration's, is the same in ``held``."""
     own = held.get(view.guest.uuid, {})
     if view.migration is None:
         return own == view.allocation
@@ -379,7 +382,12 @@ def _find_holdings(
     held: Held,
     known: Held,
 ) -> dict[str, GuestHolding]:
-    """Find the holdings of the guests in ``records``, which may belong to migrations."""
+    """Find the allocation of each guest in ``records``, which a migration may hold.
+
+    :param records: the records of guests' own consumers, by uuid.
+    :param held: all allocations on this host, by consumer.
+    :param known: the allocations without a guest that were known before, by consumer.
+    """
     views = list(views)
     waiting = [view for view in views if view.guest.uuid in records]
     spoken_for = {view.guest.uuid for view in views}
@@ -418,7 +426,7 @@ def _record_owner(record: ConsumerAllocations) -> Owner | None:
 
 
 def _suitable_claims(host_state: HostState, view: GuestView, claims: Held) -> frozenset[str]:
-    """Find the consumers with claims that fit a guest and its present CPUs."""
+    """The consumers in ``claims`` with an allocation that fits a guest and its present CPUs."""
     return frozenset(
         consumer for consumer, allocation in claims.items() if _suits_guest(host_state, view, allocation)
     )
@@ -426,7 +434,7 @@ def _suitable_claims(host_state: HostState, view: GuestView, claims: Held) -> fr
 
 def _suits_guest(host_state: HostState, view: GuestView, allocation: Allocation) -> bool:
     request = request_for(host_state, view.guest, allocation)
-    # A guest on shared CPUs fits anywhere, so the amounts alone decide.
+    # A guest on shared CPUs fits everywhere, so that only the amounts decide.
     if view.assignment is None or not view.assignment.held_cpus:
         return request.pcpu == 0 and sum(demand.vcpu for demand in request.demands) == request.vcpus
     return refit_assignment(host_state.cpu_supply({}), request, view.assignment) is not None
@@ -437,14 +445,14 @@ def allocations_by_consumer(
 ) -> dict[str, dict[str, dict[str, int]]]:
     """Read the allocations on providers: amounts by consumer, provider and resource class.
 
-    :raises PlacementError:
+    :raises PlacementError: Placement does not answer, or refuses a request.
     """
     found = {}
     for uuid in providers:
         try:
             found[uuid] = client.provider_allocations(uuid)
         except NotFoundError:
-            continue  # the provider could not be created so far, so it has no allocation
+            continue  # a provider that does not exist yet has no allocations
     return _by_consumer(found)
 
 

@@ -1,8 +1,8 @@
-"""Starting guests: reads their allocations, and makes cache groups of announced ones in time.
+"""Guests that start: reads their allocations, and prepares the cache groups of announced guests in time.
 
-libvirt's hook announces a start and waits for the answer. The cache group is made before the answer. The
-QEMU process is then looked for every few milliseconds and moved into the group at once, so that the threads
-of guest CPUs are created in it.
+libvirt's hook announces the start of a guest, and waits for an answer. The agent makes the cache group of the
+guest before it answers. It then looks for the QEMU process every few milliseconds and moves it into the group
+at once, so that QEMU creates the threads of guest CPUs within the group.
 """
 
 from __future__ import annotations
@@ -37,13 +37,16 @@ from compute_agent.threads import (
 LOG = logging.getLogger(__name__)
 
 _PAUSE: Final = 0.005
+"""Seconds between two looks for the processes of announced guests."""
 _LONG_PAUSE: Final = 0.05
+"""The same, in seconds, when the last announcement is more than ``_SOON`` seconds ago."""
 _TROUBLED_PAUSE: Final = 1.0
+"""Seconds between two looks while the driver fails."""
 _MAX_ASKING: Final = 16
-"""Concurrent requests to Placement, which may all hang."""
+"""Maximum number of requests to Placement at the same time, because all of them may hang."""
 
 _SOON: Final = 2.0
-"""Most processes appear within these seconds; afterwards they are looked for less often."""
+"""Seconds after an announcement in which most processes appear."""
 
 
 ANNOUNCEMENTS_THREAD: Final = ThreadSpec(
@@ -72,12 +75,12 @@ ARRIVALS_THREAD: Final = ThreadSpec(
 
 
 class PreStartHook:
-    """Takes announcements of libvirt's hook, and looks for the processes of announced guests."""
+    """Receives announcements of libvirt's hook, and looks for the processes of announced guests."""
 
     def __init__(
         self, pipeline: GuestPipeline, expecting: ExpectingDriver | None, client: PlacementClient
     ) -> None:
-        """``expecting`` is the driver's part for announced guests; without it nothing is announced."""
+        """``expecting`` is the driver's part for announced guests; None: the driver has no such guests."""
         self._pipeline = pipeline
         self._expecting = expecting
         self._client = client
@@ -85,6 +88,7 @@ class PreStartHook:
         self._last = 0.0
         self._others = False
         """Whether processes of announced guests are still missing."""
+        # True while the driver has not answered the latest look.
         self._troubled = False
         self._thread = PeriodicTask(
             ANNOUNCEMENTS_THREAD,
@@ -94,7 +98,7 @@ class PreStartHook:
         )
 
     def start(self) -> None:
-        """Start the thread, which waits for an announcement."""
+        """Start the thread, which waits for the first announcement."""
         self._thread.start()
 
     def reload(self, conf: ReloadedConfiguration) -> None:
@@ -106,27 +110,27 @@ class PreStartHook:
         self._thread.stop(2.0)
 
     def announce_guest(self, description: str, seconds: float) -> Guest:
-        """Take a guest that is about to start, and make its cache group.
+        """Prepare for a guest that is about to start: make its cache group, and return the guest.
 
-        :param description: the domain in XML.
-        :param seconds: the longest wait for the group.
+        :param description: the XML of the domain.
+        :param seconds: the maximum wait for the group.
         :raises ValueError: the description is invalid, or the driver has no announced guests.
-        :raises TimeoutError: the group is not made yet, and will be.
+        :raises TimeoutError: the group was not made in time; the worker will still make it.
         """
         if self._expecting is None:
             raise ValueError("guests of this driver are not announced")
         guest = self._expecting.expect_guest(description)
         self._last = time.monotonic()
         self._thread.wake()
-        # Half of the time is for Placement, half for the worker: the group can be made without an allocation.
+        # At most half of the time is for Placement, because the group can be made without an allocation.
         held, owner = self._held_by(guest.uuid, seconds / 2)
         self._pipeline.submit(GuestExpected(guest, held, owner)).result(seconds / 2)
         return guest
 
     def _held_by(self, uuid: str, seconds: float) -> tuple[Allocation | None, ConsumerOwner | None]:
-        """Read the allocation of a guest on this host, and its owner.
+        """Read the allocation of a guest on this host, and its owner, within ``seconds``.
 
-        Without an answer of Placement the last known allocation counts, or None.
+        Without an answer of Placement, the allocation is the last known one, or else None (unknown).
         """
         held: Allocation | None
         owner = None
@@ -145,8 +149,8 @@ class PreStartHook:
         return (host_state.own_part(held) if held is not None and host_state.root_known else None), owner
 
     def _ask_placement(self, uuid: str) -> Future[ConsumerAllocations]:
-        """Read the allocation of a guest in another thread: the client may wait longer than a start may."""
-        # All of these may hang, and an announced start must not wait for them.
+        """Read the allocation of a guest in a thread of its own, because the client may wait for too long."""
+        # If all earlier requests hang, the start of the guest does not wait for them.
         if not self._asking.acquire(blocking=False):
             refused: Future[ConsumerAllocations] = Future()
             refused.set_exception(TimeoutError(f"{_MAX_ASKING} earlier requests to Placement still hang"))
@@ -162,10 +166,10 @@ class PreStartHook:
         return run_aside(HELD_THREAD, ask_placement)
 
     def _move_appeared(self) -> None:
-        """Put the processes of announced guests into their groups as they appear."""
+        """Have the worker move processes of announced guests that have appeared into their cache groups."""
         if self._expecting is None:
             return
-        self._troubled = True  # until the driver has answered
+        self._troubled = True  # reset below, unless the driver raises an error
         guests, self._others = self._expecting.find_appeared()
         for guest in guests:
             self._pipeline.submit(GuestAppeared(guest)).add_done_callback(partial(_log_start, guest))
@@ -173,15 +177,15 @@ class PreStartHook:
 
     def _look_pause(self, took: float) -> float | None:
         if self._troubled:
-            return _TROUBLED_PAUSE  # the driver keeps an announced guest until its time is over
+            return _TROUBLED_PAUSE  # no guest is missed: the driver expects an announced guest for some time
         if not self._others:
             return None
-        # Short at first: each thread that the process creates meanwhile has to be moved one by one.
+        # Short at first, because each thread that QEMU creates before the move has to be moved by itself.
         return _PAUSE if time.monotonic() - self._last < _SOON else _LONG_PAUSE
 
 
 def _log_start(guest: Guest, done: Future[Any]) -> None:
-    """Log the outcome of a guest's start."""
+    """Log whether an announced guest is in its cache group."""
     if (error := done.exception()) is not None:
         LOG.warning("Guest %s starts without its cache group: %s; the agent tries again", guest, error)
     else:
@@ -189,10 +193,10 @@ def _log_start(guest: Guest, done: Future[Any]) -> None:
 
 
 class GuestEvents:
-    """Hands a driver's changes to the pipeline, in their order."""
+    """Turns changes of guests that the driver reports into events of the worker, in their order."""
 
     def __init__(self, pipeline: GuestPipeline, client: PlacementClient, missed: WakeReport) -> None:
-        """``missed`` is called after a guest has started if its allocation has to be read again."""
+        """``missed`` is called after a guest has started and the next report should follow soon."""
         self._pipeline = pipeline
         self._client = client
         self._missed = missed
@@ -206,7 +210,7 @@ class GuestEvents:
         )
 
     def start(self) -> None:
-        """Start the thread that hands changes over."""
+        """Start the thread that turns changes into events."""
         self._thread.start()
 
     def reload(self, conf: ReloadedConfiguration) -> None:
@@ -214,13 +218,13 @@ class GuestEvents:
         self._client = conf.client
 
     def report_change(self, change: GuestChange) -> None:
-        """Take a change; for the driver's threads."""
-        # With its time: the worker compares it with reads of allocations, which may be older or newer.
+        """Queue a change that the driver reports. The threads of the driver call it."""
+        # With the time of the report, from which the time until a guest is pinned is measured.
         self._changes.put((change, time.monotonic()))
         self._thread.wake()
 
     def stop(self, timeout: float = 2.0) -> None:
-        """Hand pending changes over, then stop; wait ``timeout`` seconds at most for a request that hangs."""
+        """Handle queued changes, then stop; wait at most ``timeout`` seconds for a request that hangs."""
         self._thread.stop(timeout)
 
     def _hand_over(self) -> None:
@@ -233,7 +237,7 @@ class GuestEvents:
                     handled = self._pipeline.submit(event)
                     if _is_for_reports(event):
                         handled.add_done_callback(lambda _: self._missed())
-                # One change must not cost the changes behind it.
+                # An error with one change must not stop the changes after it.
                 except Exception:
                     LOG.exception("A change of guest %s could not be passed to the worker", change.guest)
 
@@ -243,11 +247,11 @@ class GuestEvents:
             case ChangeKind.STOPPED:
                 return GuestStopped(guest, change.ending)
             case ChangeKind.CHANGED:
-                # The allocation stays: only settings or the main process have changed.
+                # Only settings or the main process have changed, so that the allocation is not read again.
                 return GuestStarted(guest, None, since=since)
             case ChangeKind.STARTED | ChangeKind.FOUND:
                 started = change.kind is ChangeKind.STARTED
-                # Before the request, since the answer may be of any moment after it.
+                # The time before the request, because the answer may describe any moment after it.
                 as_of = time.monotonic()
                 try:
                     record = self._client.get_allocations(guest.uuid)
@@ -255,33 +259,36 @@ class GuestEvents:
                     LOG.warning("The allocation of guest %s is not known yet: %s", guest, error)
                     return GuestStarted(guest, None, as_of, since, started)
                 host_state, owner = self._pipeline.host_state, holder_of(record)
-                # Without the root it is not known which providers are this host's.
+                # Without the root provider, the providers of this host are not known.
                 if not host_state.root_known:
                     return GuestStarted(guest, None, as_of, since, started, owner)
                 allocation = host_state.own_part(record.resources)
                 if not allocation and self._held_something(guest.uuid):
-                    # The next report decides whether Placement has an older copy of its database.
+                    # The loss may come from an older copy of Placement's database, which the next report
+                    # examines.
                     return GuestStarted(guest, None, as_of, since, started, owner)
                 if not started and not self._is_news(guest.uuid, allocation):
                     return GuestStarted(guest, None, as_of, since, owner=owner)
                 return GuestStarted(guest, allocation, as_of, since, started, owner)
 
     def _held_something(self, uuid: str) -> bool:
-        """Tell whether a consumer had an allocation here at the last read."""
+        """Whether a consumer had an allocation on this host at the last read."""
         if uuid in self._pipeline.unclaimed_holdings:
             return True
-        # An empty allocation now may come from an older copy of Placement's database.
+        # The worker has the last known allocations of guests.
         return any(view.guest.uuid == uuid and view.allocation for view in self._pipeline.guest_views())
 
     def _is_news(self, uuid: str, allocation: Allocation) -> bool:
-        """Tell whether the own allocation of a guest that ran before the agent is all that it may use."""
-        # The allocation of a guest that had another one before may have moved to its migration, which only a
-        # read of all allocations finds.
+        """Whether the allocation of a found guest can be used as read: it is not empty, and the guest is new.
+
+        The allocation of a known guest may have moved to its migration, which only a read of all allocations
+        finds.
+        """
         return bool(allocation) and all(view.guest.uuid != uuid for view in self._pipeline.guest_views())
 
 
 def _is_for_reports(event: Event) -> bool:
-    """Tell whether an early report should follow: the allocation is unknown, or it is not empty."""
-    # The report reads the generations that belong to the allocation; an older copy of the database has
-    # others.
+    """Whether a report should follow soon: a start for which the allocation is unknown, or not empty."""
+    # The report reads the generations of the providers together with allocations. By these it recognises an
+    # older copy of the database.
     return isinstance(event, GuestStarted) and event.as_of > 0 and event.allocation != {}

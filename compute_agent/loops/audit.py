@@ -1,8 +1,9 @@
-"""Audits: compares the guests of the host with Placement, and repairs the difference where that is enabled.
+"""Audits: compare the guests of the host with allocations in Placement, and repair differences on request.
 
-An auditor knows less than the owner of an allocation: its guest may be starting, or stopped for a while. So
-an allocation is deleted only after it has stayed unchanged and without a guest for a while. The consumer and
-the guests are read again just before. The consumer's generation makes Placement refuse a concurrent change.
+An allocation without a guest may belong to a guest that is starting, or is stopped for some time. An audit
+therefore deletes an allocation only if it has stayed unchanged and without a guest for some time. The
+consumer and the guests are read again just before. The generation of the consumer makes Placement refuse the
+deletion after a concurrent change.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from compute_agent.report.reporter import HostReporter
 
 
 def locate_guests(driver: GuestDriver, host_state: HostState) -> dict[str, CpuLocation]:
-    """Read the locations of running guests by uuid.
+    """Read the CPUs on which the threads of each running guest may run, by uuid.
 
     :raises DriverError: the driver does not answer.
     """
@@ -62,7 +63,7 @@ def locate_guests(driver: GuestDriver, host_state: HostState) -> dict[str, CpuLo
         try:
             threads = driver.thread_ids(guest)
         except GuestGoneError:
-            # It has ended since it was listed.
+            # The guest has ended since it was listed.
             continue
         found = frozenset(cpus for tid in threads if (cpus := procfs.thread_affinity(tid)) is not None)
         if found:
@@ -71,9 +72,9 @@ def locate_guests(driver: GuestDriver, host_state: HostState) -> dict[str, CpuLo
 
 
 def by_consumer(locations: Mapping[str, CpuLocation], views: Iterable[GuestView]) -> dict[str, CpuLocation]:
-    """Sort locations by the consumer of the allocation, which for a migrating guest is its migration.
+    """Locations by the consumer that holds the allocation in use: the guest, or its migration.
 
-    The own allocation of a migrating guest is not in use yet; the same holds for a guest that is resized on
+    The own allocation of a migrating guest is not in use yet. The same holds for a guest that is resized on
     its host.
     """
     through = {view.guest.uuid: view.migration.consumer for view in views if view.migration is not None}
@@ -81,14 +82,14 @@ def by_consumer(locations: Mapping[str, CpuLocation], views: Iterable[GuestView]
 
 
 class ConsumerLocations:
-    """Locations of the guests of one host by consumer, read at each call."""
+    """Reads the locations of the host's guests by consumer, at each call."""
 
     def __init__(self, driver: GuestDriver, pipeline: GuestPipeline) -> None:
         self._driver = driver
         self._pipeline = pipeline
 
     def __call__(self) -> Mapping[str, CpuLocation]:
-        """Read the present locations of guests by the consumer of their CPUs.
+        """Read the locations of guests, by uuid of the consumer that holds their allocation.
 
         :raises DriverError: the driver does not answer.
         """
@@ -100,23 +101,26 @@ class ConsumerLocations:
 def from_affinities(
     settings: Mapping[str, GuestSettings], affinities: Mapping[str, frozenset[CpuSet]], host_state: HostState
 ) -> dict[str, CpuLocation]:
-    """Derive the locations of guests from the CPU sets of their threads (a set of sets for each guest).
+    """Derive the locations of guests from the CPU sets of their threads.
 
-    The CPUs of threads that run within the dedicated set only are a guest's own, unless another guest has
-    such threads there. Threads that may run elsewhere as well, such as the emulator's, float.
+    If a thread may run on dedicated CPUs only, these CPUs belong to its guest, unless a thread of another
+    guest is bound to them, too. Threads that may also run on other CPUs, such as emulator threads, float.
+
+    :param affinities: the different CPU sets of the threads of each guest, by uuid.
     """
     dedicated = host_state.cpu_sets.dedicated
     bound = {
         uuid: frozenset[int]().union(*(cpus for cpus in sets if cpus <= dedicated))
         for uuid, sets in affinities.items()
     }
-    # With the legacy vcpu_pin_set alone the sets are the same, and nothing tells pinned from floating.
+    # With the legacy vcpu_pin_set alone, dedicated and shared CPUs are the same, so that pinned and floating
+    # threads cannot be told apart.
     ambiguous = bool(dedicated & host_state.cpu_sets.shared)
     found: dict[str, CpuLocation] = {}
     for uuid, sets in affinities.items():
         observed = frozenset[int]().union(*sets)
         used = bound[uuid]
-        # Thread policy isolate keeps the dedicated CPUs beside those in use empty.
+        # With thread policy isolate, siblings of used dedicated CPUs belong to the guest, and stay empty.
         isolated = settings[uuid].thread_policy is ThreadPolicy.ISOLATE
         own = used | (host_state.topology.siblings_of(used) & dedicated if isolated else frozenset())
         others = frozenset[int]().union(*(cpus for other, cpus in bound.items() if other != uuid))
@@ -133,6 +137,7 @@ def from_affinities(
 LOG = logging.getLogger(__name__)
 
 MAX_ATTEMPTS: Final = 4
+"""Number of attempts to write an allocation that other clients change at the same time."""
 
 _HEAL, _DELETE, _MOVE = "--heal", "--delete", "guest move"
 
@@ -142,12 +147,16 @@ _NOVA_REMEDIES: Final = {
     FindingKind.UNALLOCATED: "nova-manage placement heal_allocations",
     FindingKind.UNUSED: "nova-manage placement audit",
 }
-"""The remedies beside nova-compute: guests and their allocations are Nova's there."""
+"""The commands that repair findings on a host of nova-compute, where Nova owns guests and allocations."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditOutcome:
-    """A finding, the switch or command that repairs it (empty without one), and its outcome."""
+    """A finding of an audit.
+
+    :ivar remedy: the switch, option or command that repairs it; empty: there is none.
+    :ivar outcome: the outcome of the repair as text; empty: it was not tried.
+    """
 
     finding: AuditFinding
     remedy: str = ""
@@ -155,7 +164,7 @@ class AuditOutcome:
 
 
 class HostAuditor:
-    """One audit of one host."""
+    """Audits the host once."""
 
     def __init__(
         self,
@@ -170,11 +179,11 @@ class HostAuditor:
     ) -> None:
         """Prepare an audit.
 
-        :param changed: called after a change of allocations.
-        :param holders: the owners of guests by uuid.
-        :param moves_emulator: whether the agent moves threads from dedicated CPUs of the guests that it
-            follows.
-        :param root: the folder that contains /sys.
+        :param changed: called after an allocation was changed.
+        :param holders: the owners of guests, by uuid.
+        :param moves_emulator: whether the agent moves emulator threads off dedicated CPUs of guests that
+            another program has placed.
+        :param root: the folder that contains ``sys``.
         """
         self._root = root
         self._moves_emulator = moves_emulator
@@ -189,17 +198,19 @@ class HostAuditor:
     def run_audit(self, options: HealOptions) -> list[AuditOutcome]:
         """Compare guests with allocations, and repair the differences that ``options`` allow.
 
-        :raises PlacementError:
-        :raises DriverError: running guests are not known, so that nothing was repaired.
+        :raises PlacementError: Placement does not answer, or refuses a request.
+        :raises DriverError: the running guests are not known, so that nothing was repaired.
         """
         self._pipeline.check_taken_over()
         host_state = self._pipeline.host_state
-        # A reader alone: it owns no names and keeps none.
+        # This reporter only reads: it owns no classes and traits.
         reader = HostReporter(self._client, {}, lambda owned: None)
         reported = reader.read_reported(host_state.tree.root.uuid)
-        # First, or allocations of guests that migrate would be found without a guest.
+        # Migrations first, because the allocation of a new migration would otherwise count as one without a
+        # guest.
         self._read_migrations(frozenset(uuid for uuid, provider in reported.items() if provider.inventories))
-        # Allocations before guests: a guest that starts in between got its allocation before its start.
+        # Allocations are read before guests: a guest gets its allocation before it starts, so that a guest
+        # that starts in between has one.
         held = allocations_by_consumer(
             self._client, [zone.uuid for zone in host_state.all_zones if zone.uuid in reported]
         )
@@ -210,7 +221,7 @@ class HostAuditor:
             guests.values(), held, self._inactive_guests(), self._pipeline.guest_migrations
         )
         for finding in findings:
-            # Amounts that a guest is known to use are not free for the others.
+            # Amounts that a guest uses for certain are not free for other guests without an allocation.
             if finding.kind is FindingKind.UNALLOCATED:
                 _take_amounts(free, guests[finding.consumer].known)
         outcomes = []
@@ -234,18 +245,19 @@ class HostAuditor:
             outcomes.append(outcome)
         return outcomes
 
-    # What is there
+    # Reading
 
     def _read_migrations(self, offering: frozenset[str]) -> None:
-        """Tell the worker about guests that have begun to migrate since the last report.
+        """Submit guests that have begun to migrate since the last report to the worker.
 
-        :raises PlacementError:
-        :raises DriverError: the worker is busy.
+        :raises PlacementError: Placement does not answer, or refuses a request.
+        :raises DriverError: the worker does not answer in time.
         """
         event = allocations_read(self._client, self._pipeline, offering)
         if event is None or not event.migrations:
             return
-        # Reports decide about losses of guests: they know whether Placement has an older copy.
+        # Only migrations are submitted. Reports decide about losses, because these may come from an older
+        # copy of Placement's database.
         migrating = {uuid: event.allocations[uuid] for uuid in event.migrations}
         unclaimed = {consumer: one.allocation for consumer, one in self._pipeline.unclaimed_holdings.items()}
         held = {**unclaimed, **(event.held or {})}
@@ -265,7 +277,7 @@ class HostAuditor:
                 flavor = self._read_flavor(guest)
                 misplaced = self._tell_misplaced(views.get(guest.uuid), held)
             except GuestGoneError:
-                # It has ended since it was listed.
+                # The guest has ended since it was listed.
                 continue
             self._flavors[guest.uuid] = flavor
             location = locations.get(guest.uuid, CpuLocation())
@@ -278,7 +290,7 @@ class HostAuditor:
         return found
 
     def _tell_misplaced(self, view: GuestView | None, held: CpuSet) -> str:
-        """A sentence on threads on dedicated CPUs, where another program pins guests; empty without any."""
+        """A sentence about emulator threads on dedicated CPUs, if another program pins guests; else empty."""
         if view is None or view.assignment is None or not self._pipeline.host_state.follows_kernel:
             return ""
         threads = self._driver.emulator_threads(view.guest)
@@ -290,7 +302,7 @@ class HostAuditor:
         )
 
     def _inactive_guests(self) -> frozenset[str]:
-        """Find the guests of this host that do not run: an audit must not delete their allocations."""
+        """The guests of this host that are not running, but need their allocations."""
         flavors = self._driver.flavor_source
         inactive = frozenset[str]() if flavors is None else flavors.inactive_guests()
         return inactive | self._driver.lost_guests().keys()
@@ -299,7 +311,7 @@ class HostAuditor:
         running = {guest.uuid for guest in self._driver.guests()}
         return consumer in running or consumer in self._inactive_guests()
 
-    # What is done
+    # Repairs
 
     def _create_allocation(
         self, finding: AuditFinding, guest: AuditedGuest, free: FreeCapacity, options: HealOptions
@@ -317,7 +329,7 @@ class HostAuditor:
             )
 
         outcome = self._carry_out(guest.uuid, decide_record, options.heal, options.dry_run)
-        # Known amounts were taken for all guests before.
+        # Known amounts of all guests were subtracted before.
         if not guest.known:
             _take_amounts(free, allocation)
         return AuditOutcome(replace(finding, allocation=allocation), _HEAL, outcome)
@@ -333,15 +345,15 @@ class HostAuditor:
         return AuditOutcome(replace(finding, detail=f"without a guest for {age:.0f} s"), _DELETE, outcome)
 
     def _finding_age(self, finding: AuditFinding) -> float:
-        """Compute the seconds since which an allocation is unchanged and without a guest."""
+        """The number of seconds for which an allocation has been unchanged and without a guest."""
         known = self._pipeline.unclaimed_holdings.get(finding.consumer)
         if known is None or known.allocation != finding.allocation:
-            # It has changed since it was first seen, so its time begins again.
+            # The allocation is new, or has changed, so that its time begins now.
             return 0.0
         return time.monotonic() - known.since
 
     def _read_record(self, consumer: str) -> ConsumerRecord:
-        """Read the present record of a consumer: its allocation first, then whether its guest is here."""
+        """Read the present allocation of a consumer, and then whether its guest is on this host."""
         holds = self._client.get_allocations(consumer)
         return ConsumerRecord(
             holds, self._pipeline.host_state.own_part(holds.resources), self._is_here(consumer)
@@ -350,11 +362,14 @@ class HostAuditor:
     def _carry_out(
         self, consumer: str, decide: Callable[[ConsumerRecord], Decision], asked_for: bool, dry_run: bool
     ) -> str:
-        """Carry a decision out, and return the outcome in words."""
+        """Decide about a consumer and write its allocation; return the outcome as text.
+
+        :param asked_for: whether the operator has requested this repair.
+        """
         if not asked_for and not dry_run:
             return ""
         reason = ""
-        # After a concurrent change the record is read again and decided about again.
+        # After a concurrent change, the record is read again, and a new decision is made.
         for _ in range(MAX_ATTEMPTS):
             wanted = decide(self._read_record(consumer))
             if isinstance(wanted, str):
@@ -365,7 +380,7 @@ class HostAuditor:
                 self._client.set_allocations(wanted)
             except ConflictError as error:
                 reason = f"refused: {error}"
-                # Any other conflict, such as a full provider, would be the same at the next try.
+                # Another conflict, such as a full provider, would be the same at the next attempt.
                 if isinstance(error, ConcurrentUpdateError):
                     continue
                 break
@@ -399,7 +414,7 @@ def _audited_guest(
         "" if view is None else view.stray,
         "" if view is None or view.migration is None else view.migration.consumer,
         frozenset() if view is None or view.assignment is None else view.assignment.held_cpus,
-        # While it migrates, its place here belongs to the migration's consumer.
+        # During a migration, the allocation on this host belongs to the migration's consumer.
         {} if view is None or view.migration is not None else view.allocation or {},
         flavor.dedicated_vcpus,
         frozenset() if view is None or view.assignment is None else _pinned_vcpus(view.assignment),
@@ -407,7 +422,7 @@ def _audited_guest(
 
 
 def _pinned_vcpus(assignment: CpuAssignment) -> CpuSet:
-    """The numbers of the guest CPUs that run on CPUs of their guest alone."""
+    """The numbers of the guest CPUs that may run on dedicated CPUs of their guest only."""
     return frozenset(
         number for number, cpus in enumerate(assignment.vcpu_cpus) if cpus <= assignment.held_cpus
     )
@@ -426,7 +441,7 @@ def _take_amounts(free: FreeCapacity, allocation: Allocation) -> None:
 
 
 def audit_document(outcomes: list[AuditOutcome], names: dict[str, str]) -> list[dict[str, Any]]:
-    """An audit as the command line shows it; ``names`` are those of providers by uuid."""
+    """The outcomes of an audit as commands show them; ``names`` are the names of providers, by uuid."""
     return [
         {
             "finding": it.finding.kind.value,

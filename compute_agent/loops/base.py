@@ -1,7 +1,7 @@
-"""Base classes of loops: their threads, pauses and configuration.
+"""Base classes of loops: the configuration in force, the interface of a loop, and the pause between reports.
 
-Pauses between reports vary around their mean. Otherwise hosts that lost Placement at the same moment would
-all return at the same moment, in each interval.
+Pauses between reports are random within limits. Otherwise all hosts that lost Placement at one moment would
+send their reports at the same moments afterwards.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ from compute_agent.throttling.settings import ThrottlingSettings
 class ReloadedConfiguration:
     """A checked configuration with the objects that were made from it on this host.
 
-    ``options`` are the options of the files, ``client`` calls Placement, ``settings`` are for throttling.
-    ``control`` is the mount of resctrl, if there is one. ``reader_cpus`` are the CPUs from which its counters
-    are read, by L3 cache id.
+    - ``options`` are the options of the configuration files.
+    - ``client`` calls Placement.
+    - ``settings`` are the settings of throttling.
+    - ``controllers`` are the controllers of the worker.
+    - ``control`` is the resctrl mount; None without one.
+    - ``reader_cpus`` are the CPUs from which counters of caches are read, by L3 cache id.
     """
 
     options: cfg.ConfigOpts
@@ -45,24 +48,24 @@ class AgentLoop(Protocol):
         ...
 
     def reload(self, conf: ReloadedConfiguration) -> None:
-        """Use another configuration from the next round on; for any thread."""
+        """Use another configuration from the next round on. Any thread may call it."""
         ...
 
     def stop(self) -> None:
-        """Stop the thread, and wait a few seconds at most for a thread that hangs."""
+        """Stop the thread; wait at most a few seconds for a round that hangs."""
         ...
 
 
 class ConfigurationInForce:
-    """The configuration in force, which any thread may read.
+    """The configuration in force, which any thread may read, and the loops that follow it.
 
-    The object is made before the loops, which follow it. So the reload, made before the loops as well, need
-    not know a single loop.
+    The object is made before the loops. Code that reloads the configuration therefore needs this object only,
+    and no loop.
     """
 
     def __init__(self, conf: ReloadedConfiguration) -> None:
         self.current = conf
-        """Replaced as a whole: no thread sees the options of one and the controllers of another."""
+        """The present configuration, replaced as a whole, so that no thread reads a mixture of two."""
         self._followers: tuple[AgentLoop, ...] = ()
 
     @property
@@ -71,17 +74,17 @@ class ConfigurationInForce:
         return self.current.controllers
 
     def add_followers(self, loops: Sequence[AgentLoop]) -> None:
-        """Reload these loops with each configuration from now on, in this order."""
+        """Set the loops that reload() passes each configuration to, in this order."""
         self._followers = tuple(loops)
 
     def reload(self) -> None:
-        """Make all loops use the current configuration. Call it after the worker has the new controllers."""
+        """Make all loops use the present configuration, after the worker has its new controllers."""
         for loop in self._followers:
             loop.reload(self.current)
 
 
 class WakeReport(Protocol):
-    """Requests a report soon. Any thread may call it; it returns at once."""
+    """Requests a report to Placement. Any thread may call it; it returns at once."""
 
     def __call__(self) -> None:
         """Wake the thread of reports."""
@@ -89,30 +92,34 @@ class WakeReport(Protocol):
 
 
 class TreeAddition(Protocol):
-    """A part of the provider tree that changes from report to report, such as offers and attributes."""
+    """Adds a part to the provider tree that may change between reports, such as offers and attributes."""
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Return the tree with the addition; called by the thread of reports, and to show the inventory."""
+        """Return the tree with the addition.
+
+        The thread of reports calls it, and commands that show the tree.
+        """
         ...
 
 
 FIRST_PAUSE: Final = 1.0
+"""Seconds of the pause after the first failed report, before the random part."""
 _SPREAD: Final = 0.1
-"""The relative spread of intervals: hosts that were started together drift apart within some rounds."""
+"""The part by which an interval is randomly shorter or longer, so that reports of hosts drift apart."""
 _LEAST: Final = 0.5
-"""The smallest part of the whole pause that is drawn after failures."""
+"""After failures, the smallest part of a pause that may be drawn at random."""
 
 
 def pause(failures: int, interval: float, longest: float, draw: Callable[[], float]) -> float:
-    """Draw the seconds until the next report, after a number of failures in a row.
+    """Draw the seconds until the next report at random, after a number of failures in a row.
 
-    Without failures it is the ``interval``, more or less by a tenth. Each failure doubles the pause, up to
-    ``longest``; the result is drawn from its upper half.
+    Without failures, the result differs from ``interval`` by at most a tenth. Each failure doubles the pause,
+    from one second up to ``longest`` seconds, and the result is between half of the pause and all of it.
 
     :param draw: returns a random number from 0 to 1.
     """
     if failures == 0:
         return interval * (1 - _SPREAD + 2 * _SPREAD * draw())
-    # Limited, since the power of thousands of failures would overflow a float.
+    # The exponent is limited, because thousands of failures would overflow a float.
     whole = min(FIRST_PAUSE * 2.0 ** min(failures - 1, 30), longest)
     return whole * (_LEAST + (1 - _LEAST) * draw())

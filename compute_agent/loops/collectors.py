@@ -1,8 +1,7 @@
-"""Collectors of installed packages, each in a thread of its own, and the amounts offered by what they report.
+"""Collectors of installed packages, each in a thread of its own, and the amounts offered by their answers.
 
-A collector that hangs blocks its own thread only, and its values expire meanwhile. A collector runs in the
-agent's process all the same: a collector that uses all memory, or never releases the interpreter, stops the
-agent.
+A collector that hangs blocks only its own thread, and its values expire. It runs in the process of the agent
+all the same: a collector that uses all memory, or never releases the interpreter's lock, stops the agent.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ INTERVAL: Final = 60.0
 """Seconds between two calls of a collector."""
 
 HANGING_SECONDS: Final = 120.0
-"""A call that takes longer is reported as hanging."""
+"""Seconds after which a call of a collector is reported as hanging."""
 
 
 COLLECTOR_THREAD: Final = ThreadSpec(
@@ -56,7 +55,12 @@ COLLECTOR_THREAD: Final = ThreadSpec(
 
 @dataclass(frozen=True, slots=True)
 class _CollectorAnswer:
-    """The last measurements of a collector by class and zone, and its failure (empty without one)."""
+    """The last answer of a collector.
+
+    :ivar classes: the resource classes that it measures.
+    :ivar told: the measurements by resource class and name of the zone.
+    :ivar trouble: its failure as text; empty: none.
+    """
 
     classes: frozenset[str] = frozenset()
     told: Mapping[tuple[str, str], ClassMeasurement] = field(default_factory=dict)
@@ -64,7 +68,7 @@ class _CollectorAnswer:
 
 
 class _CollectorRunner:
-    """One collector in its thread."""
+    """Calls one collector in a thread. ``heard`` is its last answer."""
 
     def __init__(self, point: EntryPoint, clock: Callable[[], float]) -> None:
         self.name = point.name
@@ -86,29 +90,29 @@ class _CollectorRunner:
         self._thread.start()
 
     def stop(self) -> None:
-        """Tell the thread to end, without waiting: the collector may hang."""
+        """Tell the thread to end, without waiting for it, because the collector may hang."""
         self._thread.stop(0.0)
 
     @property
     def is_running(self) -> bool:
-        """Whether the thread of the runner has begun and not ended."""
+        """Whether the thread runs."""
         return self._thread.is_alive()
 
     @property
     def failure_text(self) -> str:
-        """The failure of the collector; empty without one."""
-        # Read once, because the other thread may end the call between two reads.
+        """The failure of the collector as text, such as a call that hangs; empty without one."""
+        # Read once, because the thread may end the call between two reads.
         began = self._began
         if began is not None and (seconds := time.monotonic() - began) > HANGING_SECONDS:
             return f"it has not answered for {int(seconds // 60)} minutes"
         return self.heard.trouble
 
     def call_collector(self) -> None:
-        """Call the collector once; any exception becomes its trouble."""
+        """Call the collector once; any exception becomes the failure in its answer."""
         self._began = time.monotonic()
         try:
             self.heard = self._read_answer()
-        except BaseException as error:  # SystemExit as well: the collector raised it, not the agent
+        except BaseException as error:  # a SystemExit of the collector must not end the agent
             self.heard = replace(self.heard, told={}, trouble=f"it failed: {_error_text(error)}")
         finally:
             self._began = None
@@ -116,15 +120,15 @@ class _CollectorRunner:
     def _read_answer(self) -> _CollectorAnswer:
         if self._collector is None:
             loaded = self._point.load()
-            # An entry point names a collector, or a class or function that makes one.
+            # An entry point names a collector, or a class or function that returns one.
             self._collector = loaded() if callable(loaded) else loaded
         classes = frozenset(self._collector.resource_classes)
         if not classes or not all(isinstance(name, str) and name.isprintable() for name in classes):
             raise ValueError("resource_classes are not names of resource classes")
-        self.heard = replace(self.heard, classes=classes)  # even if it fails now
+        self.heard = replace(self.heard, classes=classes)  # the classes count even if the measurement fails
         told: dict[tuple[str, str], ClassMeasurement] = {}
         trouble = ""
-        # One more than it may report, to notice that there are more.
+        # One more than the maximum, in order to notice an excess.
         for number, one in enumerate(islice(self._collector.collect(), MAX_MEASUREMENTS + 1)):
             try:
                 if number == MAX_MEASUREMENTS:
@@ -135,13 +139,13 @@ class _CollectorRunner:
                     raise ValueError(f"it reported {key[0]} of {key[1] or 'the host'!r} twice")
                 told[key] = measured
             except ValueError as error:
-                # The first fault is enough for the log, and the other measurements still count.
+                # Only the first fault is reported. The other measurements still count.
                 trouble = trouble or str(error)
         return _CollectorAnswer(classes, told, trouble)
 
 
 def _error_text(error: BaseException) -> str:
-    """The text of an exception of any class, printable; its ``__str__`` may raise."""
+    """The printable text of an exception; ``__str__`` of a class of another package may raise one itself."""
     try:
         return printable_text(f"{type(error).__name__}: {error}")
     except Exception:
@@ -149,7 +153,10 @@ def _error_text(error: BaseException) -> str:
 
 
 class CollectorLoops:
-    """The collectors of ``[capacity] collectors``. add_to_tree() is for any thread, the rest for one."""
+    """The collectors of ``[capacity] collectors``, and the amounts that are offered of their classes.
+
+    One thread may use it; any thread may call add_to_tree().
+    """
 
     def __init__(
         self,
@@ -164,7 +171,7 @@ class CollectorLoops:
         self._clock = clock
         self.runners: dict[str, _CollectorRunner] = {}
         self.known: Mapping[str, CollectedClasses] = {}
-        """Amounts by name of the collector; each round replaces the mapping as a whole."""
+        """The classes and amounts by name of the collector; each round replaces the mapping as a whole."""
         self._troubles: Mapping[str, str] = {}
         self._failing = Gauge(
             "compute_agent_collector_failing",
@@ -186,10 +193,10 @@ class CollectorLoops:
         self.use_collectors(names)
 
     def use_collectors(self, names: Sequence[str]) -> None:
-        """Use these collectors from now on, and forget all others."""
+        """Use the collectors with these names from now on, and stop all others."""
         before = self.runners
         if names and not before:
-            # Only at the beginning: later the amounts of present collectors are newer than the file.
+            # Only for the first collectors: later, amounts in memory are newer than those of the file.
             self.known = self._file.load() or {}
         points = installed_collectors()
         self.runners = {
@@ -201,7 +208,7 @@ class CollectorLoops:
             before[name].stop()
         self.known = {name: one for name, one in self.known.items() if name in self.runners}
         self._troubles = {name: what for name, what in self._troubles.items() if name in self.runners}
-        # The next round makes the series of the remaining collectors again.
+        # The next round sets the series of the remaining collectors again.
         self._failing.clear()
         self._offered.clear()
 
@@ -211,7 +218,7 @@ class CollectorLoops:
             runner.start()
 
     def stop(self) -> None:
-        """Stop the threads, and keep the measured amounts."""
+        """Stop the threads, and save the measured amounts."""
         for runner in self.runners.values():
             runner.stop()
         if self.runners:
@@ -224,13 +231,13 @@ class CollectorLoops:
 
     @property
     def _current_classes(self) -> Mapping[str, CollectedClasses]:
-        """Amounts of the present collectors; a round may have begun before a reload removed one."""
+        """The amounts of the present collectors, without those of a collector that a reload has removed."""
         runners = self.runners
         return {name: one for name, one in self.known.items() if name in runners}
 
     @property
     def failure_texts(self) -> tuple[str, ...]:
-        """Failures of collectors, a sentence each."""
+        """A sentence about each collector that fails."""
         runners = self.runners
         return tuple(
             f"[capacity] collectors: {name}: {what}"
@@ -239,7 +246,7 @@ class CollectorLoops:
         )
 
     def run_round(self, tree: ProviderTree) -> bool:
-        """Apply the measurements since the last round; return whether the offered amounts have changed."""
+        """Update offered amounts from the latest answers of collectors; return whether any has changed."""
         if self.is_idle:
             return False
         now, changed = self._clock(), False
@@ -247,11 +254,10 @@ class CollectorLoops:
         known: dict[str, CollectedClasses] = {}
         for name, runner in self.runners.items():
             heard, before = runner.heard, self.known.get(name, CollectedClasses())
-            # Before its first answer a collector has its classes of the last agent, so that they stay
-            # withheld.
+            # Until its first answer, a collector has the saved classes, so that these stay withheld.
             classes = heard.classes or before.classes
             twice = sorted(classes & taken.keys())
-            # If two collectors report a class, the first one counts.
+            # If two collectors report a class, the first one in the option counts.
             classes -= taken.keys()
             taken |= dict.fromkeys(classes, name)
             found = _merge_answer(tree, classes, heard, before, now)
@@ -271,7 +277,7 @@ class CollectorLoops:
         return changed
 
     def _note_failure(self, name: str, trouble: str) -> None:
-        """Log a collector's trouble once, until it ends."""
+        """Log the failure of a collector when it begins, and set its gauge."""
         self._failing.labels(name).set(bool(trouble))
         if trouble and name not in self._troubles:
             LOG.warning("[capacity] collectors: %s: %s", name, trouble)
@@ -305,11 +311,11 @@ class CollectorLoops:
         self._file.save(dump(self.known), self._clock())
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Return the tree with all amounts withheld that are not offered, also those that just expired."""
+        """Return the tree with the classes of collectors withheld, except for the amounts offered now."""
         return withhold_classes(tree, self._current_classes, self._clock())
 
     def list_rows(self, tree: ProviderTree) -> list[dict[str, Any]]:
-        """List the measured and the offered amount of each class and provider, in words."""
+        """Rows with the measured and the offered amount of each class and provider, for commands."""
         now, rows = self._clock(), []
         for name, known in self._current_classes.items():
             for node, resource_class in _provided_classes(tree, known.classes):
@@ -329,7 +335,7 @@ class CollectorLoops:
 def _merge_answer(
     tree: ProviderTree, classes: frozenset[str], heard: _CollectorAnswer, before: CollectedClasses, now: float
 ) -> dict[tuple[str, str], CollectedAmount]:
-    """Compute the new amounts by class and provider from a collector's answer."""
+    """The new amounts from the answer of a collector, by resource class and uuid of the provider."""
     found = {}
     for node, resource_class in _provided_classes(tree, classes):
         key = resource_class, node.uuid
@@ -340,7 +346,7 @@ def _merge_answer(
 
 
 def _find_misplaced(tree: ProviderTree, classes: frozenset[str], heard: _CollectorAnswer) -> str:
-    """Find a measurement that cannot be true on this host, in words; empty without one."""
+    """A sentence about a measurement that cannot be true on this host; empty without one."""
     totals = {
         (name, zone_of(tree, node)): node.inventories[name].total
         for node, name in _provided_classes(tree, classes)
@@ -355,27 +361,27 @@ def _find_misplaced(tree: ProviderTree, classes: frozenset[str], heard: _Collect
 
 
 def with_kept(tree: ProviderTree, names: Sequence[str], state_path: Path, now: float) -> ProviderTree:
-    """Return the tree with the amounts that an agent with these collectors withholds at its start."""
+    """Return the tree with the amounts that an agent withholds at its start, by its file of amounts."""
     kept = (_kept_file(state_path).peek_content() or {}) if names else {}
     return withhold_classes(tree, {name: one for name, one in kept.items() if name in names}, now)
 
 
 def withhold_classes(tree: ProviderTree, known: Mapping[str, CollectedClasses], now: float) -> ProviderTree:
-    """Return the tree with the collectors' classes withheld, except for the offered amounts."""
+    """Return the tree with the classes of collectors withheld, except for amounts offered at ``now``."""
     more: dict[str, dict[str, int]] = {}
     for one in known.values():
         for node, resource_class in _provided_classes(tree, one.classes):
             found = one.collected.get((resource_class, node.uuid), CollectedAmount())
             amount = _largest_offer(node, resource_class) - found.offered_amount(now)
             withheld = more.setdefault(node.uuid, dict(node.withheld))
-            # Others, such as steal time, may withhold of this class as well: the larger amount counts.
+            # The class may be withheld for another reason, too, such as steal time: the larger amount counts.
             withheld[resource_class] = max(amount, withheld.get(resource_class, 0))
     nodes = (replace(node, withheld=more[node.uuid]) if node.uuid in more else node for node in tree.nodes)
     return replace(tree, nodes=tuple(nodes))
 
 
 def zone_of(tree: ProviderTree, node: ProviderNode) -> str:
-    """The zone name of a provider in collectors: the end of its name, empty for the root."""
+    """The name by which collectors name a provider: the end of its name; empty for the root."""
     return node.name.removeprefix(tree.root.name).lstrip("_")
 
 

@@ -1,4 +1,4 @@
-"""The PCI devices that a host offers, with their holders: for the command line, drawings and metrics."""
+"""The PCI devices that the host offers, with their holders, for commands, drawings and metrics."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from compute_agent.pipeline.worker import GuestPipeline
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """An offered device, or a card with its virtual functions, and its holders.
+    """An offered PCI device, or a card with its virtual functions, and its holders.
 
-    :ivar node: the nearest NUMA node with CPUs; None where it is unknown.
-    :ivar path: the root complex and the bridges above it.
-    :ivar device: as the kernel shows it; None if it is gone.
-    :ivar holders: the amounts of guests by name, or by uuid of those that do not run.
+    :ivar total: the number of units in its inventory: 1, or the number of virtual functions.
+    :ivar node: the nearest NUMA node with CPUs; None if unknown.
+    :ivar path: the root complex and the bridges above the device.
+    :ivar device: the facts from the kernel; None if the device is gone, or was not read.
+    :ivar holders: the held units, by name of a running guest or uuid of another consumer.
     """
 
     address: str
@@ -39,12 +40,12 @@ class DeviceUse:
 
     @property
     def held_amount(self) -> int:
-        """The number of held units."""
+        """The number of units that consumers hold."""
         return sum(self.holders.values())
 
     @property
     def in_words(self) -> str:
-        """One line for people: ``0000:81:00.0 CUSTOM_NIC, 2 of 4 held: web-1, web-2``."""
+        """The device and its holders in a line: ``0000:81:00.0 CUSTOM_NIC, 2 of 4 held: web-1, web-2``."""
         names = ", ".join(map(on_one_line, self.holders))
         if self.total == 1:
             return f"{self.address} {self.resource_class}: {names or 'free'}"
@@ -57,10 +58,10 @@ def list_devices(
     read_device: Callable[[str], PciDevice | None],
     holdings: Iterable[tuple[str, Allocation]],
 ) -> list[DeviceUse]:
-    """List the devices of a tree by address.
+    """List the devices of a tree, sorted by address.
 
-    :param read_device: reads a device by its address.
-    :param holdings: names of holders with their allocations; several holders may have one name.
+    :param read_device: reads the facts of a device by its address; None if it is gone.
+    :param holdings: pairs of a holder's name and its allocation; several holders may have one name.
     """
     known, found = list(holdings), []
     for node in tree.device_providers:
@@ -83,7 +84,7 @@ def list_devices(
 
 
 class DeviceSource:
-    """The offered devices with their holders, read when they are asked for. For any thread."""
+    """Lists the offered devices with their holders at each call. Any thread may use it."""
 
     def __init__(self, root: Path, pipeline: GuestPipeline, registry: CollectorRegistry) -> None:
         """Register the gauges of devices.
@@ -95,18 +96,18 @@ class DeviceSource:
         registry.register(self)
 
     def list_uses(self) -> list[DeviceUse]:
-        """List the devices by address."""
+        """List the devices, with their facts from the kernel, sorted by address."""
         return self._list_uses(partial(read_pci_device, self._root))
 
     def _list_uses(self, read_device: Callable[[str], PciDevice | None]) -> list[DeviceUse]:
         views, unclaimed = self._pipeline.guest_views(), self._pipeline.unclaimed_holdings
         holdings = [(view.guest.name, view.allocation or {}) for view in views]
-        # Guests that do not run keep their devices.
+        # Consumers without a running guest keep their devices.
         holdings += [(consumer, one.allocation) for consumer, one in unclaimed.items()]
         return list_devices(self._pipeline.reported_tree, read_device, holdings)
 
     def collect(self) -> Iterator[Metric]:
-        """Count devices by class and state, and compare links with what devices support."""
+        """Collect the numbers of held and free devices by class, and the state of PCI Express links."""
         units = GaugeMetricFamily(
             "compute_agent_pci_devices",
             "PCI devices and virtual functions that the host offers, held and free.",
@@ -124,7 +125,7 @@ class DeviceSource:
         )
         sums: dict[tuple[str, str], int] = {}
         degraded = 0
-        # Of each device the link is enough here: other files would be read at each scrape.
+        # Only links are read: other files of a device would be read at each scrape for nothing.
         for use in self._list_uses(lambda address: None):
             for state, amount in (("held", use.held_amount), ("free", max(0, use.total - use.held_amount))):
                 key = (use.resource_class, state)

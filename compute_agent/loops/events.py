@@ -1,4 +1,4 @@
-"""Writes events to their files, and reports guests that the kernel killed for lack of memory."""
+"""Writes events to their files, and reports processes of guests that the kernel killed for lack of memory."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec, log_failure
 LOG = logging.getLogger(__name__)
 
 MAX_PENDING: Final = 1000
-"""Events in memory while they cannot be written; further events are lost."""
+"""Maximum number of events in memory while they cannot be written; further events are lost."""
 
 RETRY_SECONDS: Final = 30.0
+"""Seconds between a failed write of events and the next attempt."""
 
 EVENTS_THREAD: Final = ThreadSpec(
     "events",
@@ -36,7 +37,10 @@ EVENTS_THREAD: Final = ThreadSpec(
 
 
 class EventLog:
-    """Takes events at once, and writes them in a thread of its own. Failures of the log cost only events."""
+    """Queues events without waiting, and writes them in a thread of its own.
+
+    If writes fail, events are lost.
+    """
 
     def __init__(self, options: cfg.ConfigOpts, registry: CollectorRegistry) -> None:
         self._store = EventStore(Path(options.state_path) / FILE, *_store_limits(options))
@@ -50,17 +54,17 @@ class EventLog:
             keep=self._finish_writing,
         )
         self._retry_due = 0.0
-        """The end (monotonic seconds) of the pause after a failure; new events wait for it as well."""
+        """The monotonic second of the next attempt after a failure; new events wait for it, too."""
         self._lost = Counter(
             "compute_agent_events_lost",
             "Events that could not be kept, as their file could not be written.",
             registry=registry,
         )
         self.trouble = ""
-        """The reason why events are not written now; empty if they are."""
+        """The reason why events cannot be written now; empty if they can."""
 
     def add(self, event: AgentEvent) -> None:
-        """Queue an event, without waiting. For all threads."""
+        """Queue an event without waiting. Any thread may call it."""
         with self._lock:
             if len(self._pending) < MAX_PENDING:
                 self._pending.append(event)
@@ -77,16 +81,16 @@ class EventLog:
         self._store.max_events, self._store.max_bytes = _store_limits(conf.options)
 
     def stop(self, timeout: float = 2.0) -> None:
-        """Write the queue, and stop; wait ``timeout`` seconds at most for a disk that hangs."""
+        """Write queued events, and stop; wait at most ``timeout`` seconds for a disk that hangs."""
         self._thread.stop(timeout)
 
     def flush(self) -> None:
-        """Write the queue; events that cannot be written stay in it."""
+        """Write queued events; events that cannot be written stay in the queue."""
         with self._lock:
             events = tuple(self._pending)
         if not events:
             return
-        # Written without the lock: a slow disk must not hold up the worker, which adds events.
+        # Without the lock, so that a slow disk does not delay the worker, which adds events.
         try:
             kept = self._store.append(events)
         except OSError as error:
@@ -95,7 +99,7 @@ class EventLog:
             self.trouble = str(error)
             return
         with self._lock:
-            # Newer events were added at the other end meanwhile.
+            # Only the written events are removed: others may have been added at the end since.
             for _ in range(kept):
                 self._pending.popleft()
         if self.trouble:
@@ -104,8 +108,8 @@ class EventLog:
 
     def _write_unless_waiting(self) -> None:
         if time.monotonic() < self._retry_due:
-            return  # a new event woke the thread; it waits with the older ones
-        self._retry_due = time.monotonic() + RETRY_SECONDS  # before flush(), which may raise
+            return  # a new event has woken the thread, and waits for the next attempt
+        self._retry_due = time.monotonic() + RETRY_SECONDS  # set before flush(), which may raise
         self.flush()
         if not self._pending:
             self._retry_due = 0.0
@@ -125,10 +129,12 @@ def _store_limits(options: cfg.ConfigOpts) -> tuple[int, int]:
 
 
 _PAUSE: Final = 2.0
+"""Seconds between two reads of the host's counter of kills."""
 _KEPT: Final = 20
+"""Number of kills in the list of ``status``."""
 
 _LOOKS: Final = 2
-"""Reads of the guests after a kill: the kernel counts it for the host first, then for the guest."""
+"""Number of reads of all guests after a kill, because the kernel counts it for the host before the guest."""
 
 REASONS: Final = {
     True: "it reached its own limit (memory.max): allocate more MEMORY_MB, or find what uses the memory"
@@ -139,9 +145,9 @@ REASONS: Final = {
 
 
 def kills_on_host(vmstat: str) -> int | None:
-    """Read the number of the host's processes that the kernel killed for want of memory; None if unknown.
+    """Read the number of processes that the kernel has killed for lack of memory since boot; None if unknown.
 
-    ``vmstat`` is the path of /proc/vmstat; kernels before 4.13 have no ``oom_kill`` there.
+    ``vmstat`` is the path of /proc/vmstat. Kernels before 4.13 have no ``oom_kill`` there.
     """
     try:
         words = kernel_files.read(vmstat).partition(b"\noom_kill ")[2].split(None, 1)
@@ -160,12 +166,12 @@ OOM_THREAD: Final = ThreadSpec(
 
 
 class OomEvents:
-    """Reports kills of guests: log, event, metric and the list in ``status``."""
+    """Reports processes of guests that the kernel has killed: log, event, metric and ``status``."""
 
     def __init__(
         self, driver: MemoryTuning, recorder: EventRecorder, registry: CollectorRegistry, root: str = "/"
     ) -> None:
-        """``root`` is the folder that /proc is below."""
+        """``root`` is the folder that contains ``proc``."""
         self._driver = driver
         self._vmstat = f"{root.rstrip('/')}/proc/vmstat"
         self._on_host: int | None = None
@@ -178,7 +184,7 @@ class OomEvents:
             ["limit"],
             registry=registry,
         )
-        # Both series exist from the start, because Prometheus sees no increase from nothing to one.
+        # Both series exist from the start: Prometheus computes no increase for a series that begins with 1.
         for limit in ("guest", "host"):
             self._kills.labels(limit)
         self._recent: deque[dict[str, Any]] = deque(maxlen=_KEPT)
@@ -203,18 +209,18 @@ class OomEvents:
         """Do nothing: no option changes this loop."""
 
     def list_rows(self) -> list[dict[str, Any]]:
-        """List the last kills, oldest first."""
+        """Rows with the last kills, the oldest first, for ``status``."""
         return list(self._recent)
 
     def report_kills(self) -> None:
-        """Report new kills. Guests are read only after the host's counter of kills has changed."""
+        """Report new kills. Guests are read only if the host's counter of kills has changed."""
         on_host = kills_on_host(self._vmstat)
-        # Where the host does not count kills, the guests are read each time.
+        # On a kernel without this counter, guests are read each time.
         if on_host is None or on_host != self._on_host:
             self._on_host, self._looks_due = on_host, _LOOKS
         if self._looks_due == 0:
             return
-        kills = self._driver.oom_kills()  # before the count: a read that fails is repeated
+        kills = self._driver.oom_kills()  # before the decrement, so that a read that fails is repeated
         self._looks_due -= 1
         for kill in kills:
             self._report_kill(kill)

@@ -1,7 +1,7 @@
-"""The fleet's settings: watches their source, and applies the settings of single guests.
+"""The settings of the fleet: follows their source, stores new revisions, and applies settings of guests.
 
-A new revision is only stored in the state folder. The main thread notices the file, as it notices any
-change of the configuration, and reloads.
+A new revision is only stored in the state folder. The main thread notices the changed file, as it does for
+all configuration files, and reloads the configuration.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from compute_agent.threads import PeriodicTask, ThreadSpec, log_failures
 LOG = logging.getLogger(__name__)
 
 FILE: Final = "fleet-guests.json"
-"""In the state folder: the settings of guests that the fleet has set."""
+"""Name of the file in the state folder that records the settings of guests that were set from the fleet."""
 
 
 class GuestSetter(Protocol):
     """Changes settings of running guests."""
 
     def __call__(self, guest: str, values: Mapping[str, Any], unset: Collection[str] = (), /) -> str:
-        """Set and unset settings of the guest with a uuid; return the obstacle, empty on success."""
+        """Set and unset settings of the guest with a uuid; return the reason of a failure, or ``""``."""
         ...
 
 
 class GuestApplier(Protocol):
-    """Applies a revision to guests."""
+    """Applies the settings of single guests in a revision."""
 
     def __call__(self, revision: Path) -> list[str]:
-        """Apply the revision in a file, and return the obstacles, a sentence each.
+        """Apply the revision in a file; return a sentence about each setting that was not applied.
 
         :raises FleetError: the record of applied settings cannot be read or written.
         """
@@ -66,14 +66,14 @@ class FleetGuests:
         self._set = set_guest
 
     def bring_about(self, revision: Path) -> list[str]:
-        """Apply the revision in a file to the guests, and return the obstacles, a sentence each.
+        """Apply the revision in a file to guests; return a sentence about each setting that was not applied.
 
         :raises FleetError: the record of applied settings cannot be read or written.
         """
-        # Guests that are not known yet would count as absent, and their values would be forgotten.
+        # Until the running guests are known, all would count as absent, and their record would be deleted.
         if not self._pipeline.has_taken_over:
             return []
-        # From the file and not from the configuration in force: single guests are no options.
+        # Read from the file, because settings of single guests are no options of the configuration.
         wanted = parse(written.read([revision]))
         path = revision.with_name(FILE)
         applied = _read_applied(path)
@@ -81,8 +81,8 @@ class FleetGuests:
             return []
         planned = plan_settings(wanted, applied, self._present_settings())
         refused = self._change_guests(planned)
-        # Guests before the record: a setting without a record is found to be as wanted. A record without the
-        # setting would look like a change by hand.
+        # Guests are changed before the record is written. After a crash in between, a setting without a
+        # record is already as wanted. A record without its setting would look like a change by hand.
         after = {
             guest: applied.get(guest, {}) if guest in refused else each
             for guest, each in planned.applied.items()
@@ -98,7 +98,7 @@ class FleetGuests:
         }
 
     def _change_guests(self, planned: GuestSettingsPlan) -> dict[str, str]:
-        """Change guests, and return the refusals: the reason by uuid."""
+        """Change the settings of guests; return the reasons of refusals, by uuid."""
         refused = {}
         for guest in sorted(planned.changes.keys() | planned.unset.keys()):
             values, unset = planned.changes.get(guest, {}), planned.unset.get(guest, ())
@@ -138,10 +138,10 @@ def _write_applied(path: Path, applied: ByGuest) -> None:
 
 
 _STOP_SECONDS: Final = 2.0
-# A host without a fleet has nothing to follow; a reload wakes the thread.
 _IDLE_SECONDS: Final = 3600.0
+"""Seconds between two rounds on a host without a fleet; a reload wakes the thread."""
 _MAX_TOLD: Final = 250
-"""Characters of a trouble in Placement's attribute."""
+"""Maximum number of characters of the trouble in Placement's attribute."""
 
 
 FLEET_THREAD: Final = ThreadSpec(
@@ -154,11 +154,11 @@ FLEET_THREAD: Final = ThreadSpec(
 
 
 class FleetLoop:
-    """Follows the source of settings, and reports whether the host follows its fleet.
+    """Follows the source of the fleet's settings, and reports whether the host has the settings of its fleet.
 
-    :param check: tells whether the host can work with a configuration.
+    :param check: checks whether the host can work with a configuration.
     :param changed: called when the reported state has changed.
-    :param bring_about: applies the revision in a file to guests, and returns the obstacles.
+    :param bring_about: applies the revision in a file to guests.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class FleetLoop:
         self._bring_about = bring_about
         self._state = _state_of(conf)
         self._changing = threading.Lock()
-        """Held while the state is changed: follow() and reload() run in two threads."""
+        """Held while ``_state`` is changed, because follow_fleet() and reload() run in two threads."""
         self._thread = PeriodicTask(
             FLEET_THREAD,
             self.follow_fleet,
@@ -203,20 +203,20 @@ class FleetLoop:
         self._thread.start()
 
     def reload(self, conf: ReloadedConfiguration) -> None:
-        """Use another configuration, perhaps of another revision, and read the source at once."""
+        """Use another configuration, which may be of another revision, and read the source at once."""
         self._conf = conf.options
         state = _state_of(conf.options)
         with self._changing:
-            # The trouble stays until the next read of the source.
+            # The trouble is kept until the next read of the source.
             self._show_state(replace(state, trouble=self._state.trouble, reasons=self._state.reasons))
         self._thread.wake()
 
     def stop(self) -> None:
-        """Stop the thread, without waiting for a source that hangs."""
+        """Stop the thread; wait at most two seconds for a source that hangs."""
         self._thread.stop(_STOP_SECONDS)
 
     def status_fields(self) -> dict[str, object]:
-        """The fields of ``status`` about the fleet."""
+        """The fields about the fleet in the output of ``status``."""
         state = self._state
         return {
             "fleet": str(state.revision or (state.group and f"{state.group}, and no settings of it")),
@@ -225,10 +225,10 @@ class FleetLoop:
         }
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Return the tree with the fleet's state in attributes of the agent's first provider.
+        """Return the tree with the state of the fleet as attributes of the agent's first provider.
 
-        An unreachable source is in the metric and in ``status`` alone: all hosts of the fleet would write to
-        Placement at once, and again when the source comes back.
+        An unreachable source is reported only by the metric and by ``status``. As an attribute, all hosts of
+        the fleet would write it to Placement at the same time, and remove it at the same time.
         """
         state = self._state
         if not state.group:
@@ -239,7 +239,7 @@ class FleetLoop:
         return tree.with_attributes(told)
 
     def follow_fleet(self) -> None:
-        """Read the source once, and apply a new revision."""
+        """Read the source once, store a new revision, and apply the revision in force to guests."""
         conf = self._conf
         try:
             fleet = FleetSettings.from_options(conf)
@@ -248,7 +248,7 @@ class FleetLoop:
         except (FleetError, ConfigError) as error:
             reason = FleetTrouble.SOURCE if isinstance(error, SourceError) else FleetTrouble.REVISION
             taken, trouble, reasons = None, str(error), {reason}
-        # The kept revision is in force also while its source cannot be read.
+        # The stored revision is in force, also while its source cannot be read.
         obstacles = self._apply_to_guests(conf)
         if obstacles:
             reasons.add(FleetTrouble.GUESTS)
@@ -268,9 +268,9 @@ class FleetLoop:
         return reason in self._state.reasons
 
     def _apply_to_guests(self, conf: cfg.ConfigOpts) -> list[str]:
-        """Apply the revision in force to guests, and return the obstacles."""
+        """Apply the revision in force to guests; return a sentence about each setting not applied."""
         revision = Path(conf.state_path) / KEPT
-        # The revision is not in force, such as after the host has left its group.
+        # A stored revision may not be in force, such as after the host has left its group.
         if revision not in written.files_of(conf):
             return []
         try:
@@ -281,7 +281,7 @@ class FleetLoop:
     def _show_state(self, state: _FleetState) -> None:
         if state != self._state:
             self._state = state
-            # With another group the series of the former one would stay.
+            # Otherwise the series of a former group would stay.
             self._generation.clear()
             self._generation.labels(state.group).set(state.generation)
             self._changed()
@@ -295,16 +295,23 @@ class FleetTrouble(StrEnum):
     """The reason why a host does not follow its fleet; a label of the metric."""
 
     SOURCE = "source"
-    """The source cannot be read."""
+    """The source of the settings cannot be read."""
     REVISION = "revision"
-    """The source's revision is refused, or the kept revision cannot be used."""
+    """The new revision is refused, or the stored revision cannot be used."""
     GUESTS = "guests"
     """Guests do not have the settings of the revision in force."""
 
 
 @dataclass(frozen=True, slots=True)
 class _FleetState:
-    """The group, the revision in force, options that the host's own files overrule, and the trouble."""
+    """The state of the fleet on this host.
+
+    :ivar group: the name of the group of hosts; empty: the host has no fleet.
+    :ivar revision: the stored revision; None without one.
+    :ivar overruled: options of the revision that files of the host overrule.
+    :ivar trouble: the reason as text why the host does not follow its fleet; empty: it does.
+    :ivar reasons: the kinds of trouble.
+    """
 
     group: str = ""
     revision: FleetRevision | None = None
@@ -314,7 +321,7 @@ class _FleetState:
 
     @property
     def generation(self) -> int:
-        """The generation of the group's settings; 0 without any, or with those of a former group."""
+        """The generation of the revision; 0 without one, or if it is one of a former group."""
         return self.revision.generation if self.revision and self.revision.group == self.group else 0
 
 

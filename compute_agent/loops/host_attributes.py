@@ -1,4 +1,4 @@
-"""Attributes of the host in reports: places of guests, thresholds of watermarks, and heartbeats."""
+"""Attributes of the host in reports to Placement: CPUs of guests, thresholds of watermarks, heartbeats."""
 
 from __future__ import annotations
 
@@ -23,18 +23,21 @@ from compute_agent.throttling.watermarks.sections import WatermarkAction, Waterm
 LOG = logging.getLogger(__name__)
 
 Ways = Mapping[int, tuple[frozenset[int], int]]
-"""The ways that a guest can fill, and the number of all ways, by L3 cache."""
+"""The cache ways that a guest can fill, and the number of all ways, by L3 cache id."""
 
 
 class PositionReporter:
-    """Adds the CPUs and cache ways of guests, and thresholds of watermarks. For the thread of reports."""
+    """Adds CPUs and cache ways of guests, and thresholds of watermarks, to the tree of a report.
+
+    The thread of reports calls it.
+    """
 
     def __init__(self, in_force: ConfigurationInForce, views: Callable[[], Iterable[GuestView]]) -> None:
         self._in_force = in_force
         self._views = views
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Return the tree with attributes of the agent's first provider."""
+        """Return the tree with these attributes at the agent's first provider."""
         conf = self._in_force.current
         if not conf.options.compute.report_positions or not tree.ours:
             return tree
@@ -50,7 +53,7 @@ class PositionReporter:
 
 
 def ways_of(conf: ReloadedConfiguration) -> Mapping[str, Ways]:
-    """Read the cache ways of each guest by uuid; empty without control of caches."""
+    """Read the cache ways of each guest, by uuid; empty if the agent does not control caches."""
     controller = find_controller(conf.controllers, ResctrlController)
     if controller is None:
         return {}
@@ -69,13 +72,13 @@ def ways_of(conf: ReloadedConfiguration) -> Mapping[str, Ways]:
             for cache in platform.l3.ids
         }
         for guest, group in controller.membership.items()
-        # A group may be gone since the last sync().
+        # A group may have been removed since the controller's last sync().
         if group in present.groups
     }
 
 
 def acting_at(watermark: WatermarkSection) -> str:
-    """Name the thresholds of a watermark: ``cpu_usage: throttle_down 90 %, throttle_up 80 %``."""
+    """The thresholds of a watermark as text: ``cpu_usage: throttle_down 90%, throttle_up 80%``."""
     lines = [
         f"{action.value} {line}"
         for action in WatermarkAction
@@ -85,19 +88,20 @@ def acting_at(watermark: WatermarkSection) -> str:
 
 
 class AgentHeartbeats:
-    """Adds the time of the agent's last heartbeat. For the thread of reports."""
+    """Adds the time of the agent's last heartbeat to the tree of a report. The thread of reports calls it."""
 
     def __init__(self, in_force: ConfigurationInForce, clock: Callable[[], float] = time.time) -> None:
         self._in_force = in_force
         self._clock = clock
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Return the tree with attributes of the agent's first provider."""
+        """Return the tree with the heartbeat at the agent's first provider; unchanged if it is off."""
         options = self._in_force.current.options.compute
         interval = options.heartbeat_interval
         if not interval:
             return tree
-        # Hosts that were started together would otherwise write together, in each interval.
+        # A phase from the host's uuid, so that hosts that were started together do not write at the same
+        # time.
         phase = zlib.crc32(tree.root.uuid.encode()) % interval
         longest = max(interval, options.update_resources_interval)
         return tree.with_attributes(heartbeat_attributes(self._clock(), interval, phase, longest))

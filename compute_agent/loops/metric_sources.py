@@ -1,4 +1,4 @@
-"""Sources of metrics, each read in a thread of its own: a source that hangs delays no other."""
+"""Sources of metrics, each read in a thread of its own, so that a source that hangs does not delay others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ METRIC_SOURCE_THREAD: Final = ThreadSpec(
 
 @dataclass(frozen=True, slots=True)
 class _SourceReading:
-    """The last value with its time (monotonic seconds), or the reason why there is none."""
+    """The last read of a source: its time in monotonic seconds, and its value or the reason of failure."""
 
     time: float
     value: float | None = None
@@ -40,7 +40,7 @@ class _SourceReading:
 
 
 class _SourceRunner:
-    """One source in its thread."""
+    """Reads one source in a thread."""
 
     def __init__(self, source: MetricSource, clock: Callable[[], float]) -> None:
         self.source = source
@@ -60,11 +60,11 @@ class _SourceRunner:
         self._thread.start()
 
     def stop(self) -> None:
-        """Tell the thread to end, without waiting: the source may hang."""
+        """Tell the thread to end, without waiting for it, because the source may hang."""
         self._thread.stop(0.0)
 
     def read_source(self) -> None:
-        """Read the source once. Its failure is logged when it begins, and when it ends."""
+        """Read the source once. A failure is logged when it begins and when it ends."""
         before = self._latest
         was_away = before is not None and bool(before.trouble)
         try:
@@ -85,13 +85,13 @@ class _SourceRunner:
 
     @property
     def current_value(self) -> float | None:
-        """The last value; None if there is none, or if the source has not answered since for too long."""
+        """The last value; None if the last read failed, or if it is too long ago."""
         latest = self._latest
         return None if latest is None or self._is_late(latest.time) else latest.value
 
     @property
     def failure_text(self) -> str:
-        """The reason why there is no value; empty if there is one, or before the first reading is due."""
+        """The reason why there is no value; empty if there is one, or before the first read is late."""
         latest = self._latest
         if self._is_late(self._began if latest is None else latest.time):
             return "it does not answer"
@@ -102,7 +102,7 @@ class _SourceRunner:
 
 
 class MetricSources(Collector):
-    """The sources of the configuration. read_value() is for any thread, the rest for one."""
+    """The metric sources of the configuration. One thread may use it; any thread may call read_value()."""
 
     def __init__(
         self,
@@ -121,22 +121,22 @@ class MetricSources(Collector):
             runner.start()
 
     def reload(self, conf: ReloadedConfiguration) -> None:
-        """Read the sources of another configuration. Unchanged ones keep their value."""
+        """Use the sources of another configuration. Unchanged sources keep their value."""
         self._use_sources(conf)
         self.start()
 
     def stop(self) -> None:
-        """Stop the threads; a program or connection that hangs is not waited for."""
+        """Stop the threads, without waiting for a source that hangs."""
         for runner in self.runners.values():
             runner.stop()
 
     def read_value(self, name: str) -> float | None:
-        """The last value of a metric; None while its source is away."""
+        """The last value of the metric of a source, by its name; None while the source is away."""
         runner = self.runners.get(name)
         return None if runner is None else runner.current_value
 
     def collect(self) -> Iterator[Metric]:
-        """The gauge of sources without a value, for a scrape."""
+        """Collect the gauge that shows sources without a value."""
         failing = GaugeMetricFamily(
             "compute_agent_metric_source_failing",
             "Whether a source of a metric has no value (1).",
@@ -148,7 +148,7 @@ class MetricSources(Collector):
 
     @property
     def failure_texts(self) -> tuple[str, ...]:
-        """Sources without a value, a sentence each."""
+        """A sentence about each source without a value."""
         return tuple(
             f"[{METRIC_SOURCE}{name}] has no value, so its watermarks leave everything as it is: {trouble}"
             for name, runner in self.runners.items()
@@ -163,7 +163,7 @@ class MetricSources(Collector):
                 runners[source.name] = present
             else:
                 runners[source.name] = _SourceRunner(source, self._clock)
-        # Replaced as a whole: a round reads either the old sources or the new ones.
+        # Replaced as a whole, so that a round reads either the old sources or the new ones.
         self.runners = runners
         for name, runner in before.items():
             if runners.get(name) is not runner:

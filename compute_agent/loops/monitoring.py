@@ -1,4 +1,4 @@
-"""Monitoring, built from the configuration and the mount of resctrl, and its targets from the guests."""
+"""Monitoring in the agent: built from the configuration and the resctrl mount, with guests as its targets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CPU: Final = MetricSeries("cpu_usage")
 
 
 class MonitorTargets:
-    """Builds the targets of monitoring: guests and classes with their resctrl groups."""
+    """Builds the targets of monitoring: guests and classes, each with its control group of resctrl."""
 
     def __init__(self, driver: GuestThreads) -> None:
         self._driver = driver
@@ -41,10 +41,10 @@ class MonitorTargets:
     ) -> tuple[MonitorTarget, ...] | None:
         """Build the targets, or return the last ones if nothing has changed.
 
-        Without a controller all guests are in the default group. None while a new controller has not made its
-        groups yet.
+        Without a controller of resctrl, all guests are in the default group. The result is None until a new
+        controller has made its groups.
 
-        :param snapshot: the last snapshot of watermarks, which may have the CPU use of guests.
+        :param snapshot: the latest snapshot of watermarks, which may have the CPU use of guests.
         """
         controller = find_controller(controllers, ResctrlController)
         groups: dict[str, str] = {}
@@ -66,25 +66,25 @@ class MonitorTargets:
 
 
 class MeasuredUsage(Protocol):
-    """The use of guests at one moment; ``snapshot`` is None before the first."""
+    """Has the latest snapshot of the use of guests."""
 
     @property
     def snapshot(self) -> UsageSnapshot | None:
-        """The measured use; None before the first round."""
+        """The latest snapshot; None before the first round."""
         ...
 
 
 class UsageSource(Protocol):
-    """Measures the use of guests in a loop of its own."""
+    """A loop that measures the use of guests, such as the loop of watermarks."""
 
     @property
     def status(self) -> MeasuredUsage:
-        """The last measurement."""
+        """The state of the loop after its latest round."""
         ...
 
 
 class MonitoredGuests:
-    """The targets of one agent, from its present guests and controllers."""
+    """Builds the targets of monitoring from the present guests and controllers of the agent."""
 
     def __init__(self, driver: GuestThreads, pipeline: GuestPipeline, in_force: ConfigurationInForce) -> None:
         self._targets = MonitorTargets(driver)
@@ -95,7 +95,7 @@ class MonitoredGuests:
     def use_usage(self, usage: UsageSource) -> None:
         """Add the CPU use that ``usage`` measures to samples.
 
-        Not an argument of the constructor: ``usage`` reads the counters of monitoring, and is made later.
+        This is no argument of the constructor, because ``usage`` itself needs monitoring and is made later.
         """
         self._usage = usage
 
@@ -106,14 +106,13 @@ class MonitoredGuests:
 
 
 class CacheMonitoring:
-    """The daemon's monitoring: a thread, metrics in a registry, and ``reader`` for watermarks."""
+    """Monitoring of caches in the agent: a thread, metrics in a registry, and ``reader`` for watermarks."""
 
     def __init__(self, conf: ReloadedConfiguration, targets: Targets, registry: CollectorRegistry) -> None:
         """Prepare monitoring.
 
-        :param targets: returns the targets, or None while the targets are not known. The thread calls the
-            function in every round, so the function has to be quick. A guest that is missing among the
-            targets loses its monitoring group.
+        :param targets: returns the targets, or None while they are not known. The thread calls it in each
+            round. A guest that is missing among the targets loses its monitoring group.
         """
         settings = MonitoringSettings.from_options(conf.options)
         store = SampleStore(Path(conf.options.state_path) / FILE, settings.retention, settings.store_bytes)
@@ -125,7 +124,7 @@ class CacheMonitoring:
 
     @property
     def reason_off(self) -> str:
-        """The reason why nothing is measured; empty if something is."""
+        """The reason why caches are not measured; empty if they are."""
         if self._measured is None:
             return "there is no resctrl with counters"
         return "" if self.loop.settings.interval > 0 else "[monitoring] interval is 0"
@@ -144,7 +143,7 @@ class CacheMonitoring:
         usable = control is not None and control.writable and control.platform.monitoring is not None
         measured = (*_monitor_key(control), conf.reader_cpus) if control is not None and usable else None
         if measured != self._measured:
-            # A new monitor starts its totals at zero: a reload with other changes keeps the old one.
+            # Only if the mount has changed, because the totals of a new monitor begin at zero.
             self.loop.monitor_with(
                 CacheMonitor(
                     control.files,
@@ -162,6 +161,6 @@ class CacheMonitoring:
 
 
 def _monitor_key(control: ResctrlHandle) -> tuple[Any, ...]:
-    """The properties of a mount that its monitor depends on."""
+    """The properties of a mount on which its monitor depends."""
     platform = control.platform
     return control.files.root, platform.monitoring, platform.max_groups, control.options.prefix

@@ -1,4 +1,4 @@
-"""Guests with dedicated CPUs, and counters of the noise on these as metrics, read at each scrape."""
+"""Noise on dedicated CPUs of guests: metrics of interrupts and waiting times, read at each scrape."""
 
 from __future__ import annotations
 
@@ -22,20 +22,23 @@ from compute_agent.noise.counters import TICK, NoiseReader
 from compute_agent.pipeline.worker import GuestPipeline
 
 MAX_CPUS: Final = 1024
-"""CPUs with series of their own, the lowest ones; each has three."""
+"""Maximum number of CPUs with series, the lowest ones. Each CPU has three series."""
 
 MAX_GUESTS: Final = 500
-"""Guests with series of their own, the first ones by uuid; each has two."""
+"""Maximum number of guests with series, the first ones by uuid. Each guest has two series."""
 
 MAX_THREADS: Final = 512
-"""Threads of a guest that are read, the lowest ones: a process guest may have any number."""
+"""Maximum number of threads that are read for a guest, those with the lowest ids.
+
+A guest that is a plain process
+may have any number."""
 
 _NANOSECONDS: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class CpuHolder:
-    """A guest with dedicated CPUs, its level of isolation, and the threads of its guest CPUs."""
+    """A guest with its dedicated CPUs, its isolation level, and the thread ids of its guest CPUs."""
 
     uuid: str
     name: str
@@ -45,7 +48,7 @@ class CpuHolder:
 
 
 class NoiseSource(Collector):
-    """Lists guests with dedicated CPUs, and collects the metrics of their noise. For any thread."""
+    """Lists guests with dedicated CPUs, and collects metrics of the noise there. Any thread may use it."""
 
     def __init__(
         self,
@@ -60,7 +63,7 @@ class NoiseSource(Collector):
         registry.register(self)
 
     def list_holders(self) -> list[CpuHolder]:
-        """The guests with dedicated CPUs, by uuid."""
+        """List the guests with dedicated CPUs, in the order of their uuids."""
         found = []
         for view in self._pipeline.guest_views():
             if view.assignment is None or not view.assignment.held_cpus:
@@ -75,11 +78,11 @@ class NoiseSource(Collector):
         return found
 
     def describe(self) -> Iterator[Metric]:
-        """The metrics without values: the registry needs their names before the first scrape."""
+        """The metrics without values, from which the registry learns their names before the first scrape."""
         return iter(_noise_families())
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of CPUs that guests hold. Without such guests nothing is read."""
+        """Collect the metrics of dedicated CPUs that guests hold; no file is read without such guests."""
         interrupts, softirqs, ticks, involuntary, delay = families = _noise_families()
         holders = self.list_holders()[:MAX_GUESTS]
         if holders:

@@ -1,4 +1,4 @@
-"""The offer of one resource in each zone, round by round, and the CPUs withheld for steal time."""
+"""Offers of reclaimed CPUs and memory in each zone, and VCPU that is withheld because of steal time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,13 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ReclaimedResource:
-    """A resource that guests leave unused: class, unit, the whole amount in words, and its history's file."""
+    """A resource of which guests leave a part unused.
+
+    :ivar name: the resource class of the unused part.
+    :ivar unit: its unit for messages.
+    :ivar whole: the whole amount of a zone, as words for messages.
+    :ivar file: the file with the history of its use.
+    """
 
     name: str
     unit: str
@@ -45,7 +51,12 @@ class ReclaimedResource:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredZone:
-    """A zone of ``capacity``, its measured use (None if unknown), and the entitlements of guests by uuid."""
+    """A zone with its capacity and its measured use.
+
+    :ivar capacity: the whole amount in the unit of the resource.
+    :ivar reading: the measured use; None: unknown.
+    :ivar entitlements: the amounts that guests hold, by uuid.
+    """
 
     node: ProviderNode
     capacity: float
@@ -54,7 +65,7 @@ class MeasuredZone:
 
 
 class ReclaimGauges:
-    """The metrics of all reclaimed resources."""
+    """The metrics of reclaimed CPUs and memory."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         labels = ["provider", "resource"]
@@ -80,16 +91,16 @@ class ReclaimGauges:
         )
 
     def forget_providers(self, resource: str, providers: Iterable[str]) -> None:
-        """Remove the series of a resource of some providers."""
+        """Remove the series of a resource for providers that do not offer it any more."""
         for provider in providers:
             for gauge in (self.offered, self.expected):
                 gauge.remove(provider, resource)
 
 
 class ReclaimEstimator:
-    """Estimates and offers one reclaimed resource.
+    """Estimates the unused part of one resource, and decides how much of it is offered.
 
-    One thread calls the rounds; others may query and record violations.
+    One thread calls the rounds. Other threads may read offers and count broken promises.
     """
 
     def __init__(self, resource: ReclaimedResource, recorder: EventRecorder, gauges: ReclaimGauges) -> None:
@@ -98,19 +109,20 @@ class ReclaimEstimator:
         self._gauges = gauges
         self._file = KeptFile(resource.file, parse, f"The history of the use of {resource.unit}")
         self.zones: Mapping[str, ZoneState] = {}
-        """State by uuid of the provider; each round replaces the mapping as a whole."""
+        """The history, offer and broken promises of each zone, by uuid of its provider; replaced as a
+        whole."""
         self._estimates: Mapping[str, UseEstimate] = {}
         self._on = False
         self._began = 0.0
-        """The time when estimates were switched on."""
+        """The time at which estimates were switched on, in seconds since the epoch."""
         self._shown: frozenset[str] = frozenset()
-        """Names of the providers with series."""
-        # Bounded, as nothing takes them while rounds fail.
+        """Names of the providers with series in the metrics."""
+        # Limited, because the queue is emptied by rounds, which may fail.
         self._blamed: deque[tuple[str, str]] = deque(maxlen=1000)
-        """Provider and cause of each throttling or eviction of a guest on reclaimed capacity."""
+        """Uuid of the provider and cause, for each throttled or evicted guest on reclaimed capacity."""
 
     def switch_on(self, on: bool, now: float) -> None:
-        """Load the kept history and begin, or keep it and end; do nothing if that is the present state."""
+        """Switch on and load the saved history, or save the history and switch off; ``now`` as in save()."""
         if on and not self._on:
             self._began = now
             self.zones = _taken_over(self._file.load() or {})
@@ -122,24 +134,31 @@ class ReclaimEstimator:
         self._on = on
 
     def save(self, now: float) -> None:
-        """Write the history."""
+        """Write the history to its file; ``now`` is in seconds since the epoch."""
         self._file.save(dump(self.zones), now)
 
     def count_blame(self, provider: str, cause: str) -> None:
-        """Count a broken promise of a provider: a guest was throttled or evicted."""
+        """Count a broken promise of a provider (uuid): a guest on its reclaimed capacity lost some of it.
+
+        ``cause`` is the metric or signal because of which the guest was throttled or evicted.
+        """
         self._blamed.append((provider, cause))
 
     def list_offers(self, now: float) -> dict[str, int]:
-        """List the offers by provider, except those with readings that are too old."""
+        """The offered amounts by uuid of the provider, without offers from readings that are too old."""
         known = {uuid: one for uuid, one in dict(self.zones).items() if _is_of_now(one, now)}
         return {uuid: one.offer.published for uuid, one in known.items()}
 
     def take_round(
         self, measured: Iterable[MeasuredZone], limits: EstimateLimits, acts: bool, now: float
     ) -> bool:
-        """Take one round of measurements; return whether an offer has changed."""
+        """Update estimates and offers from one round of measurements; return whether an offer has changed.
+
+        :param acts: whether offers are reported to Placement; otherwise they are only previewed.
+        :param now: seconds since the epoch.
+        """
         zones, estimates, published, broken = {}, {}, False, False
-        # Before _take_blamed(): the read may fail, and the next round needs the blame.
+        # The measurements are read first: they may fail, and _take_blamed() would lose its causes then.
         measured = tuple(measured)
         blamed = self._take_blamed()
         for one in measured:
@@ -155,7 +174,7 @@ class ReclaimEstimator:
             offer = before.offer.next_offer(left, found.capacity, now)
             zones[node.uuid], estimates[node.uuid] = ZoneState(history, offer, breach), found
             labels = node.name, self.resource.name
-            # A preview offers nothing.
+            # In preview nothing is offered.
             self._gauges.offered.labels(*labels).set(offer.published if acts else 0)
             self._gauges.expected.labels(*labels).set(found.expected_use)
             if offer.published != before.offer.published:
@@ -165,13 +184,16 @@ class ReclaimEstimator:
         shown = frozenset(one.node.name for one in measured)
         self._gauges.forget_providers(self.resource.name, self._shown - shown)
         self._shown = shown
-        # An agent that starts again goes on from the last offers and breaches, so these are written at once.
+        # Changed offers and broken promises are saved at once, because the next agent continues with them.
         if published or broken or self._file.is_due(now):
             self.save(now)
         return published
 
     def list_rows(self, nodes: Iterable[ProviderNode], mode: str) -> Iterator[dict[str, Any]]:
-        """List each zone with the terms of its sum, in words."""
+        """Rows that explain the offer of each zone, term by term, for commands.
+
+        :param mode: the mode in ``[capacity]``: act, preview or off.
+        """
         estimates, zones = dict(self._estimates), dict(self.zones)
         for node in nodes:
             found, zone = estimates.get(node.uuid), zones.get(node.uuid, ZoneState())
@@ -193,7 +215,7 @@ class ReclaimEstimator:
         )
 
     def _take_blamed(self) -> dict[str, list[str]]:
-        """Take the causes since the last round by provider."""
+        """Remove and return the causes that were counted since the last round, by uuid of the provider."""
         found: dict[str, list[str]] = defaultdict(list)
         while self._blamed:
             uuid, cause = self._blamed.popleft()
@@ -210,7 +232,7 @@ class ReclaimEstimator:
         acts: bool,
         now: float,
     ) -> HeldBackShare:
-        """Compute the amount to hold back, with the promises broken since the last round."""
+        """Record the promises broken since the last round, and return the share to hold back."""
         published, unit = before.offer.published, self.resource.unit
         missing = 0.0 if reading is None else missing_cpus(reading.total, published, found.capacity)
         causes = [*(["use"] if missing else []), *blamed]
@@ -257,13 +279,14 @@ class ReclaimEstimator:
 
 
 def _is_of_now(zone: ZoneState, now: float) -> bool:
-    """Tell whether an offer is new enough; after a start it may be the offer of the agent before."""
-    # Only the age of the readings decides this, so guests and capacity may be left out.
+    """Whether the readings behind an offer are recent; after a start they may be those of a former agent."""
+    # The estimate is untold if readings are too old, whatever guests and capacity are.
     return not estimate_use(zone.history, {}, 0.0, EstimateLimits(), now).untold
 
 
 def _taken_over(zones: Mapping[str, ZoneState]) -> Mapping[str, ZoneState]:
-    # An offer grows only after a time above it, which starts now: the clock may have jumped since the save.
+    # The time for which the estimate has been above the offer begins again: the clock may have jumped since
+    # the save.
     return {uuid: replace(zone, offer=replace(zone.offer, above_since=0.0)) for uuid, zone in zones.items()}
 
 
@@ -273,7 +296,10 @@ VCPU: Final = "VCPU"
 
 
 class StolenTime:
-    """Withholds the CPUs that the hypervisor takes. For one thread, except add_to_tree() and list_rows()."""
+    """Withholds VCPU for the CPU time that a hypervisor takes from this host (steal).
+
+    One thread may use it; any thread may call add_to_tree() and list_rows().
+    """
 
     def __init__(
         self, mode: str, state_path: Path, recorder: EventRecorder, registry: CollectorRegistry
@@ -297,7 +323,7 @@ class StolenTime:
         )
 
     def switch_mode(self, mode: str) -> None:
-        """Use another mode; ``off`` forgets the measured times."""
+        """Use another mode (off, preview or act); ``off`` drops the measured times."""
         if mode == OFF:
             self._zones = {}
             self._taken.clear()
@@ -307,7 +333,10 @@ class StolenTime:
         self.mode = mode
 
     def run_round(self, use: HostUse, host_state: HostState, now: float) -> bool:
-        """Apply a reading; return whether the withheld CPUs have changed."""
+        """Update the withheld VCPU from a reading; return whether a report has to change.
+
+        :param now: seconds since the epoch.
+        """
         if self.mode == OFF:
             return False
         zones, changed = {}, False
@@ -325,11 +354,11 @@ class StolenTime:
         self._zones = zones
         if changed or self._file.is_due(now):
             self.save(now)
-        # A preview changes no report.
+        # In preview nothing is withheld, so that reports do not change.
         return changed and self.mode == ACT
 
     def save(self, now: float) -> None:
-        """Write the measured times."""
+        """Write the measured times to their file; ``now`` is in seconds since the epoch."""
         if self.mode != OFF:
             self._file.save(dump_stolen(self._zones), now)
 
@@ -352,14 +381,14 @@ class StolenTime:
         )
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Return the tree with the withheld CPUs."""
+        """Return the tree with VCPU withheld, if the mode is ``act``."""
         zones = self._zones if self.mode == ACT else {}
         return withhold_cpus(tree, zones)
 
     def list_rows(self, tree: ProviderTree, withheld: Mapping[str, WithheldUnits]) -> list[dict[str, Any]]:
-        """List the taken and the withheld CPUs of each provider of VCPU, in words.
+        """Rows with the stolen CPUs and the withheld VCPU of each provider, for commands.
 
-        ``withheld`` is the outcome in Placement by the uuid of the provider.
+        ``withheld`` are the outcomes in Placement, by uuid of the provider.
         """
         if self.mode == OFF:
             return []
@@ -378,12 +407,12 @@ class StolenTime:
 
 
 def with_kept(tree: ProviderTree, mode: str, state_path: Path) -> ProviderTree:
-    """Return the tree with the CPUs that an agent with this mode and folder withholds at its start."""
+    """Return the tree with the VCPU that an agent withholds at its start, by its file of stolen time."""
     return withhold_cpus(tree, (_kept_file(state_path).peek_content() or {}) if mode == ACT else {})
 
 
 def withhold_cpus(tree: ProviderTree, zones: Mapping[str, StolenReserve]) -> ProviderTree:
-    """Return the tree with CPUs withheld from VCPU by uuid of the provider."""
+    """Return the tree with VCPU withheld at the providers in ``zones``, which are by uuid."""
     return replace(
         tree,
         nodes=tuple(

@@ -1,4 +1,4 @@
-"""The loop that verifies promises to guests: gauges, events, and an attribute of the host."""
+"""The loop that verifies promises to guests, with gauges, events and an attribute about broken ones."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec, log_failure
 
 LOG = logging.getLogger(__name__)
 
-# A reload wakes the thread, so this only bounds the time after a missed one.
 _OFF_PAUSE: Final = 60.0
+"""Seconds between two checks of the option while verification is off; a reload also wakes the thread."""
 _STOP_SECONDS: Final = 2.0
 
 PROMISES_THREAD: Final = ThreadSpec(
@@ -47,7 +47,11 @@ class PromiseWatch:
         registry: CollectorRegistry,
         changed: WakeReport = lambda: None,
     ) -> None:
-        """``changed`` is called when the host has another attribute to report."""
+        """Prepare the loop.
+
+        :param verify: verifies all promises once.
+        :param changed: called when the attribute of the host has changed and should be reported.
+        """
         self._conf = conf
         self._verify = verify
         self._recorder = recorder
@@ -71,24 +75,24 @@ class PromiseWatch:
 
     @property
     def _verify_interval(self) -> float:
-        """Seconds between two readings; 0 for none."""
+        """Seconds between two verifications; 0: verification is off."""
         return float(self._conf.options.guests.verify_interval)
 
     def start(self) -> None:
-        """Begin to verify."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop verifying."""
+        """Stop the thread."""
         self._thread.stop(_STOP_SECONDS)
 
     def reload(self, conf: ReloadedConfiguration) -> None:
-        """Continue with another configuration."""
+        """Use another configuration, and verify at once."""
         self._conf = conf
         self._thread.wake()
 
     def check_promises(self) -> None:
-        """Verify once. A broken promise is an event when it breaks, and when it is kept again."""
+        """Verify all promises once. An event is recorded when a promise breaks, and when it is kept again."""
         verdicts = self._verify() if self._verify_interval else []
         broken = {(one.guest, one.kind): one.found for one in verdicts if one.state is PromiseState.BROKEN}
         names = {one.guest: one.name for one in verdicts}
@@ -102,7 +106,7 @@ class PromiseWatch:
                     kind.value,
                     found,
                 )
-        # A promise that cannot be judged now is neither broken nor kept again.
+        # A promise with an unknown state causes no event.
         kept = {(one.guest, one.kind) for one in verdicts if one.state is PromiseState.KEPT}
         for guest, kind in self._broken.keys() & kept:
             self._recorder.record_done(
@@ -122,5 +126,5 @@ class PromiseWatch:
             self._changed()
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """The tree, with the broken promises as an attribute of the first provider that is the agent's."""
+        """Return the tree with broken promises as an attribute of the agent's first provider."""
         return tree.with_attributes(promise_attributes(self._text)) if self._text else tree

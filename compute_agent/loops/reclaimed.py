@@ -1,4 +1,4 @@
-"""The reclaim loop: measures what guests leave unused of shared CPUs and memory, and offers it to others."""
+"""The reclaim loop: measures shared CPUs and memory that guests leave unused, and offers them to others."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from compute_agent.usage.rounds import OversoldCapacity
 LOG = logging.getLogger(__name__)
 
 INTERVAL: Final = 60.0
-"""Seconds between two readings."""
+"""Seconds between two measurements."""
 
 CAPACITY_THREAD: Final = ThreadSpec(
     "capacity",
@@ -56,12 +56,20 @@ CAPACITY_THREAD: Final = ThreadSpec(
 _MIB: Final = 1 << 20
 
 MEMORY_PRESSURE: Final = "memory_pressure"
-"""The metric of memory that sorts guests by no use, so that its sorter does not tell its subject."""
+"""The one metric of memory without the memory order of guests, by which other metrics of memory are
+recognised."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReclaimSettings:
-    """The options of [capacity]."""
+    """The options of ``[capacity]``.
+
+    :ivar mode: whether offers of unused capacity are off, previewed or reported (act).
+    :ivar limits: the parameters of the estimate.
+    :ivar steal: whether withholding VCPU for steal time is off, previewed or reported (act).
+    :ivar collectors: the names of the collectors.
+    :ivar memory: whether unused memory is offered, too.
+    """
 
     mode: str
     limits: EstimateLimits
@@ -71,7 +79,7 @@ class ReclaimSettings:
 
     @classmethod
     def from_options(cls, options: cfg.ConfigOpts) -> ReclaimSettings:
-        """Read the settings from the options."""
+        """Read the settings from the options of a configuration."""
         found = options.capacity
         return cls(
             found.mode,
@@ -83,12 +91,12 @@ class ReclaimSettings:
 
     @property
     def is_off(self) -> bool:
-        """Whether nothing has to be measured."""
+        """Whether all parts are off, so that nothing has to be measured."""
         return self.mode == OFF and self.steal == OFF and not self.collectors
 
 
 class ReclaimLoop:
-    """Measures unused capacity each minute. A quarter of an hour without a reading ends all offers."""
+    """Measures unused capacity each minute. Offers end after a quarter of an hour without a measurement."""
 
     def __init__(
         self,
@@ -104,8 +112,8 @@ class ReclaimLoop:
         """Prepare the loop.
 
         :param changed: called after an offer has changed.
-        :param clock: dates the kept history, in seconds since the epoch.
-        :param monotonic: measures the time between two readings.
+        :param clock: returns seconds since the epoch, for times in the saved history.
+        :param monotonic: returns monotonic seconds, for the time between two measurements.
         """
         self._conf = conf
         self._settings = ReclaimSettings.from_options(conf.options)
@@ -144,7 +152,7 @@ class ReclaimLoop:
 
     @property
     def _active_estimators(self) -> tuple[ReclaimEstimator, ...]:
-        """The estimators that are switched on."""
+        """The estimators that the options switch on."""
         if self._settings.mode == OFF:
             return ()
         return (self.cpus, self.memory) if self._settings.memory else (self.cpus,)
@@ -152,7 +160,7 @@ class ReclaimLoop:
     # For other threads
 
     def start(self) -> None:
-        """Start the threads, unless all is switched off."""
+        """Start the threads of collectors and of the loop, unless all is switched off."""
         self._collectors.start()
         self._thread.start()
 
@@ -162,22 +170,22 @@ class ReclaimLoop:
         self.start()
 
     def use_options(self, conf: ReloadedConfiguration) -> None:
-        """Use another configuration, without starting a thread for it."""
+        """Use another configuration from the next round on, without starting a thread."""
         self._conf, self._settings = conf, ReclaimSettings.from_options(conf.options)
         self._stolen.switch_mode(self._settings.steal)
         self._collectors.use_collectors(self._settings.collectors)
 
     @property
     def is_running(self) -> bool:
-        """Whether the loop measures something and has not been stopped."""
+        """Whether the thread of the loop runs."""
         return self._thread.is_running
 
     def stop(self, timeout: float = 2.0) -> None:
-        """Stop, and keep the history; wait ``timeout`` seconds at most for a round that hangs."""
+        """Stop the thread, and save the history; wait at most ``timeout`` seconds for a round that hangs."""
         self._thread.stop(timeout)
 
     def save_estimates(self) -> None:
-        """Keep the history, and stop collectors."""
+        """Save the history of all estimates, and stop the collectors."""
         for promises in self._active_estimators:
             promises.save(self._clock())
         self._stolen.save(self._clock())
@@ -186,7 +194,7 @@ class ReclaimLoop:
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
         """Return the tree with the present offers and withheld amounts.
 
-        Offers need ``[capacity] mode = act`` and new readings.
+        Unused capacity is offered only with ``[capacity] mode = act`` and recent measurements.
         """
         tree = self._collectors.add_to_tree(self._stolen.add_to_tree(tree))
         if self._settings.mode != ACT:
@@ -197,9 +205,9 @@ class ReclaimLoop:
         return tree
 
     def read_oversold(self, resource_class: str) -> OversoldCapacity | None:
-        """The amount of a class that guests hold beyond the present offers, in cores or bytes.
+        """The amount of a reclaimed class that guests hold beyond the present offers, in cores or bytes.
 
-        None where nothing is offered, or no reading is new enough: an offer that has expired breaks nothing.
+        None if nothing is offered, or if no measurement is recent. An expired offer breaks no promise.
         """
         found = [one for one in self._active_estimators if one.resource.name == resource_class]
         if self._settings.mode != ACT or not found:
@@ -217,10 +225,12 @@ class ReclaimLoop:
         return oversold_capacity(offers, held, unit)
 
     def count_blame(self, guest: str, metric: str, cause: str = "") -> None:
-        """Count a broken promise: a guest was throttled or evicted for a metric.
+        """Count a broken promise, if a throttled or evicted guest runs on reclaimed capacity.
 
-        Only guests that live on reclaimed CPUs count for a metric of CPUs; with memory likewise. ``cause`` is
-        the metric by default.
+        :param guest: the uuid of the guest.
+        :param metric: the metric because of which the guest was throttled or evicted. A metric of CPUs counts
+            only for guests on reclaimed CPUs, and one of memory only for guests on reclaimed memory.
+        :param cause: the signal of another guest that was the cause; empty: the metric.
         """
         registry = self._conf.settings.rules.registry
         if metric not in registry:
@@ -237,7 +247,7 @@ class ReclaimLoop:
                         promises.count_blame(uuid, cause or metric)
 
     def list_rows(self, withheld: Iterable[WithheldUnits] = ()) -> list[dict[str, Any]]:
-        """List each zone with the terms of its sum, in words, for the command line.
+        """Rows that explain the offers and withheld amounts of each zone, term by term, for commands.
 
         ``withheld`` are the outcomes of withheld units in Placement.
         """
@@ -252,13 +262,13 @@ class ReclaimLoop:
 
     @property
     def failure_texts(self) -> tuple[str, ...]:
-        """Failures of collectors, a sentence each."""
+        """A sentence about each collector that fails."""
         return self._collectors.failure_texts
 
     # The thread
 
     def switch_estimators(self) -> None:
-        """Switch each estimator on or off, as the options say."""
+        """Switch each estimator on or off according to the options."""
         on = self._active_estimators
         for promises in (self.cpus, self.memory):
             promises.switch_on(promises in on, self._clock())
@@ -269,8 +279,8 @@ class ReclaimLoop:
             LOG.exception("The unused part of guests' CPUs and memory cannot be measured")
 
     def run_round(self) -> None:
-        """Measure once in the calling thread, and apply the measurement."""
-        # Guests are missing before that, and so would be their entitlements.
+        """Measure once, and update estimates and offers; do nothing until the running guests are known."""
+        # Without all guests, their entitlements would count as unused.
         if not self._pipeline.has_taken_over:
             return
         self.switch_estimators()
@@ -279,7 +289,7 @@ class ReclaimLoop:
             try:
                 if part():
                     self._changed()
-            except Exception as error:  # the other parts are measured all the same
+            except Exception as error:  # raised after the other parts were measured
                 failures.append(error)
         if failures:
             raise ExceptionGroup("not all was measured", failures)
@@ -294,7 +304,7 @@ class ReclaimLoop:
         return self.memory.take_round(self.measure_memory(now), settings.limits, settings.mode == ACT, now)
 
     def _promise_cpus(self) -> bool:
-        """Estimate CPUs and stolen time from one reading."""
+        """Update offers of CPUs and withheld VCPU from one measurement; return whether they have changed."""
         settings, now = self._settings, self._clock()
         if settings.mode == OFF and settings.steal == OFF:
             return False
@@ -309,7 +319,7 @@ class ReclaimLoop:
         return changed
 
     def measure_cpus(self, use: HostUse) -> Iterator[MeasuredZone]:
-        """List the zones of shared CPUs with their use."""
+        """The zones of shared CPUs with their capacity, use and entitlements."""
         host_state = self._pipeline.host_state
         for node in host_state.tree.providers_of(RECLAIMED_VCPU):
             shared = reclaimable_cpus(node, host_state.cpu_sets)
@@ -317,30 +327,32 @@ class ReclaimLoop:
             yield MeasuredZone(node, float(len(shared)), read_zone(use, shared), entitled)
 
     def measure_memory(self, now: float) -> Iterator[MeasuredZone]:
-        """List the zones of memory with their use at ``now``, in seconds since the epoch."""
+        """Measure capacity, use and entitlements of zones of memory; ``now`` is seconds since the epoch."""
         tree, use = self._pipeline.host_state.tree, self.memory_reader.read(now)
         for node in tree.providers_of(RECLAIMED_MEMORY):
             nodes = node.numa_nodes
             held = [one for one in self._pipeline.host_state.topology.numa_nodes if one.id in nodes]
             zone = tree.get(node.parent or "")
             has = None if zone is None else zone.inventories.get(MEMORY)
-            if has is None:  # the inventory is nova-compute's, and its total lacks the host's reserve
+            # Without an inventory of the agent, nova-compute reports memory, and the total of the reclaimed
+            # class has the host's reserve subtracted already.
+            if has is None:
                 capacity = float(node.inventories[RECLAIMED_MEMORY].total)
             else:
                 capacity = sum(one.memory_kib for one in held) / 1024 - has.reserved
             entitled = memory_entitlements(use.guests, nodes)
-            # More may be reserved than these nodes have.
+            # max(): the reserve may exceed the memory of these nodes.
             yield MeasuredZone(node, max(0.0, capacity), read_zone(use, nodes), entitled)
 
 
 def oversold_capacity(
     offers: Mapping[str, int], held: Mapping[str, Mapping[str, int]], unit: float
 ) -> OversoldCapacity | None:
-    """The amount held beyond the offers; None without an offer.
+    """Compute the amount that guests hold beyond the offers; None without an offer.
 
-    :param offers: by provider.
-    :param held: by guest, then by provider.
-    :param unit: the size of a unit, in cores or bytes.
+    :param offers: the offered amounts, by uuid of the provider.
+    :param held: the amounts that guests hold, by uuid of the guest and of the provider.
+    :param unit: the size of a unit of these amounts, in cores or bytes.
     """
     if not offers:
         return None
@@ -353,7 +365,7 @@ def oversold_capacity(
         guest: unit * sum(amount for provider, amount in amounts.items() if provider in short)
         for guest, amounts in held.items()
     }
-    # A guest of another provider gives nothing back here.
+    # Only guests on providers with too small an offer count: others free nothing there.
     return OversoldCapacity(
         unit * sum(beyond[provider] for provider in short),
         {guest: amount for guest, amount in guests.items() if amount},
@@ -361,7 +373,7 @@ def oversold_capacity(
 
 
 def first_tree(tree: ProviderTree, conf: cfg.ConfigOpts) -> ProviderTree:
-    """Return the tree with the amounts that an agent withholds at its start."""
+    """Return the tree with the amounts that an agent withholds at its start, by its saved files."""
     found, folder = conf.capacity, Path(conf.state_path)
     tree = offers.with_kept(tree, found.steal, folder)
     return collectors.with_kept(tree, found.collectors, folder, time.time())

@@ -35,10 +35,10 @@ LOG = logging.getLogger(__name__)
 
 
 class LocationReader(Protocol):
-    """Reads the CPUs that guests really run on."""
+    """Reads the CPUs on which guests may run according to the kernel."""
 
     def __call__(self) -> Mapping[str, CpuLocation]:
-        """Read the locations by consumer.
+        """Read the locations of guests, by uuid of the consumer.
 
         :raises DriverError: the driver does not answer.
         """
@@ -53,10 +53,16 @@ DISABLE_SERVICE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ReportStatus:
-    """The outcome of the last report. Times are seconds since the epoch; ``up`` is None before the first.
+    """The outcome of the last report.
 
-    ``waiting`` names the object that Placement has to have before anything can be reported. ``not_offered``
-    are amounts that are not offered yet, with reasons. ``away``: the last error was a missing answer.
+    :ivar up: whether Placement answered the last report; None before the first.
+    :ivar last_success: the time of the last complete report, in seconds since the epoch.
+    :ivar refusals: the changes that Placement refused in the last report.
+    :ivar sent: the number of changes that Placement applied since the start.
+    :ivar adjustments: sentences about values of inventories that other clients have set through the API.
+    :ivar waiting: the reason why nothing can be reported yet, such as a missing root provider.
+    :ivar not_offered: amounts that are not offered yet, with reasons.
+    :ivar away: whether the last error was a missing answer of Placement.
     """
 
     up: bool | None = None
@@ -71,7 +77,8 @@ class ReportStatus:
 
 
 _AFTER_CLAIM: Final = 0.5
-"""Seconds from the end of a claim to the report that reads holdings again: clocks differ a little."""
+"""Seconds from the expiry of a claim to the report that reads allocations again, because clocks may
+differ."""
 
 REPORT_THREAD: Final = ThreadSpec(
     "report",
@@ -83,7 +90,7 @@ REPORT_THREAD: Final = ThreadSpec(
 
 
 class ReportMetrics:
-    """Counts reports by their outcome."""
+    """The metrics of reports."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.reports = Counter(
@@ -102,7 +109,7 @@ class ReportMetrics:
             "Time of the last complete report to Placement; before the first report, the start of the agent.",
             registry=registry,
         )
-        # A series that began at 0 would raise the alert about old reports at each start.
+        # The start of the agent, because a value of 0 would raise the alert about old reports at each start.
         self.last_report.set_to_current_time()
         self.placement_up = Gauge(
             "compute_agent_placement_up",
@@ -112,7 +119,7 @@ class ReportMetrics:
 
 
 class ReportLoop:
-    """Reports at once when woken, else every ``interval`` seconds, and sooner after a failure."""
+    """Reports the host when woken, otherwise each ``interval`` seconds, and earlier after a failure."""
 
     def __init__(
         self,
@@ -131,16 +138,18 @@ class ReportLoop:
         claims: ClaimWatch | None = None,
         signal: WakeSignal | None = None,
     ) -> None:
-        """Prepare reports with ``reporter``, at most ``max_pause`` seconds apart after failures.
+        """Prepare the loop.
 
-        :param locate: reads the CPUs that guests really run on.
-        :param causes: reasons to keep new guests away, until switch_scheduling() changes the reasons.
+        :param interval: seconds between two reports.
+        :param max_pause: maximum number of seconds between two reports after failures.
+        :param locate: reads the CPUs on which guests may run, for reshapes.
+        :param causes: whether to keep new guests away, by cause, until switch_scheduling() changes it.
         :param root: finds the root provider; None: the root is the agent's own.
-        :param root_user: works below the root that ``root`` finds.
-        :param additions: add to the tree, in this order.
-        :param history: decides whether losses of guests are believed.
-        :param claims: confirms claims that expire, or warns of their end.
-        :param signal: wakes the thread; objects that are made before this loop share the signal.
+        :param root_user: makes the agent work below the root that ``root`` finds.
+        :param additions: parts that are added to the tree of each report, in this order.
+        :param history: decides whether losses of allocations count.
+        :param claims: confirms claims that expire, or warns of them.
+        :param signal: wakes the thread; other objects share it.
         """
         self.history = history or HistoryWatch(metrics)
         self.claims = claims or ClaimWatch()
@@ -155,15 +164,15 @@ class ReportLoop:
         self.status = ReportStatus()
         self._next_client: PlacementClient | None = None
         self._failures = 0
-        """Reports in a row that failed."""
+        """The number of failed reports since the last successful one."""
         self._locate = locate
         self._additions = tuple(additions)
         self._causes = dict(causes or {})
         self._granted: Causes = {}
-        """The causes that Placement has."""
+        """The causes by which the trait in Placement was set or removed last."""
         self._switch = threading.Condition()
-        # Commands report and reshape in their own threads, and two writers of one tree would meet each
-        # other's generations.
+        # One report at a time: commands report and reshape in their own threads, and two writers of one tree
+        # would conflict by the generations of providers.
         self._turn = threading.Lock()
         self._has_tried = threading.Event()
         self._tree_at_start = pipeline.host_state.tree
@@ -177,39 +186,39 @@ class ReportLoop:
         )
 
     def start(self) -> None:
-        """Start the thread, with a report at once."""
+        """Start the thread, which reports at once."""
         self._thread.start()
 
     def wake(self) -> None:
-        """Report now: something changed."""
+        """Request a report now. Any thread may call it."""
         self._thread.wake()
 
     def switch_scheduling(self, cause: DisableCause, off: bool) -> None:
-        """Have Placement keep new guests away from this host for a cause, or end that.
+        """Keep new guests away from this host for a cause, or end this cause. Any thread may call it.
 
-        The report thread does it at once, or when Placement answers again. For any thread.
+        The thread of reports changes the trait in Placement at once, or when Placement answers again.
         """
         with self._switch:
             self._causes = {**self._causes, cause: off}
         self.wake()
 
     def wait_for_switch(self, timeout: float) -> bool:
-        """Wait until Placement has all causes, ``timeout`` seconds at most; return whether it has them."""
+        """Wait at most ``timeout`` seconds until Placement has all causes; return whether it has them."""
         with self._switch:
             return self._switch.wait_for(lambda: self._granted == self._causes, timeout)
 
     def wait_for_first(self, timeout: float) -> bool:
-        """Wait until a report has been tried, ``timeout`` seconds at most; return whether one has."""
+        """Wait at most ``timeout`` seconds for the end of the first report; return whether it has ended."""
         return self._has_tried.wait(timeout)
 
     @property
     def is_beside(self) -> bool:
-        """Whether the root provider is nova-compute's."""
+        """Whether the root provider belongs to nova-compute."""
         return self._pipeline.host_state.tree.beside
 
     @property
     def offered_tree(self) -> ProviderTree:
-        """The tree to report: the host's, with the additions that change from report to report."""
+        """The provider tree to report: the host's, with additions that may change between reports."""
         return self._with_additions(self._pipeline.host_state.tree)
 
     def _with_additions(self, tree: ProviderTree) -> ProviderTree:
@@ -219,42 +228,45 @@ class ReportLoop:
 
     @property
     def root_traits(self) -> frozenset[str] | None:
-        """The traits of the root provider at the last read; None before the first."""
+        """The traits of the root provider at the last read; None before the first read."""
         return self._reporter.root_traits(self._pipeline.host_state.tree.root.uuid)
 
     def reload(self, conf: ReloadedConfiguration) -> None:
-        """Report now, and from now on at the interval and through the client of ``conf``; for any thread."""
+        """Use the intervals and the client of another configuration, and report now.
+
+        Any thread may call it.
+        """
         self._interval = conf.options.compute.update_resources_interval
         self._max_pause = conf.options.placement.report_retry_maximum
-        # Not used at once: a report may be under way in the thread of reports.
+        # The client is replaced before the next report, because one may be under way with the present client.
         self._next_client = conf.client
         if self._root is not None:
             self._root.reload(conf.options)
         self.wake()
 
     def stop(self, timeout: float = 2.0) -> None:
-        """End the loop; a request that hangs is not waited for longer than ``timeout`` seconds."""
+        """Stop the thread; wait at most ``timeout`` seconds for a request that hangs."""
         self._thread.stop(timeout)
 
     def _report_round(self) -> None:
-        self._failures += 1  # until it succeeds, also where it raises what nothing expects
+        self._failures += 1  # before the report, so that an unexpected error counts, too
         if self.report_now():
             self._failures = 0
 
     def _report_pause(self, took: float) -> float:
         seconds = pause(self._failures, self._interval, self._max_pause, random.random)
         if not self._failures and (end := self.claims.first_end) is not None:
-            # An expired claim frees its amounts. The next guest that claims them would be refused here as
-            # long as this host counts them for the guest of the expired claim.
+            # An expired claim frees its amounts in Placement. Until the agent has read this, it would refuse
+            # the next guest that claims them.
             seconds = min(seconds, max(end - time.time(), 0.0) + _AFTER_CLAIM)
         LOG.debug("The next report is due in %g s", seconds)
         return seconds
 
     def reshape(self, dry_run: bool) -> ReshapePlan | InfeasibleReshape:
-        """Move allocations to the providers that the tree has now, then report; with ``dry_run`` only plan.
+        """Move allocations to the providers of the present tree, and then report; with ``dry_run`` only plan.
 
-        :raises PlacementError:
-        :raises DriverError:
+        :raises PlacementError: Placement does not answer, or refuses a request.
+        :raises DriverError: the driver does not answer, so that the CPUs of guests are not known.
         """
         with self._turn:
             self._take_client()
@@ -272,21 +284,21 @@ class ReportLoop:
         return how(host_state.tree, self._locate(), host_state.zone_cpus)
 
     def _report_host(self) -> ReportOutcome:
-        """Report the host."""
+        """Report the tree of the host, unless it needs a reshape that has to be started by command."""
         tree = self._pipeline.host_state.tree
         if tree != self._derived:
-            # A tree that moves held inventory needs a reshape. The agent reshapes at its start or by command;
-            # until then the reported tree stays.
+            # A tree in which held inventories move needs a reshape. The agent reshapes at its start or by
+            # command. Until then, the tree of the last report stays in Placement.
             at_start = self._derived is None and tree == self._tree_at_start
             try:
                 planned = self._plan_reshape(
                     self._reporter.reshape_tree if at_start else self._reporter.plan_reshape
                 )
-            # Without an answer no plan is known: the whole report has failed.
+            # Without an answer of Placement, the whole report has failed.
             except UnavailableError:
                 raise
             except (PlacementError, DriverError) as error:
-                # Not raised: allocations are read even where reshaping is not allowed.
+                # Not raised, so that allocations are still read, such as when Placement forbids reshapes.
                 planned = InfeasibleReshape(str(error))
             if isinstance(planned, InfeasibleReshape):
                 return ReportOutcome(refusals=(ReportRefusal(ReshapePlan(), planned.reason),))
@@ -298,21 +310,21 @@ class ReportLoop:
                 return ReportOutcome(refusals=(ReportRefusal(planned, reason),))
         report = self._reporter.report_tree(self._with_additions(tree))
         if not report.refusals:
-            # After a refusal the reshape is looked for again in the next report.
+            # After a refusal, the next report plans the reshape again.
             self._derived = tree
         return report
 
     def report_now(self) -> bool:
-        """Report once and read allocations once; return False if anything failed or was refused."""
+        """Report the host and read allocations once; return False if something failed or was refused."""
         with self._turn:
             try:
                 return self._report_once()
             finally:
-                # Also after a failure: a starting guest must not wait for Placement for ever.
+                # Set after a failure, too, so that nothing waits for Placement for ever.
                 self._has_tried.set()
 
     def _take_client(self) -> None:
-        # Only between two reports, so that one report uses one client.
+        # Called between two reports only, so that one report uses one client.
         if (client := self._next_client) is not None:
             self._next_client = None
             self._client = client
@@ -322,14 +334,14 @@ class ReportLoop:
         self._take_client()
         report, reason, away = ReportOutcome(), "", False
         try:
-            # One deadline for all requests: a server that answers each one slowly must not hold up the next
-            # report.
+            # One deadline for all requests together: a server that answers each one slowly must not delay
+            # later reports.
             with round_deadline(), self._client.spans.trace_work("report"):
                 self._follow_root()
                 try:
                     report = self._report_host()
                 finally:
-                    # A host with a refused report may be overloaded, and then has to keep new guests away.
+                    # Also after a failed report, because an overloaded host has to keep new guests away.
                     self._grant_switches()
                 self._read_allocations()
         except RootMissingError as error:
@@ -338,17 +350,17 @@ class ReportLoop:
         except PlacementError as error:
             reason, away = str(error), isinstance(error, UnavailableError)
         except ConfigError as error:
-            reason = str(error)  # the name of a new root may collide with a provider of provider.yaml
+            reason = str(error)  # the name of a new root may equal that of a provider in provider.yaml
         except OSError as error:
             reason = f"the record of reported providers cannot be written: {error}"
         except Exception as error:
             reason = f"internal error: {type(error).__name__}: {error}"
-            # Log the traceback once, not each round.
+            # The traceback is logged once, not in each round.
             if reason == self.status.last_error:
                 LOG.debug("The report failed again", exc_info=True)
             else:
                 LOG.exception("The report failed")
-            # Cached providers may be the cause: the next round reads all again.
+            # Cached providers may be the cause, so that the next round reads all of them again.
             self._reporter.forget_providers()
         if reason:
             self._note_failure(reason, away)
@@ -357,7 +369,7 @@ class ReportLoop:
         self._metrics.last_report.set_to_current_time()
         self._metrics.refused_changes.set(len(report.refusals))
         self._metrics.reports.labels("refused" if report.refusals else "ok").inc()
-        # Each refusal once, and not with each report.
+        # Refusals are logged when they change, not with each report.
         if report.refusals != self.status.refusals:
             for refusal in report.refusals:
                 LOG.warning("Placement refused %s: %s", refusal, refusal.reason)
@@ -385,11 +397,12 @@ class ReportLoop:
         if owner is not None and self._root_user is not None:
             self._root_user.use_root(owner)
         if self._derived is None and before == self._tree_at_start:
-            # A root that is found before the first report belongs to the start, and may be reshaped.
+            # A root that is found before the first report belongs to the start, at which the agent may
+            # reshape.
             self._tree_at_start = self._pipeline.host_state.tree
 
     def _await_root(self, reason: str) -> None:
-        """Note that there is no root to report below; guests stay as they are."""
+        """Note that nothing can be reported, because the root provider is missing; guests do not change."""
         if reason != self.status.waiting:
             LOG.warning("Nothing can be reported: %s", reason)
         # Placement has answered, and only the root is missing.
@@ -401,14 +414,14 @@ class ReportLoop:
     def _grant_switches(self) -> None:
         """Set or remove the trait that keeps new guests away.
 
-        :raises PlacementError:
+        :raises PlacementError: Placement does not answer, or refuses the change.
         """
-        # Read once: switch_scheduling() replaces the mapping, and what is granted must be what was sent.
+        # Read once, because switch_scheduling() may replace the mapping while the trait is written.
         causes = self._causes
         beside = self._pipeline.host_state.tree.beside
         if beside and any(causes.values()) and causes != self._granted:
             LOG.warning("New guests cannot be kept away by the agent: %s", DISABLE_SERVICE)
-        # If nova-compute owns the root, nova-compute decides: it removes a trait that it did not set.
+        # If nova-compute owns the root, it removes this trait when another program sets it.
         if causes and not beside:
             self._reporter.switch_scheduling(self._pipeline.host_state.tree.root.uuid, causes)
         if self.root_traits is not None:
@@ -417,7 +430,10 @@ class ReportLoop:
                 self._switch.notify_all()
 
     def _note_failure(self, reason: str, away: bool) -> None:
-        """Log a new failure: the absence of Placement once, even if it refuses, resets and hangs in turns."""
+        """Log a new failure.
+
+        While Placement is away, a change between refused, reset and hanging is no new one.
+        """
         if away and self.status.away:
             if reason != self.status.last_error:
                 LOG.info("Report to Placement fails for another reason: %s", reason)
@@ -428,7 +444,7 @@ class ReportLoop:
         self.status = replace(self.status, up=False, last_error=reason, away=away)
 
     def _read_allocations(self) -> None:
-        """Hand changed allocations over to the worker."""
+        """Read allocations, and submit the changed ones to the worker; then read claims."""
         listing = self._reporter.take_listing()
         evidence, generations = self._reporter.take_evidence()
         self.history.note_evidence(evidence)
@@ -438,11 +454,11 @@ class ReportLoop:
         if event is not None:
             self._pipeline.submit(event)
         self.history.end_read(generations, self._current_holders())
-        # Last: a claim that cannot be read must not cost the allocations that were read.
+        # Last, so that a failure with claims does not affect the allocations that were read.
         self.claims.read_claims(self._client, self._pipeline.guest_views())
 
     def _current_holders(self) -> dict[str, ConsumerOwner]:
-        """Find the owners of all consumers with an allocation here; known owners are not asked for again."""
+        """The owners of all consumers with an allocation on this host; only unknown ones are read."""
         known = self.history.known_owners
         holding = {view.guest.uuid for view in self._pipeline.guest_views() if view.allocation}
         found = {
@@ -454,11 +470,11 @@ class ReportLoop:
         return found
 
     def accept_allocations(self) -> tuple[AllocationLoss, ...]:
-        """Accept the allocations of an older copy of Placement, and return the losses of guests.
+        """Accept the allocations of an older copy of Placement's database; return the losses of guests.
 
-        :raises PlacementError:
-        :raises DriverError: the worker is busy.
-        :raises OSError: the decision cannot be kept.
+        :raises PlacementError: Placement does not answer, or refuses a request.
+        :raises DriverError: the worker does not answer in time.
+        :raises OSError: the decision cannot be saved.
         """
         with self._turn:
             if self.history.older_copy is None:
@@ -466,7 +482,7 @@ class ReportLoop:
             self._take_client()
             self._reporter.read_reported(self._pipeline.host_state.tree.root.uuid)
             event = allocations_read(self._client, self._pipeline, self._reporter.offering_providers)
-            # Before accept_copy(), which forgets them.
+            # Read before accept_copy(), which clears them.
             losses = self.history.withheld_losses
             self.history.accept_copy()
             if event is not None:
@@ -476,7 +492,7 @@ class ReportLoop:
 
 
 def status_document(status: ReportStatus, now: Callable[[], float] = time.time) -> Mapping[str, Any]:
-    """The status as the command line shows it."""
+    """The status of reports as the command ``status`` shows it."""
     return {
         "placement": {None: "not asked yet", True: "up", False: "away"}[status.up],
         "last_report_seconds_ago": None

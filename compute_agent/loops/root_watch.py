@@ -29,12 +29,12 @@ LOG = logging.getLogger(__name__)
 
 
 class NovaRootStore(Protocol):
-    """Keeps which root provider of nova-compute the agent works below."""
+    """Stores the root provider of nova-compute below which the agent works."""
 
     def keep_nova_root(self, root: NovaRoot | None) -> None:
-        """Keep it durably.
+        """Store the root (None: the root is the agent's own); it is on disk when this returns.
 
-        :raises OSError:
+        :raises OSError: the root cannot be written.
         """
         ...
 
@@ -43,16 +43,16 @@ class RootUser(Protocol):
     """Makes the whole agent work below another root provider."""
 
     def use_root(self, owner: RootOwner) -> None:
-        """Work below the owner's root from now on; the worker has its new tree when this returns.
+        """Work below the owner's root from now on; the worker has the new tree when this returns.
 
-        :raises ConfigError: the configuration does not fit that root.
-        :raises TimeoutError: the worker has no time.
+        :raises ConfigError: the configuration does not fit this root.
+        :raises TimeoutError: the worker does not answer in time.
         """
         ...
 
 
 HypervisorName = Callable[[], str]
-"""Returns the name of this host by its hypervisor; empty until the hypervisor has answered."""
+"""Returns the name of this host according to its hypervisor; empty until the hypervisor has answered."""
 
 
 class RootWatch:
@@ -85,25 +85,25 @@ class RootWatch:
 
     @property
     def owner(self) -> RootOwner:
-        """The service that the root provider belongs to, as far as it is known."""
+        """The service to which the root provider belongs, as far as it is known."""
         return owner_of(self._options.compute.provider_tree, self._last, self._decided)
 
     def reload(self, options: cfg.ConfigOpts) -> None:
-        """Use the options of another configuration from now on."""
+        """Use the options of another configuration from the next report on."""
         self._options = options
 
     def use_hypervisor(self, name: HypervisorName) -> None:
-        """Find the root by this name of the host, where the configuration has none."""
+        """Set the function that returns the name of the host, for a configuration without a name."""
         self._hypervisor = name
 
     def follow_root(
         self, client: PlacementClient, reporter: HostReporter, host_state: HostState
     ) -> RootOwner | None:
-        """Find the root, and return its owner if it is another root than that of ``host_state``.
+        """Find the root provider; return its owner if it differs from that of ``host_state``, else None.
 
-        :raises RootMissingError: nova-compute has to make it first.
-        :raises PlacementError:
-        :raises OSError: the found root cannot be kept.
+        :raises RootMissingError: nova-compute has to create the root first.
+        :raises PlacementError: Placement does not answer, or refuses a request.
+        :raises OSError: the found root cannot be stored.
         """
         shape = self._options.compute.provider_tree
         if shape not in (None, BESIDE):
@@ -121,7 +121,7 @@ class RootWatch:
         return owner
 
     def _is_taken(self, reporter: HostReporter) -> bool:
-        """Tell whether nova-compute writes the agent's own root, too."""
+        """Whether nova-compute writes the agent's own root, too."""
         return is_novas(reporter.root_traits(self._own) or frozenset())
 
     def _warn_if_contested(self, shape: str, reporter: HostReporter) -> None:
@@ -139,19 +139,19 @@ class RootWatch:
         self, client: PlacementClient, reporter: HostReporter, shape: str | None
     ) -> NovaRoot | None:
         name = self._root_name()
-        # nova-compute writes the agent's own root, so that provider is the one to work below.
+        # If nova-compute writes the agent's own root, this provider is nova-compute's root.
         last = NovaRoot(self._own, name) if self._last is None and self._is_taken(reporter) else self._last
         search = RootSearch(name, self._own, True if shape == BESIDE else None, last)
         try:
             found = find_root(client, search)
         except FormerRootError as error:
-            # nova-compute can make its root once the agent's own has given up the name.
+            # The agent's former root has the name that nova-compute needs, and is removed.
             stays = "; ".join(f"{each}: {each.reason}" for each in reporter.remove_own(self._own).refusals)
             if stays:
                 raise RootMissingError(f"{error}, and which cannot be removed: {stays}") from error
             raise
         except RootMissingError:
-            # What was read belongs to a root that is gone.
+            # Providers that were read before belong to a root that is gone.
             reporter.forget_providers()
             raise
         if found is not None and last is not None and found.name != last.name and found.uuid == last.uuid:
@@ -159,15 +159,15 @@ class RootWatch:
         return found
 
     def _root_name(self) -> str:
-        """Return the name of nova-compute's root provider, which need not exist yet.
+        """The name of nova-compute's root provider, which need not exist yet.
 
-        :raises RootMissingError: the hypervisor has to tell it first.
+        :raises RootMissingError: the hypervisor has not returned its name yet.
         """
         if self._options.compute.resource_provider_name or self._hypervisor is None:
             return hypervisor_name(self._options)
         if name := self._hypervisor():
             return name
-        # With a wrong name the agent would create a root of its own beside nova-compute's, and keep it.
+        # No guess: with a wrong name, the agent would create a root of its own next to nova-compute's.
         if self._last is None:
             raise RootMissingError(
                 "waiting for libvirtd, which tells the name of this host in Nova: start libvirtd, or set"

@@ -1,7 +1,7 @@
-"""The loops of the two triggers of throttling, watermarks and interference: measure, decide and act.
+"""The loops of the two triggers of throttling, watermarks and interference: they measure, decide and act.
 
-Each trigger has a thread of its own: a metric of another package that hangs must not stop limits for
-interference from being lifted, and the other way round.
+Each trigger has a thread of its own, so that a metric or signal that hangs does not keep the other trigger
+from removing its limits.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from compute_agent.usage.subjects import CacheAllotments, SubjectFactory, open_a
 LOG = logging.getLogger(__name__)
 
 INTERVAL: Final = 10.0
-"""Seconds between two samples of interference: shorter ones would be noise, and a trial takes seven of
-them."""
+"""Seconds between two samples of interference. Shorter samples would be noise; a trial takes seven
+samples."""
 
 
 WATERMARKS_THREAD: Final = ThreadSpec(
@@ -59,7 +59,13 @@ INTERFERENCE_THREAD: Final = ThreadSpec(
 
 @dataclass(frozen=True, slots=True)
 class WatermarkStatus:
-    """The state of the watermarks after a round; ``snapshot`` is None before the first."""
+    """The state of watermarks after the latest round.
+
+    :ivar rules: the rules with the thresholds of the present minute of the week.
+    :ivar state: the limits, evictions and the scheduling switch.
+    :ivar snapshot: the measured usage; None before the first round.
+    :ivar streaks: the streak of each watermark, domain and action.
+    """
 
     rules: WatermarkRules
     state: WatermarkState
@@ -68,7 +74,7 @@ class WatermarkStatus:
 
 
 class WatermarkLoop:
-    """Runs rounds of watermarks while there are any, or while one of their limits is in force."""
+    """Runs rounds of watermarks while there are any, or while a limit of watermarks is in force."""
 
     def __init__(
         self,
@@ -87,11 +93,14 @@ class WatermarkLoop:
         read_oversold: OversoldReader = lambda resource_class: None,
         moment: Callable[[], WeekMoment] = local_moment,
     ) -> None:
-        """Prepare the loop, and give the limits of a former agent to the arbiter.
+        """Prepare the loop, and pass the limits that a former agent saved to the arbiter.
 
-        :param root: the folder that /proc is below.
-        :param read_source: knows the metrics from outside the kernel.
-        :param moment: tells the present minute of the week.
+        :param root: the folder that contains ``proc``.
+        :param cache: reads the counters of caches; None: caches are not measured.
+        :param cache_allotments: the allotments of caches and bandwidth; None: these cannot be limited.
+        :param read_source: returns the last value of a metric from a source outside the kernel, by its name.
+        :param read_oversold: returns the reclaimed amount that guests hold beyond the present offers.
+        :param moment: returns the present minute of the week.
         """
         self._moment = moment
         self._settings = settings
@@ -110,7 +119,7 @@ class WatermarkLoop:
         self._thread = PeriodicTask(
             WATERMARKS_THREAD,
             self.run_round,
-            # From start to start: rates need even intervals, however long a round takes.
+            # The interval is from start to start of rounds, because rates need even intervals.
             lambda took: max(0.0, self._settings.interval - took),
             self._count_failure,
             is_needed=self.is_needed,
@@ -127,24 +136,24 @@ class WatermarkLoop:
     def reload(self, conf: ReloadedConfiguration) -> None:
         """Use another configuration from the next round on.
 
-        The round comes when it is due: rates over a shorter time would mean little.
+        The round is not earlier than planned, because rates over a shorter time would mean little.
         """
         self.use_options(conf)
         self._thread.start()
 
     def use_options(self, conf: ReloadedConfiguration) -> None:
-        """Use another configuration, without starting a thread for it."""
+        """Use another configuration from the next round on, without starting a thread."""
         self._subjects.cache_allotments = open_allotments(
             conf.controllers, lambda: self._pipeline.host_state.all_zones
         )
-        # Before the settings of the rounds: an eviction that a round begins must not use the former command.
+        # Evictions come first, so that a round with the new settings does not evict by the former command.
         self._evictions.use_settings(conf.settings, conf.client)
         self._settings = conf.settings
 
     def stop(self, timeout: float = 2.0) -> None:
-        """Stop the thread; limits and evictions stay for the next agent.
+        """Stop the thread; wait at most ``timeout`` seconds for a round that hangs.
 
-        Wait ``timeout`` seconds at most for a round that hangs.
+        Limits stay in force, and the next agent continues the evictions.
         """
         self._thread.stop(timeout)
         self._evictions.end_waiting()
@@ -158,13 +167,13 @@ class WatermarkLoop:
     # The loop
 
     def _renew_sampler(self) -> None:
-        # Rates since the last round before a pause would be means over the pause.
+        # A new sampler, because rates since the last round before a pause would be means over the pause.
         self._sampler = self._new_sampler()
 
     def is_needed(self) -> bool:
-        """Tell whether there is anything to measure, or to give back."""
+        """Whether a round is needed: there are watermarks, or limits, evictions or the switch to undo."""
         state = self._trigger.state
-        # Limits outlive the watermarks that set them: without a round they would never be lifted.
+        # Limits outlive the watermarks that set them, and only rounds remove them.
         owed = state.throttles or state.evictions or state.scheduling_off
         return bool(self._settings.rules.watermarks or owed)
 
@@ -178,30 +187,30 @@ class WatermarkLoop:
         self._arbiter.replace_limits(self._trigger.limit_owner, limits)
 
     def run_round(self) -> None:
-        """Do one round in the calling thread; do nothing before the running guests are known."""
+        """Measure, decide and act once; do nothing until the running guests are known."""
         if not self._pipeline.has_taken_over:
             return
         settings, trigger = self._settings, self._trigger
-        # In the round, not at the reload: a round uses one configuration from its beginning to its end.
+        # Read once at the beginning, so that a reload during the round does not mix two configurations.
         trigger.use_rules(settings.rules.at_moment(self._moment()))
-        # Once, and not before guests are known: limits of unknown guests would be forgotten.
+        # Once, and only after guests are known, because limits of unknown guests would be dropped.
         if not self._resumed:
             trigger.resume_actions()
             self._resumed = True
         views = self._pipeline.guest_views()
         self._keep_limits()
-        # Before measuring: a guest that was rebooted has lost its limit. Its use without the limit would lead
-        # to a stronger one than it needs.
+        # Before measuring: a guest that was started again has lost its limit, and its use without the limit
+        # would lead to a lower limit than necessary.
         self._arbiter.repair_limits(views)
         subjects = self._subjects.build_subjects(views, settings.classes)
         snapshot = self._sampler.take_snapshot(settings.rules, subjects, time.monotonic())
         trigger.run_round(snapshot)
-        # One assignment, so that other threads see both values of one round.
+        # Assigned as one tuple, so that other threads read both values of the same round.
         self._latest = (snapshot, trigger.all_streaks)
 
 
 class InterferenceLoop:
-    """Runs rounds of interference while there are watches, or while one of their limits is in force."""
+    """Runs rounds of interference while there are watches, or while a limit of interference is in force."""
 
     def __init__(
         self,
@@ -213,9 +222,9 @@ class InterferenceLoop:
         arbiter: LimitArbiter,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare the loop, and give the limits of a former agent to the arbiter.
+        """Prepare the loop, and pass the limits that a former agent saved to the arbiter.
 
-        :param reader: reads guests by the classes in force; this loop sets its allotments.
+        :param reader: reads the values of guests; this loop sets its allotments.
         """
         self._conf = conf
         self._file = file
@@ -233,12 +242,13 @@ class InterferenceLoop:
             executor,
             file.keep_interference,
         )
-        # Signals that were missing in the last round, so that each is reported once.
+        # Names of the signals that were missing in the last round, so that each is logged once.
         self._missing_signals: frozenset[str] = frozenset()
         self._thread = PeriodicTask(
             INTERFERENCE_THREAD,
             self.run_round,
-            # From end to start: samples have times of their own, and rates are computed from these.
+            # The interval is from end to start of rounds, because each sample has its own time, from which
+            # rates are computed.
             lambda took: INTERVAL,
             self._count_failure,
             is_needed=self.is_needed,
@@ -260,20 +270,20 @@ class InterferenceLoop:
         self.start()
 
     def stop(self, timeout: float = 2.0) -> None:
-        """Stop, and keep the verdicts; limits stay for the next agent.
+        """Stop the thread, and save the state; wait at most ``timeout`` seconds for a round that hangs.
 
-        Wait ``timeout`` seconds at most for a round that hangs.
+        Limits stay in force for the next agent.
         """
         self._thread.stop(timeout)
 
     def list_rows(self) -> list[dict[str, Any]]:
-        """List the open cases and the remembered pairs, for the command line."""
+        """Rows with the open cases and the remembered pairs, for commands."""
         watches = self._conf.settings.watches
         return self._executor.telemetry.list_cases(self._trigger.state, watches, self._clock())
 
     def _renew_allotments(self) -> None:
         conf, pipeline = self._conf, self._pipeline
-        # Without watches resctrl need not be read, nor its errors be logged twice.
+        # Without watches resctrl is not read, because its errors would be logged for nothing.
         watches = conf.settings.watches
         found = open_allotments(conf.controllers, lambda: pipeline.host_state.all_zones) if watches else None
         self._reader.use_allotments(found)
@@ -281,13 +291,13 @@ class InterferenceLoop:
     # The loop
 
     def is_needed(self) -> bool:
-        """Tell whether there is anything to sample, or to give back."""
+        """Whether a round is needed: there are watches, open cases, or limits that have to be corrected."""
         trigger = self._trigger
         return bool(self._conf.settings.watches or trigger.state.cases or trigger.owes)
 
     def _forget_cases(self) -> None:
         self._trigger.forget_all()
-        self._reader.cycles.read(())  # closes the counters, which are open files
+        self._reader.cycles.read(())  # closes the files of hardware counters
         self._keep_learnt()
 
     def _keep_learnt(self) -> None:
@@ -305,32 +315,32 @@ class InterferenceLoop:
         self._arbiter.replace_limits(self._trigger.limit_owner, self._trigger.state.guest_limits())
 
     def run_round(self) -> None:
-        """Take one sample in the calling thread and act; do nothing before the running guests are known."""
+        """Take a sample, decide and act once; do nothing until the running guests are known."""
         if not self._pipeline.has_taken_over:
             return
         conf, pipeline, now = self._conf, self._pipeline, self._clock()
         views = pipeline.guest_views()
-        # A limit that cannot be lifted now keeps the thread running until it is lifted.
+        # While a limit cannot be corrected, is_needed() keeps the thread running.
         self._trigger.owes = not self._arbiter.repair_limits(views)
         watches = conf.settings.watches
         signals = {watch.signal.name for watch in watches}
-        # Read again each round, as CPUs go offline and come back.
+        # Read in each round, because CPUs go on and offline.
         topology = pipeline.host_state.topology
         caches = [cache.cpus for cache in topology.l3_domains]
         sample = self._reader.read_guests(views, topology.usable, signals, now, caches)
-        # The first read, or one after a long pause: nothing to compare with.
+        # None: this is the first read, or the one before is too long ago.
         if sample is None:
             return
         self._warn_missing_signals(sample)
         self._trigger.use_watches(watches, conf.settings.rules.steps)
         self._trigger.run_round(sample)
-        # After acting: cases that were closed without a guest have no limit to take away.
+        # After the actions: cases of suspects that have ended were closed without an action.
         self._keep_limits()
 
     def _warn_missing_signals(self, sample: GuestSamples) -> None:
-        """Warn once of signals that no guest of this host has, although some guest works."""
+        """Log each signal that no guest has although some guest uses CPU time, when this begins and ends."""
         if not any((one.cpu or 0.0) >= MIN_CPU for one in sample.readings.values()):
-            return  # idle guests have no signals, which is not a fault
+            return  # idle guests have no values of signals, which is no fault
         signals = {watch.signal.name: watch.signal for watch in self._conf.settings.watches}
         missing = frozenset(
             name

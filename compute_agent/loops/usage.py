@@ -1,4 +1,4 @@
-"""Use of CPUs and memory by the host and its guests, from one read of both."""
+"""CPU and memory use of host and guests, measured for load-aware placement and reclaimed capacity."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ from compute_agent.usage.subjects import SubjectFactory
 
 LOG = logging.getLogger(__name__)
 
-# Short beside [policy] load_minutes, so that a mean over the window has many values.
+# Much shorter than [policy] load_minutes, so that a mean has many values.
 _PAUSE: Final = 15.0
 _STOP_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class CpuAverage:
-    """The CPU use of a guest in cores, and the seconds over which it was measured."""
+    """The mean CPU use of a guest in cores, and the number of seconds for which it was measured so far."""
 
     cores: float
     seconds: float
 
 
 Averages = Mapping[str, CpuAverage]
-"""Averages by uuid of the guest."""
+"""Mean CPU use by uuid of the guest."""
 
 
 def smooth_averages(
     before: Averages, use: Mapping[str, float], elapsed: float, window: float
 ) -> dict[str, CpuAverage]:
-    """Update averages with the use of another ``elapsed`` seconds; use older than ``window`` counts little.
+    """Update means with the use (cores by uuid) during another ``elapsed`` seconds, by exponential smoothing.
 
-    Guests that are missing in ``use`` are dropped.
+    Use that is older than ``window`` seconds counts little. Guests that are missing in ``use`` are dropped.
     """
-    # Exponential smoothing: after one window the former average still weighs 1/e.
+    # After one window, the former mean has a weight of 1/e.
     share = 1 - math.exp(-elapsed / window)
     found = {}
     for guest, cores in use.items():
@@ -79,7 +79,7 @@ CPU_USE_THREAD: Final = ThreadSpec(
 
 
 class CpuUse:
-    """Reports the CPU use of guests to the worker, as long as ``[policy] load_aware`` is on."""
+    """Reports the mean CPU use of guests to the worker while ``[policy] load_aware`` is on."""
 
     def __init__(self, conf: ReloadedConfiguration, pipeline: GuestPipeline, driver: GuestThreads) -> None:
         self._conf = conf
@@ -108,7 +108,10 @@ class CpuUse:
         self._conf = conf
 
     def measure_use(self, now: float) -> None:
-        """Measure at ``now`` (monotonic seconds), and report averages over the whole window."""
+        """Measure at ``now`` (monotonic seconds), and report means to the worker.
+
+        Only guests that were measured for a whole window of ``load_minutes`` are reported.
+        """
         policy = self._conf.options.policy
         if not policy.load_aware:
             self._before, self._averages = None, {}
@@ -125,24 +128,26 @@ class CpuUse:
         self._report_use({guest: one.cores for guest, one in self._averages.items() if one.seconds >= window})
 
     def _report_use(self, use: Mapping[str, float]) -> None:
-        # Each event makes the worker look at all guests; an unchanged use is none.
+        # Only a changed use is sent, because the worker looks at all guests at each event.
         if use != self._told:
             self._pipeline.submit(UseMeasured(use))
             self._told = use
 
 
 MAX_SECONDS: Final = 300.0
-"""The longest time between two reads: a mean over a longer time hides peaks."""
+"""Longest time in seconds between two reads that give a use; a mean over a longer time hides peaks."""
 
 
 @dataclass(frozen=True, slots=True)
 class _CounterReading:
+    """One read of all counters. ``reclaimed`` are the uuids of guests that held reclaimed CPUs only."""
+
     round: MeasuringRound
     reclaimed: frozenset[str]
 
 
 class HostUseReader:
-    """Measures the CPU use of the host and its guests between reads. For one thread."""
+    """Measures the CPU use of the host and its guests between two reads. Only one thread may use it."""
 
     def __init__(
         self,
@@ -152,7 +157,7 @@ class HostUseReader:
         root: str = "/",
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``root`` is the folder that /proc is below; the folders of cgroups are taken as they are."""
+        """``root`` is the folder that contains ``proc``; the driver's paths of cgroups are not below it."""
         self._pipeline = pipeline
         self._subjects = SubjectFactory(driver)
         self._classes = classes
@@ -161,7 +166,10 @@ class HostUseReader:
         self._before: _CounterReading | None = None
 
     def read(self, wall: float) -> HostUse | None:
-        """Measure the use since the last read, at ``wall`` (seconds since the epoch); None the first time."""
+        """Measure the use since the last read; None at the first read, or if the last one is too long ago.
+
+        :param wall: the present time in seconds since the epoch.
+        """
         views = self._pipeline.guest_views()
         now = MeasuringRound(
             self._monotonic(), self._root, self._subjects.build_subjects(views, self._classes())
@@ -174,7 +182,7 @@ class HostUseReader:
         now.close()
         reclaimed = frozenset(view.guest.uuid for view in views if lives_on_rest(view))
         self._before = _CounterReading(now, reclaimed)
-        # The round before has parsed this file, and keeps the result.
+        # The round before is closed, but has kept the parsed file.
         first = None if before is None else before.parse_file(path, parse_cpu_times)
         if last is None or times is None or first is None or now.time - last.round.time > MAX_SECONDS:
             return None
@@ -197,7 +205,7 @@ class HostUseReader:
             GuestUse(
                 view.guest.uuid,
                 float(view.guest.settings.vcpus),
-                # A guest without a place may run on any CPU.
+                # A guest without an assignment may run on any CPU.
                 usable if view.assignment is None else view.assignment.cpus & usable,
                 cores.get(view.guest.uuid),
                 view.guest.uuid in reclaimed,
@@ -207,12 +215,12 @@ class HostUseReader:
 
 
 def lives_on_rest(view: GuestView) -> bool:
-    """Tell whether a guest has reclaimed CPUs only."""
+    """Whether a best-effort guest holds reclaimed CPUs, and no VCPU or PCPU."""
     return holds_of_rest_alone(view, RECLAIMED_VCPU, {"VCPU", "PCPU"})
 
 
 def holds_of_rest_alone(view: GuestView, rest: str, own: Set[str]) -> bool:
-    """Tell whether a best-effort guest holds the reclaimed class ``rest`` and none of the classes ``own``."""
+    """Whether a best-effort guest holds the reclaimed class ``rest``, and none of the classes ``own``."""
     held = {
         name for amounts in (view.allocation or {}).values() for name, amount in amounts.items() if amount
     }
@@ -221,7 +229,12 @@ def holds_of_rest_alone(view: GuestView, rest: str, own: Set[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _MemoryHeld:
-    """Memory of a guest (None if unknown) and its swap, in MiB, and its parts by NUMA node."""
+    """The memory of a guest.
+
+    :ivar mib: its memory in MiB; None: unknown.
+    :ivar swapped: its memory in swap, in MiB.
+    :ivar parts: the part of its memory on each NUMA node, from 0 to 1.
+    """
 
     mib: float | None = None
     swapped: float = 0.0
@@ -229,7 +242,7 @@ class _MemoryHeld:
 
 
 class MemoryReader:
-    """Measures the memory of the host and its guests. For one thread."""
+    """Measures the memory use of the host and its guests. Only one thread may use it."""
 
     def __init__(
         self,
@@ -238,27 +251,27 @@ class MemoryReader:
         classes: Callable[[], QosClasses],
         root: str = "/",
     ) -> None:
-        """``root`` is the folder that /proc and /sys are below; those of cgroups are taken as they are."""
+        """``root`` is the folder that contains ``proc`` and ``sys``; paths of cgroups are not below it."""
         self._pipeline = pipeline
         self._subjects = SubjectFactory(driver)
         self._classes = classes
         self._root = root
 
     def read(self, wall: float) -> HostUse:
-        """Measure the used memory at ``wall`` (seconds since the epoch): MiB by NUMA node, instead of CPUs.
+        """Measure the used memory in MiB by NUMA node; a node without a readable ``meminfo`` is left out.
 
-        A node without a readable ``meminfo`` is left out.
+        :param wall: the present time in seconds since the epoch.
         """
         views = self._pipeline.guest_views()
         nodes = [node.id for node in self._pipeline.host_state.topology.numa_nodes]
         now = MeasuringRound(
             time.monotonic(), self._root, self._subjects.build_subjects(views, self._classes())
         )
-        # The host before the guests: a guest that ends in between then makes the whole read unknown, and
-        # its memory is not counted as the others'.
+        # The host is read before the guests. A guest that ends in between has an unknown use, which makes the
+        # whole reading unknown. In the other order, its memory would count as that of no guest.
         paths = {node: f"{now.root}/{NODE_FOLDER}/node{node}/meminfo" for node in nodes}
         found = {node: now.parse_file(path, parse_node_use) for node, path in paths.items()}
-        # A kernel without NUMA has no folders of nodes.
+        # A kernel without NUMA has no meminfo of nodes.
         if len(nodes) == 1 and found[nodes[0]] is None:
             found[nodes[0]] = now.parse_file(f"{now.root}/proc/meminfo", parse_node_use)
         swapped = now.parse_file(f"{now.root}/proc/meminfo", parse_swap_use) or 0.0
@@ -271,17 +284,18 @@ class MemoryReader:
         return HostUse(wall, _with_swapped(used, swapped, guests), tuple(use for use, _ in guests))
 
     def _guest_memory(self, view: GuestView, held: _MemoryHeld) -> tuple[GuestUse, float]:
-        """Compute the use of a guest, and its MiB in swap."""
+        """Compute the memory use of a guest, and its swap in MiB."""
         topology = self._pipeline.host_state.topology
         nodes = frozenset(node.id for node in topology.numa_nodes)
         mems = frozenset[int]() if view.assignment is None else view.assignment.mems & nodes
-        # A guest without an allocation of memory may use all of it.
+        # A guest without an allocation of memory may use all memory of the host.
         entitlement = (
             float(_held_amount(view, MEMORY)) or sum(one.memory_kib for one in topology.numa_nodes) / 1024
         )
         of_rest, mib = has_memory_of_rest(view), held.mib
         if mib is not None:
-            # Use beyond the reclaimed allocation is the owners' memory, and must not be offered twice.
+            # A guest on reclaimed memory counts only up to its allocation: more is memory of other guests,
+            # which must not be offered twice.
             mib = min(mib, _held_amount(view, RECLAIMED_MEMORY)) if of_rest else mib + held.swapped
         parts = {node: part for node, part in held.parts.items() if node in nodes}
         return GuestUse(view.guest.uuid, entitlement, mems or nodes, mib, of_rest, parts), held.swapped
@@ -290,8 +304,8 @@ class MemoryReader:
 def _with_swapped(
     used: Mapping[int, float], swapped: float, guests: Sequence[tuple[GuestUse, float]]
 ) -> dict[int, float]:
-    """Add swapped memory to the use of each node, except that of guests on reclaimed memory."""
-    # Swap of no guest is spread evenly: its former node is unknown.
+    """Add swapped memory to the use of each node in MiB, except for swap of guests on reclaimed memory."""
+    # Swap that belongs to no guest is divided evenly, because its former node is unknown.
     of_none = max(0.0, swapped - sum(mib for _, mib in guests)) / max(1, len(used))
     return {
         node: mib
@@ -306,15 +320,15 @@ def _held_amount(view: GuestView, name: str) -> int:
 
 
 def has_memory_of_rest(view: GuestView) -> bool:
-    """Tell whether a guest has reclaimed memory only."""
+    """Whether a best-effort guest holds reclaimed memory, and no other memory."""
     return holds_of_rest_alone(view, RECLAIMED_MEMORY, {MEMORY})
 
 
 def _held_by(now: MeasuringRound, subject: MeasuredGuest, swaps: bool) -> _MemoryHeld:
-    """Read the memory of a guest; ``swaps`` tells whether the host uses swap at all."""
+    """Read the memory of a guest; its swap is read only if the host uses swap (``swaps``)."""
     group = subject.cgroup
     if group and (held := now.parse_file(f"{group}/memory.current", int)) is not None:
-        # The kernel can take inactive page cache back at once, so it is no need of the guest.
+        # Inactive page cache does not count, because the kernel can reclaim it at once.
         files = now.parse_file(f"{group}/memory.stat", parse_inactive_file) or 0
         swapped = (now.parse_file(f"{group}/memory.swap.current", int) or 0) if swaps else 0
         parts = now.parse_file(f"{group}/memory.numa_stat", parse_parts) or {}

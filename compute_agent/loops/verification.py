@@ -1,4 +1,4 @@
-"""Promises to guests, collected from assignments and settings, and verified against the kernel."""
+"""Verification: collects promises to guests from assignments and settings, and compares the kernel."""
 
 from __future__ import annotations
 
@@ -47,18 +47,24 @@ from compute_agent.resctrl.resolution import GuestDemand
 from compute_agent.resctrl.schemata import BadSchemataError
 
 _NO_NODE: Final = frozenset({-1})
-"""NUMA nodes that no guest is bound to: drivers answer with the binding itself."""
+"""A set of NUMA nodes that equals no binding.
+
+Drivers return None if memory is bound as asked, or else the binding,
+so that this set always yields the binding."""
 
 SECOND_LOOK: Final = 0.3
-"""Seconds until a broken promise is read again: a guest is placed within a few milliseconds."""
+"""Seconds after which broken promises are read again, because a guest may just be placed (milliseconds)."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheState:
-    """The resctrl groups of the host, and the demands of guests on them.
+    """The resctrl groups of the host, and the demands of guests.
 
-    :ivar membership: groups by guest.
-    :ivar problem: the reason why the groups cannot be read.
+    :ivar membership: the control group of each guest, by uuid.
+    :ivar demands: the demand of each guest for cache ways and bandwidth, by uuid.
+    :ivar present: the groups as read.
+    :ivar layout: the layout of the mount; None if the groups cannot be read.
+    :ivar problem: the reason why the groups cannot be read; empty: they were read.
     """
 
     control: ResctrlHandle
@@ -69,13 +75,13 @@ class CacheState:
     problem: str = ""
 
     def group_of(self, uuid: str) -> str | None:
-        """The group with a promise to a guest; None without a promise."""
+        """The control group that a guest was promised; None if the guest has no promise about caches."""
         demand, group = self.demands.get(uuid), self.membership.get(uuid, DEFAULT_GROUP)
         held = demand is not None and (demand.ways or demand.bandwidth)
         return group if held or group != DEFAULT_GROUP else None
 
     def promises_of(self, uuid: str) -> dict[int, CachePromise]:
-        """The shares of a guest by L3 cache id."""
+        """The cache ways and the bandwidth that a guest was promised, by L3 cache id."""
         demand = self.demands.get(uuid)
         if demand is None:
             return {}
@@ -90,13 +96,13 @@ class CacheState:
         }
 
     def facts_of(self, group: str, threads: Mapping[int, CpuSet]) -> GroupFacts | None:
-        """The facts about a group; None if it cannot be read."""
+        """The facts about a control group; None if it cannot be read."""
         if self.layout is None:
             return None
         try:
             tasks = read_tasks(self.control.files, group)
         except (ResctrlError, ValueError):
-            # The group was removed meanwhile.
+            # The group was removed after read_groups().
             return None
         return group_facts(self.layout, self.present, group, tasks, threads)
 
@@ -107,7 +113,7 @@ def read_caches(
     zones: Sequence[ProviderNode],
     online: CpuSet,
 ) -> CacheState | None:
-    """The groups of the host; None without control of caches."""
+    """Read the resctrl groups of the host and the demands of guests; None if the agent controls no caches."""
     controller = find_controller(controllers, ResctrlController)
     if controller is None:
         return None
@@ -130,9 +136,10 @@ def make_promises(
     caches: CacheState | None,
     devices: Mapping[str, int] = MappingProxyType({}),
 ) -> GuestPromises:
-    """The promises to a guest.
+    """Collect the promises to a guest.
 
-    :param devices: the amounts of devices that it holds, by address.
+    :param level: the isolation level of the guest.
+    :param devices: the numbers of units of PCI devices that the guest holds, by address of the device.
     """
     guest, place = view.guest, view.assignment
     group = None if caches is None else caches.group_of(guest.uuid)
@@ -155,7 +162,7 @@ def make_promises(
 
 
 class PromiseVerifier:
-    """Verifies promises. For any thread; one at a time reads."""
+    """Verifies the promises to all guests. Any thread may use it; only one reads at a time."""
 
     def __init__(
         self,
@@ -165,7 +172,7 @@ class PromiseVerifier:
         affinity_of: Callable[[int], CpuSet | None] = procfs.thread_affinity,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        """``affinity_of`` reads the CPUs of a thread; None for one that is gone."""
+        """``affinity_of`` reads the CPUs on which a thread may run; None if the thread has ended."""
         self._in_force = in_force
         self._pipeline = pipeline
         self._driver = driver
@@ -174,9 +181,10 @@ class PromiseVerifier:
         self._lock = threading.Lock()
 
     def verify_all(self) -> list[PromiseVerdict]:
-        """The verdicts on the promises to all guests, by guest.
+        """Verify all promises, and return the verdicts.
 
-        A broken promise is read twice, because a guest may be placed during the first reading.
+        If a promise is broken, all are read a second time, because a guest may be placed during the first
+        reading. A promise that is broken only the second time counts as unknown.
         """
         with self._lock:
             found = self._read_verdicts()
@@ -194,7 +202,7 @@ class PromiseVerifier:
     def _read_verdicts(self) -> list[PromiseVerdict]:
         conf, host_state = self._in_force.current, self._pipeline.host_state
         online = host_state.topology.online
-        # Nothing is promised to a guest that the agent leaves alone.
+        # The agent gives no promise to a preserved guest, which it leaves alone.
         views = [view for view in self._pipeline.guest_views() if not view.guest.settings.preserve]
         caches = read_caches(conf.controllers, views, host_state.all_zones, online)
         tree = self._pipeline.reported_tree
@@ -204,7 +212,7 @@ class PromiseVerifier:
             )
             for view in views
         }
-        # All guests, as a preserved one may run on the CPUs of another.
+        # Preserved guests are read, too, because they may run on the CPUs of another guest.
         guests = self._pipeline.guests()
         found = {guest.uuid: self._read_guest(guest, promises.get(guest.uuid), caches) for guest in guests}
         cards = cards_of(tree, partial(read_pci_devices, Path(conf.options.host.root)))
@@ -245,7 +253,7 @@ class PromiseVerifier:
     def _with_host(
         self, facts: HostFacts, promises: Collection[GuestPromises], guests: Sequence[Guest]
     ) -> HostFacts:
-        """The facts with masks and processes, as far as promises need them."""
+        """The facts, with masks of interrupts and with processes if promises about isolation need them."""
         conf = self._in_force.current
         root = Path(conf.options.host.root)
         quiet = frozenset[int]().union(*(promise.held for promise in promises if promise.quiet))
@@ -260,7 +268,7 @@ class PromiseVerifier:
                 masks=tuple(mask for mask in read.masks.values() if mask.cpus & quiet)
                 if reader.has_masks
                 else None,
-                # Up to Linux 6.11 only the answer to a write tells that an interrupt cannot move.
+                # Up to Linux 6.11, only the error of a write shows that an interrupt cannot be moved.
                 fixed=frozenset(one.mask.path for one in stuck if one.reason == KERNEL_MANAGED),
                 owners=read.owners,
             )
@@ -272,6 +280,6 @@ class PromiseVerifier:
     def _process_ids(self, guest: Guest) -> Sequence[int]:
         try:
             return self._driver.process_ids(guest)
-        # Its main process is known without an answer.
+        # Without an answer of the driver, only the main process is known.
         except (DriverError, OSError):
             return (guest.pid,)

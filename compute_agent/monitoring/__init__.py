@@ -1,8 +1,8 @@
-"""Cache occupancy and memory bandwidth of guests and classes.
+"""Monitoring: cache occupancy and memory bandwidth of guests and classes, from the counters of resctrl.
 
 - ``loop``: the thread that reads counters once a round, with its metrics
-- ``monitor``: the monitoring groups of a mount
+- ``monitor``: keeps the monitoring groups of a mount, and reads their counters
 - ``readings``: the values of a round, for watermarks and metrics
-- ``samples``: the file of samples
-- ``history``: reads and plots samples, also while no agent runs
+- ``samples``: the database file of stored samples
+- ``history``: reads and plots stored samples, also while no agent runs
 """

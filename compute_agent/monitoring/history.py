@@ -1,4 +1,4 @@
-"""Read stored samples, also while no agent runs, and draw the samples of a guest or class."""
+"""The history of samples: reads stored samples, also without a running agent, and draws them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from compute_agent.monitoring.samples import NO_CACHE, SAMPLES, TARGETS, StoredS
 
 
 class HistoryError(Exception):
-    """The file, or the requested guest or class, is missing. The text names it."""
+    """The file, or the requested guest or class, is missing, or the file is unreadable; the text names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class TimeSpan:
 
 
 class SampleHistory:
-    """The stored samples of a file."""
+    """Reads the stored samples of a file."""
 
     def __init__(self, path: Path) -> None:
         """Open the database ``path``.
@@ -44,18 +44,19 @@ class SampleHistory:
         self._engine = engine_to_read(path)
 
     def latest_samples(self) -> list[StoredSample]:
-        """The last samples of each guest and class: one for each cache.
+        """The latest samples of each guest and class, one for each cache.
 
         :raises HistoryError: the file cannot be read.
         """
         with self._connect() as connection:
-            # The primary key begins with target and time, so the last sample is found without a scan.
+            # SQLite finds the last time of a target by the primary key, which begins with target and time.
             other = SAMPLES.alias()
             last = sa.select(sa.func.max(other.c.time)).where(other.c.target_id == TARGETS.c.id)
             query = _sample_query().where(SAMPLES.c.time == last.correlate(TARGETS).scalar_subquery())
             found = [_stored_sample(row) for row in connection.execute(query)]
         newest: dict[str, float] = {}
-        for one in found:  # a guest with another class or name before is there more than once
+        # A guest that had another class or name before has several targets: only the newest counts.
+        for one in found:
             newest[_target_name(one)] = max(newest.get(_target_name(one), one.time), one.time)
         return sorted(
             (one for one in found if one.time == newest[_target_name(one)]),
@@ -63,7 +64,7 @@ class SampleHistory:
         )
 
     def latest_together(self) -> list[StoredSample]:
-        """The last sample of each guest and class, summed over its caches.
+        """The latest sample of each guest and class, as the sum over its caches.
 
         :raises HistoryError: the file cannot be read.
         """
@@ -71,7 +72,7 @@ class SampleHistory:
         return [_add_caches(list(samples)) for _, samples in groups]
 
     def samples_of(self, wanted: str, span: TimeSpan) -> list[StoredSample]:
-        """The samples of a guest or class, by time and cache.
+        """The samples of a guest or class in a span of time, sorted by time and cache.
 
         :param wanted: the uuid or name of a guest, or the name of a class.
         :raises HistoryError: the file cannot be read, or has no such guest or class.
@@ -118,7 +119,10 @@ def _stored_sample(row: sa.Row[tuple[object, ...]]) -> StoredSample:
 
 
 def _choose_targets(wanted: str, targets: Sequence[tuple[int, str, str, str]]) -> list[int]:
-    """The ids of the targets with that uuid, or else that name, or else that class."""
+    """The ids of the targets with this uuid, or else with this name of a guest, or else of this class.
+
+    :raises HistoryError: there is none, or several guests have the name.
+    """
     for meant in (
         {(ident, guest) for ident, guest, _, _ in targets if guest and guest == wanted.lower()},
         {(ident, guest) for ident, guest, name, _ in targets if guest and name == wanted},
@@ -141,11 +145,12 @@ def _cache_order(sample: StoredSample) -> int:
 
 
 MAX_CACHES: Final = 6
-"""Maximum number of caches with a curve each. The others, which are used less, are added up."""
+"""Maximum number of caches with a curve of their own. One curve has the sum of the others, which are used
+less."""
 
-# Two missing samples leave a curve whole: a round may be late.
+# Up to two missing samples do not break a curve, because a round may be late.
 BREAK: Final = 3.5
-"""The distance of samples from which curves are broken, as a multiple of the usual distance."""
+"""The gap between two samples at which a curve is broken, as a multiple of the usual distance of samples."""
 
 _RATES: Final = (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3))
 _SIZES: Final = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10))
@@ -154,16 +159,17 @@ Value = Callable[[StoredSample], float | None]
 
 
 def plot_samples(samples: Sequence[StoredSample], span: TimeSpan) -> str:
-    """An SVG document: bandwidth and occupancy by cache, and CPU use where it is known.
+    """Draw an SVG document with bandwidth and occupancy by cache, and CPU use if it is known.
 
-    :param samples: samples of one guest or class by time, at least one.
+    :param samples: the samples of one guest or class in the order of their times; at least one.
+    :param span: the span of time of the horizontal axis.
     """
     caches = _by_use(samples)
     own, others = sorted(caches[:MAX_CACHES]), caches[MAX_CACHES:]
     rate_unit, rate = _choose_unit((one.total or one.local for one in samples), _RATES)
     size_unit, size = _choose_unit((one.occupancy for one in samples), _SIZES)
     bandwidth, occupancy = [], []
-    # There are more colours than caches with a curve.
+    # zip() stops at the last cache: COLOURS has more entries than MAX_CACHES.
     for cache, colour in zip(own, COLOURS, strict=False):
         of_cache = [one for one in samples if one.cache_id == cache]
         name = f"L3 {cache}"
@@ -205,7 +211,7 @@ def _usual_distance(samples: Sequence[StoredSample]) -> float:
 
 
 def _by_use(samples: Sequence[StoredSample]) -> list[int]:
-    """Cache ids, by bytes moved, and then by occupancy, the most used first."""
+    """The ids of caches in descending order of bytes moved, and then of occupancy."""
     used: dict[int, tuple[float, int]] = {}
     for one in samples:
         if one.cache_id is not None:
@@ -231,6 +237,6 @@ def _curve_points(samples: Sequence[StoredSample], value: Value, size: float) ->
 
 
 def _choose_unit(values: Iterable[float | None], units: Sequence[tuple[str, float]]) -> tuple[str, float]:
-    """The largest unit that is not above the highest value."""
+    """The largest unit that does not exceed the highest value, with its size."""
     highest = max((value or 0.0 for value in values), default=0.0)
     return next((unit for unit in units if highest >= unit[1]), units[-1])

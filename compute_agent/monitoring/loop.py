@@ -1,4 +1,4 @@
-"""The thread that measures round by round, with its options and its Prometheus metrics."""
+"""The thread of monitoring, with its options and its metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from compute_agent.threads import PeriodicTask, ThreadSpec, log_failures
 
 @dataclass(frozen=True, slots=True)
 class MonitoringSettings:
-    """The options of ``[monitoring]``. Times are in seconds.
+    """The options of ``[monitoring]``.
 
-    :ivar interval: between readings; 0 switches monitoring off.
-    :ivar store_interval: between stored samples; 0 switches storage off.
-    :ivar store_bytes: the largest size of the file.
+    :ivar interval: seconds between two readings; 0 switches monitoring off.
+    :ivar store_interval: seconds between two stored samples; 0 switches storage off.
+    :ivar retention: seconds for which samples are stored.
+    :ivar store_bytes: the maximum size of the file of samples.
     """
 
     interval: float = 1.0
@@ -36,15 +37,15 @@ class MonitoringSettings:
 
     @classmethod
     def from_options(cls, conf: cfg.ConfigOpts) -> MonitoringSettings:
-        """The settings of a configuration."""
+        """Read the settings from the options of a configuration."""
         options = conf.monitoring
         return cls(options.interval, options.store_interval, options.retention, options.store_max_mb * 10**6)
 
 
 class MonitoringCollector(Collector):
-    """Metrics of the newest reading. A series without a guest is that of the class.
+    """Collects metrics from the newest reading. A series with an empty ``guest`` is that of a whole class.
 
-    The series of a guest ends with the guest, since values come from the reading alone.
+    The series of a guest ends with the guest, because values come only from the reading.
     """
 
     def __init__(self, loop: MonitorLoop) -> None:
@@ -92,18 +93,19 @@ class MonitoringCollector(Collector):
 LOG = logging.getLogger(__name__)
 
 FLUSH_SECONDS: Final = 30.0
-"""Seconds for which samples wait to be written together. Each write syncs the disk."""
+"""Seconds for which samples are collected before they are written together, because a write uses the disk."""
 
-# Both: at an interval of 0.1 s one late round is not a failure, and at 60 s five rounds are too long.
+# With an interval of 0.1 s, five rounds are too short: one late round is no failure.
 STALE_ROUNDS, STALE_SECONDS = 5, 3.0
-"""The age in rounds, and at least in seconds, from which a reading is out of date."""
+"""A reading is out of date if it is older than this number of rounds and than this number of seconds."""
 
-# A host with 250 guests has thousands of counters: no CPU time for readings that no caller uses.
+# Readings without a user are avoided, because a host with 250 guests has thousands of counters.
 WANTED_ROUNDS: Final = 2
-"""The number of rounds in which counters are read after a request. Then the thread waits for the next one."""
+"""The number of rounds after a request in which counters are read; later the thread waits for a request."""
 
 ASKED_SECONDS, MAX_ASKED_SECONDS = 1.0, 10.0
-"""Bounds of a caller's wait for a reading, in seconds. The wait is twice as long as the last round."""
+"""Lower and upper bound, in seconds, of a caller's wait for a reading; the wait is two times the last
+round."""
 
 MONITORING_THREAD: Final = ThreadSpec(
     "monitoring",
@@ -114,14 +116,17 @@ MONITORING_THREAD: Final = ThreadSpec(
 )
 
 Targets = Callable[[], Sequence[MonitorTarget] | None]
-"""Lists the targets to measure. None where they are unknown at present; the last answer stays in force."""
+"""Lists the targets to measure. None: they are not known now, and the last list stays in use."""
 
 
 class MonitorLoop:
-    """Lists the targets, measures them and stores samples. A failure costs a round, never the thread."""
+    """Lists the targets, measures them and stores samples. An error ends a round, but not the thread."""
 
     def __init__(self, targets: Targets, store: SampleStore, settings: MonitoringSettings) -> None:
-        """Make a loop without a monitor. The thread calls ``targets`` in every round."""
+        """Prepare a loop that measures nothing until monitor_with().
+
+        The thread calls ``targets`` each round.
+        """
         self.store = store
         self.settings = settings
         self.monitor: CacheMonitor | None = None
@@ -132,11 +137,11 @@ class MonitorLoop:
         self._kept_at, self._flush_due = -math.inf, 0.0
         self._wanted_until = -math.inf
         self.rounds, self.round_seconds = 0, 0.0
-        """The number of finished rounds, and the seconds that the last one took."""
+        """The number of finished rounds, and the duration of the last one in seconds."""
         self._round_over = threading.Condition()
         self._troubles: dict[str, str] = {}
         self._last = self._looked = -math.inf
-        """Times of the last reading, and of the last comparison of guests (monotonic seconds)."""
+        """The monotonic seconds of the last reading, and of the last comparison of the list of guests."""
         self._thread = PeriodicTask(
             MONITORING_THREAD,
             self._run_due_round,
@@ -145,7 +150,7 @@ class MonitorLoop:
         )
 
     def start(self) -> None:
-        """Start the thread with a first round."""
+        """Start the thread, which begins with a round."""
         self._thread.start()
 
     @property
@@ -154,9 +159,9 @@ class MonitorLoop:
         return self._thread.is_alive()
 
     def stop(self, timeout: float = 5.0) -> None:
-        """End the thread and write pending samples. Monitoring groups stay, for the next agent.
+        """End the thread, and write queued samples. Monitoring groups stay for the next agent.
 
-        :param timeout: the longest wait in seconds for a round that hangs.
+        :param timeout: the maximum wait, in seconds, for a round that hangs.
         """
         self._thread.stop(timeout)
         if self._thread.is_alive():
@@ -168,22 +173,22 @@ class MonitorLoop:
             self.monitor.close()
 
     def reload(self, settings: MonitoringSettings) -> None:
-        """Continue with other settings."""
+        """Use other settings from now on."""
         self.settings = settings
         self._thread.wake()
 
     def monitor_with(self, monitor: CacheMonitor | None) -> None:
-        """Continue with another monitor; None stops measurement."""
-        # The thread takes it over: a round that is under way keeps the old one until its end.
+        """Use another monitor from the next round on; None stops the measurement."""
+        # Only the thread replaces the monitor, because a round under way needs the old one until its end.
         self._next_monitor = monitor
         self._thread.wake()
 
     def newest_reading(self) -> MonitorReading | None:
-        """The newest reading; None while monitoring is off, or fails.
+        """The newest reading; None while monitoring is off or fails. For any thread.
 
-        After a long time without a request, the caller waits for a new reading.
+        After a time without requests, the call waits for a new reading, at most ten seconds.
         """
-        interval, monitor = self.settings.interval, self.monitor  # a reload may take it away meanwhile
+        interval, monitor = self.settings.interval, self.monitor  # read once: a reload may remove the monitor
         if monitor is None or interval <= 0:
             return None
         now = time.monotonic()
@@ -196,11 +201,12 @@ class MonitorLoop:
         if reading is None:
             return None
         age = time.monotonic() - reading.time
-        # A reading has the time at which its round began, so even the newest is as old as a round is long.
+        # ``time`` is the begin of the round, so that even the newest reading is older than its round was
+        # long.
         return reading if age <= max(STALE_ROUNDS * interval, STALE_SECONDS) + self.round_seconds else None
 
     def _have_round(self) -> None:
-        """Wake the thread for a round, and wait until it is over."""
+        """Wake the thread for a round, and wait for its end."""
         if not self.is_running:
             return
         with self._round_over:
@@ -210,9 +216,9 @@ class MonitorLoop:
             self._round_over.wait_for(lambda: self.rounds != before, seconds)
 
     def run_round(self, now: float, wall: float) -> None:
-        """Run one round.
+        """List the targets, read all counters, and store samples if they are due.
 
-        :param now: monotonic seconds.
+        :param now: the present time in monotonic seconds.
         :param wall: the same time in seconds since the epoch.
         """
         self._pick_up()
@@ -222,10 +228,10 @@ class MonitorLoop:
             targets = self._ask()
             self._targets = self._targets if targets is None else targets
             self._report_trouble("The guests to monitor cannot be listed", None)
-        except Exception as error:  # drivers run any code; the guests of the last round stay
+        except Exception as error:  # a driver may raise anything; the targets of the last round stay in use
             self._report_trouble("The guests to monitor cannot be listed", error)
         if self._targets is None:
-            return  # an empty list would remove the groups of running guests
+            return  # measuring an empty list instead would remove the groups of running guests
         try:
             reading = self.monitor.measure_targets(self._targets, now)
             self._report_trouble("Caches cannot be measured", None)
@@ -235,7 +241,7 @@ class MonitorLoop:
         self._store_reading(reading, now, wall)
 
     def _run_due_round(self) -> None:
-        """Run a round if counters are due or guests have changed. A wake-up may come sooner."""
+        """Run a round if counters are due or guests have changed; a wake-up may come earlier."""
         self._pick_up()
         interval, now = self.settings.interval, time.monotonic()
         if interval <= 0 or self.monitor is None:
@@ -255,7 +261,7 @@ class MonitorLoop:
         with self._round_over:
             self.rounds, self.round_seconds = self.rounds + 1, time.monotonic() - now
             self._round_over.notify_all()
-        # Missed rounds are skipped, but a late one does not shift the schedule.
+        # A late round does not shift the schedule, but missed rounds are skipped.
         self._last = due if due <= now < due + interval else now
 
     def _seconds_to_wait(self, took: float) -> float | None:
@@ -266,7 +272,7 @@ class MonitorLoop:
         return max(0.0, min(due, self._looked + interval) - now)
 
     def _is_other(self) -> bool:
-        """Whether guests have started, ended or moved to other groups."""
+        """Whether the list of targets has changed: guests have started, ended or moved to other groups."""
         try:
             targets = self._ask()
         except Exception:
@@ -274,11 +280,11 @@ class MonitorLoop:
         return targets is not None and targets != self._targets
 
     def _pick_up(self) -> None:
-        """Take over the monitor that was set last."""
+        """Use the monitor that monitor_with() has set last."""
         before, self.monitor = self.monitor, self._next_monitor
         if before is not None and before is not self.monitor:
             before.close()
-            # Rates over a change of monitors would compare different counters.
+            # The totals of the new monitor begin at 0, so that no rate can be computed over the change.
             self._kept, self._kept_at = None, -math.inf
 
     def _switch_off(self) -> None:
@@ -297,7 +303,7 @@ class MonitorLoop:
         if settings.store_interval <= 0:
             self._kept, self._kept_at = None, -math.inf
             return
-        # Half an interval of tolerance, so that a round that is slightly early is not left out.
+        # With a tolerance of half an interval, so that a round that is slightly early still counts.
         if now >= self._kept_at + settings.store_interval - settings.interval / 2:
             self.store.add(to_samples(self._kept, reading, wall))
             self._kept, self._kept_at = reading, now
@@ -309,7 +315,7 @@ class MonitorLoop:
         """Log a failure when it begins and when it ends, not in each round."""
         reason = "" if error is None else f"{type(error).__name__}: {error}"
         if reason and reason != self._troubles.get(what):
-            # An OSError explains itself; anything else is a defect, for which the stack is needed.
+            # Other errors than OSError are defects of the code, for which the log has the stack.
             LOG.warning("%s: %s", what, error, exc_info=None if isinstance(error, OSError) else error)
         elif self._troubles.get(what) and not reason:
             LOG.info("%s: no longer the case", what)
@@ -319,14 +325,14 @@ class MonitorLoop:
 def due_at(
     now: float, last: float, wanted_until: float, kept_at: float, settings: MonitoringSettings
 ) -> float:
-    """The time of the next reading. All times are monotonic seconds.
+    """The time at which the next reading is due. All times are in monotonic seconds.
 
-    Readings are one interval apart while they are requested. Otherwise readings are made for samples and for
-    the upkeep of groups.
+    While readings are requested, they are one interval apart. Otherwise they are made only for stored samples
+    and for the comparison of groups with guests.
 
-    :param last: time of the last reading.
-    :param wanted_until: end of the last request.
-    :param kept_at: time of the last stored sample.
+    :param last: the time of the last reading.
+    :param wanted_until: the time until which readings are requested.
+    :param kept_at: the time of the last stored samples.
     """
     soon = last + settings.interval
     if now < wanted_until:

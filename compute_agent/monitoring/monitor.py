@@ -1,7 +1,7 @@
-"""The monitor of one mount, and the monitoring groups of guests.
+"""The monitor of one resctrl mount, and the monitoring groups of guests.
 
-A round keeps the groups and reads each counter once. Groups are made, filled and removed as guests, RMIDs and
-counters come and go.
+A round reads each counter once. Some rounds also compare the groups with the guests: they make, fill and
+remove groups as guests start and end, and as RMIDs and assignable counters become free or scarce.
 """
 
 from __future__ import annotations
@@ -40,14 +40,17 @@ from compute_agent.resctrl.platform import ResctrlPlatform
 
 LOG = logging.getLogger(__name__)
 
-# Without a change of guests, threads may still join from outside, RMIDs become free, and other programs
-# change groups.
+# Needed also without a change of guests: a guest makes threads, RMIDs become free, and other programs change
+# groups.
 SYNC_SECONDS: Final = 10.0
-"""Seconds between comparisons of groups while no guest starts or ends."""
+"""Seconds between two comparisons of groups with guests while no guest starts or ends."""
 
 
 class CacheMonitor:
-    """Measures the targets of one mount. Only one thread may use it; any may read ``newest``."""
+    """Measures guests and classes on one resctrl mount.
+
+    Only one thread may use it; any may read ``newest``.
+    """
 
     def __init__(
         self,
@@ -56,7 +59,11 @@ class CacheMonitor:
         prefix: str,
         place: ReaderPlace | None = None,
     ) -> None:
-        """Make a monitor. ``prefix`` begins the names of the agent's groups."""
+        """Monitor a mount.
+
+        :param prefix: the prefix of the names of the agent's groups.
+        :param place: moves the thread to a CPU of a cache before it reads the counters of the cache.
+        """
         self._files = files
         self._groups = MonitoringGroups(files, platform, prefix)
         self._counters = CounterFiles(files, place=place)
@@ -68,26 +75,26 @@ class CacheMonitor:
         self._paths: dict[tuple[str, str], str] = {}
         self._guests_of: dict[tuple[str, str], list[tuple[str, str]]] = {}
         self.sync_due = 0.0
-        """Time of the next comparison of groups, in monotonic seconds."""
+        """The monotonic second of the next comparison of groups with guests."""
         self._failing: set[str] = set()
         self.newest: MonitorReading | None = None
 
     @property
     def unmonitored_guests(self) -> frozenset[str]:
-        """Guests without monitoring, for want of RMIDs or counters."""
+        """Uuids of guests that are not monitored, because RMIDs or counters are too few."""
         return self._groups.unmonitored_guests
 
     @property
     def exhaustion_count(self) -> int:
-        """The number of times at which RMIDs or counters became too few."""
+        """The number of times that RMIDs or counters became too few for all guests."""
         return self._groups.exhaustion_count
 
     def measure_targets(self, targets: Sequence[MonitorTarget], time: float) -> MonitorReading:
-        """Measure at ``time`` (monotonic seconds).
+        """Read the counters of all targets and of the host at ``time`` (monotonic seconds).
 
         :raises ResctrlError: the mount cannot be read.
         """
-        # Comparing groups takes a read of each; most rounds have the targets of the round before.
+        # A comparison reads all groups. Most rounds have the same targets as the round before.
         if self._synced != tuple(targets) or time >= self.sync_due:
             self._sync(targets, time)
         samples = self._read_counters((*self._groups.control_groups, *self._paths.values()), time)
@@ -110,21 +117,22 @@ class CacheMonitor:
         return self.newest
 
     def _add_up(self, use: TargetUse, of_guests: Sequence[TargetUse]) -> TargetUse:
-        """The use of a class that shares its control group: the sum over its guests in there."""
-        # By the start of each guest's monitoring, so that a guest that returns is not subtracted.
+        """The use of a class that shares its control group with others: the sum over its monitored guests."""
+        # By guest and begin of its monitoring, because the totals of a guest begin at 0 again when it
+        # returns.
         total = self._sums[use.target.key]
         total.add({(guest.target.guest, guest.begun): guest.bytes_moved for guest in of_guests})
         groups = [group for guest in of_guests for group in guest.groups]
         return replace(use, bytes_moved=total.moved_bytes.copy(), groups=groups)
 
     def close(self) -> None:
-        """Close the counters. The groups stay, for the next agent."""
+        """Close the files of counters. The monitoring groups stay for the next agent."""
         self._counters.close()
         self.newest = None
 
     def _sync(self, targets: Sequence[MonitorTarget], time: float) -> None:
         caches = self._files.list_folders("mon_data")
-        if caches != self._caches:  # CPUs went on or off line, and open files may belong to lost caches
+        if caches != self._caches:  # CPUs went on or offline; open files may belong to caches that are gone
             self._counters.close()
             self._caches = caches
         self._paths = self._groups.sync(targets)
@@ -141,9 +149,9 @@ class CacheMonitor:
         self.sync_due = time + SYNC_SECONDS
 
     def _read_counters(self, groups: Iterable[str], time: float) -> dict[str, CounterSample]:
-        """The counters of groups, without those that cannot be read.
+        """Read the counters of groups, by group; a group that cannot be read is left out.
 
-        If a group is missing, the next round compares the groups.
+        If a group is missing, the next round compares the groups with the guests.
         """
         samples = {}
         for group, found in self._counters.read_samples(groups, time).items():
@@ -153,14 +161,14 @@ class CacheMonitor:
             elif found.errno in (errno.ENOENT, errno.ENODEV):
                 self._synced = None
             elif group not in self._failing:
-                # Once until it works again: a broken group would fill the log each second.
+                # Logged once until the group is readable again, because rounds may come each second.
                 LOG.warning("The counters of a group cannot be read: %s", found)
                 self._failing.add(group)
         return samples
 
 
 def _add_sample(meter: TargetMeter, group: str, samples: Mapping[str, CounterSample]) -> GroupCounters | None:
-    """Add the sample of a group to a meter; several meters may use it."""
+    """Add the sample of a group to a meter, and return its counters; None without a sample."""
     sample = samples.get(group)
     return None if sample is None else meter.add_sample(group, sample)
 
@@ -168,7 +176,10 @@ def _add_sample(meter: TargetMeter, group: str, samples: Mapping[str, CounterSam
 def _guests_of(
     targets: Sequence[MonitorTarget], paths: Mapping[tuple[str, str], str]
 ) -> dict[tuple[str, str], list[tuple[str, str]]]:
-    """The guests of each class that shares its control group and so has no counters of its own."""
+    """The keys of guests by the key of their class, for classes without counters of their own.
+
+    A class has no counters of its own if it shares its control group with another class.
+    """
     found: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for target in targets:
         if not target.is_class:
@@ -178,7 +189,7 @@ def _guests_of(
 
 
 class MonitoringGroups:
-    """Keeps the monitoring groups of one mount with names that begin with ``prefix``, and no others."""
+    """Makes, fills and removes the agent's monitoring groups on one mount, which begin with ``prefix``."""
 
     def __init__(self, files: ResctrlFilesystem, platform: ResctrlPlatform, prefix: str) -> None:
         self._files = files
@@ -186,16 +197,16 @@ class MonitoringGroups:
         self._prefix = prefix
         self._assigned = monitoring.needs_assignment(platform)
         self.unmonitored_guests: frozenset[str] = frozenset()
-        """Guests without a monitoring group, for want of RMIDs or counters."""
+        """Uuids of guests without a monitoring group, because RMIDs or counters are too few."""
         self.exhaustion_count = 0
-        """The number of times at which the first such guest appeared."""
+        """The number of times that the set of these guests became non-empty."""
         self.control_groups: tuple[str, ...] = ()
-        """All control groups, including the default group and foreign ones."""
+        """All control groups of the mount, including the default group and groups of other programs."""
 
     def sync(self, targets: Sequence[MonitorTarget]) -> dict[tuple[str, str], str]:
-        """Keep the groups, and return the group with the counters of each target, by the target's key.
+        """Make the groups match the targets; return the group with the counters of each target, by its key.
 
-        A target without a group is left out: RMIDs are too few, or its control group does not exist yet.
+        A target is left out if RMIDs are too few for it, or if its control group does not exist yet.
 
         :raises ResctrlError: the mount cannot be read.
         """
@@ -236,16 +247,16 @@ class MonitoringGroups:
         return name.startswith(self._name(""))
 
     def _counted_groups(self, present: ResctrlGroups) -> list[str]:
-        """The control groups to which the agent assigns counters: its own ones, and the default group."""
+        """The control groups to which the agent assigns counters: the agent's, and the default group."""
         return [name for name in present.groups if name == DEFAULT_GROUP or name.startswith(self._prefix)]
 
     def _max_groups(self, present: ResctrlGroups) -> int:
-        """Maximum number of monitoring groups, by RMIDs and by assignable counters."""
+        """The maximum number of monitoring groups that RMIDs and assignable counters allow."""
         rmids = rmids_to_use(self._platform, present, self._is_ours)
         if not self._assigned:
             return rmids
-        # Each control group needs a counter. The bytes of a monitoring group without a counter would be
-        # missing from its control group, too.
+        # Each control group needs a counter of its own. If a monitoring group had none, its bytes would be
+        # missing in the sum of its control group, too.
         ours = [
             monitoring_group(group.name, name)
             for group in present.groups.values()
@@ -269,8 +280,8 @@ class MonitoringGroups:
                 groups.remove_group(self._files, path)
             except ResctrlError as error:
                 LOG.warning("A monitoring group cannot be removed: %s", error)
-        # In order of importance: the kernel may keep a freed RMID back for a while, so the last ones may
-        # fail.
+        # The most important guests first: the kernel may not reuse a freed RMID at once, so the last groups
+        # may fail.
         for guest in chosen:
             group, name = wanted[guest].group, self._name(guest)
             if monitoring_group(group, name) in missing:
@@ -280,9 +291,9 @@ class MonitoringGroups:
                     LOG.warning("A monitoring group cannot be made: %s", error)
 
     def _fill_group(self, group: str, target: MonitorTarget) -> bool:
-        """Move all threads of a guest into its monitoring group. Returns whether the group exists."""
+        """Move all threads of a guest into its monitoring group; return whether the group exists."""
         try:
-            # One read of the file is cheaper than a write for each thread.
+            # One read of the file costs less than a write for each thread.
             inside = groups.read_tasks(self._files, group)
             if not set(target.threads()) <= inside:
                 groups.move_tasks(self._files, group, lambda: self._movable_threads(target))
@@ -291,26 +302,27 @@ class MonitoringGroups:
         except ResctrlError as error:
             if error.errno == errno.ENOENT:
                 return False
-            # The guest was moved to another control group meanwhile (EINVAL), or keeps making threads
-            # (EAGAIN).
+            # EINVAL: the guest was moved to another control group. EAGAIN: it makes threads faster than they
+            # are moved.
             LOG.debug("Not all threads of guest %s are monitored: %s", target.guest, error)
         except OSError as error:
             LOG.debug("The threads of guest %s cannot be listed: %s", target.guest, error)
         return True
 
     def _movable_threads(self, target: MonitorTarget) -> frozenset[int]:
-        """The threads in the control group. The kernel refuses others in a monitoring group of it."""
+        """The guest's threads in its control group; the kernel refuses others in its monitoring group."""
         return frozenset(target.threads()) & groups.read_tasks(self._files, target.group)
 
     def _assign_counters(self, groups: Iterable[str]) -> None:
-        """Assign counters to groups in this order. Control groups come first, since they cover the host."""
+        """Assign counters to groups in this order, control groups first, which measure the whole host."""
         order = tuple(dict.fromkeys(groups))
         held = {group: monitoring.read_assigned_counters(self._files, group) for group in order}
         for step in monitoring.plan_assignments(monitoring.read_available_counters(self._files), held, order):
             try:
                 monitoring.apply_assignment(self._files, step)
             except ResctrlError as error:
-                # Other programs take counters, and groups are removed. The next comparison tries again.
+                # Another program may have taken the counter or removed the group. The next comparison tries
+                # again.
                 LOG.debug("A counter cannot be assigned: %s", error)
 
     def _report_unmonitored(self, guests: set[str]) -> None:
@@ -324,7 +336,10 @@ class MonitoringGroups:
 
 
 def own_groups(targets: Sequence[MonitorTarget], present: ResctrlGroups) -> dict[tuple[str, str], str]:
-    """The control groups of classes and guests that are alone in one, which then has their counters."""
+    """The control group of each class and guest that has it alone, by key of the target.
+
+    Such a target is measured by the control group's counters, and needs no monitoring group.
+    """
     users = Counter(target.group for target in targets)
     classes = Counter(group for group, _ in {(target.group, target.qos_class) for target in targets})
     return {

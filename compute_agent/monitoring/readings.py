@@ -1,4 +1,4 @@
-"""Targets of monitoring, and the values of one round, for samples, metrics and watermarks."""
+"""Targets of monitoring, which are guests and classes, and the values of one round of measurement."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from compute_agent.resctrl.platform import ResctrlPlatform
 
 @dataclass(frozen=True, slots=True)
 class CacheReading:
-    """The use of last-level caches by L3 cache id as text, and of guests by uuid and cache id.
+    """The use of L3 caches by the host, by cache id as text, and by guests, by uuid and cache id.
 
-    Bandwidths are in bytes a second, occupancies in bytes. Values that are not measured are missing.
+    Bandwidths are in bytes a second, and occupancies and sizes in bytes. Values that are not measured are
+    missing.
     """
 
     bandwidth: Mapping[str, float] = field(default_factory=dict)
@@ -37,17 +38,18 @@ class CacheReading:
 
 
 def no_threads() -> Iterable[int]:
-    """The threads of a target without own ones, such as a class."""
+    """Return no threads: for a target without threads of its own, such as a class."""
     return ()
 
 
 @dataclass(frozen=True, slots=True)
 class MonitorTarget:
-    """A guest, or a QoS class, which has no ``guest`` and stands for its control group.
+    """A target of monitoring: a guest, or a whole QoS class (with an empty ``guest``).
 
-    :ivar group: the control group of the guest.
-    :ivar threads: lists the thread ids of a guest. The function may raise OSError or DriverError if the guest
-        has ended.
+    :ivar guest: the uuid of the guest.
+    :ivar group: the control group of resctrl in which the guest or the class is.
+    :ivar priority: guests with a higher priority are monitored first if RMIDs are too few.
+    :ivar threads: lists the thread ids of the guest; may raise OSError or DriverError if the guest has ended.
     :ivar cpu: CPU use in cores; None if unknown.
     """
 
@@ -61,12 +63,12 @@ class MonitorTarget:
 
     @property
     def is_class(self) -> bool:
-        """Whether the target is a class as a whole."""
+        """Whether the target is a whole class."""
         return not self.guest
 
     @property
     def key(self) -> tuple[str, str]:
-        """Guest and class, which are unique."""
+        """The unique key of the target: uuid of the guest (empty for a class) and name of the class."""
         return self.guest, self.qos_class
 
 
@@ -77,13 +79,13 @@ def build_targets(
     membership: Mapping[str, str] | None,
     cpu: Mapping[str, float] | None = None,
 ) -> list[MonitorTarget]:
-    """The targets for guests and classes.
+    """Build the targets for guests and classes.
 
     :param threads: lists the thread ids of a guest.
-    :param class_groups: control groups of the classes, by name.
-    :param membership: control groups of the guests, by uuid. A guest without one is left out. None where
-        cache control is off and all guests are in the default group.
-    :param cpu: CPU use in cores by uuid.
+    :param class_groups: the control groups of classes, by name of the class.
+    :param membership: the control groups of guests, by uuid. A guest without a group is left out. None: cache
+        control is off, and all guests are in the default group.
+    :param cpu: the CPU use of guests in cores, by uuid; None: unknown.
     """
     targets = [MonitorTarget("", name, group) for name, group in class_groups.items()]
     for guest in guests:
@@ -105,20 +107,21 @@ def build_targets(
 
 
 def _thread_reader(threads: Callable[[Guest], Iterable[int]], guest: Guest) -> Callable[[], Iterable[int]]:
-    # A function of its own, so that the lambda binds the guest rather than the variable of a loop.
+    # A separate function, because a lambda in the caller's loop would use the last guest of the loop.
     return lambda: threads(guest)
 
 
 LOCAL, TOTAL = "local", "total"
-"""Kinds of bandwidth: to the memory of the cache's own NUMA node, and to all memory."""
+"""Kinds of bandwidth: to memory of the cache's own NUMA node, and to all memory."""
 
 N = TypeVar("N", int, float)
 
 KINDS: Final = {LOCAL_BYTES: LOCAL, TOTAL_BYTES: TOTAL}
+"""The kind of bandwidth by the kernel's name of the event."""
 
 
 class CacheUse(NamedTuple):
-    """Use of one L3 cache: occupancy in bytes, bandwidths in bytes a second; None where it is not known."""
+    """The use of one L3 cache: occupancy in bytes, and bandwidths in bytes a second; None: unknown."""
 
     occupancy: int | None = None
     local: float | None = None
@@ -126,13 +129,13 @@ class CacheUse(NamedTuple):
 
 
 class GroupCounters(NamedTuple):
-    """The counters of a group by cache id and event, and their rates in bytes a second, where known."""
+    """The counters of a resctrl group, and their rates in bytes a second, by cache id and event."""
 
     values: Mapping[tuple[int, str], CounterValue]
     rates: Mapping[tuple[int, str], float]
 
     def cache_uses(self) -> dict[int, CacheUse]:
-        """The use of each cache, by id."""
+        """The use of each cache by the group, by cache id."""
         values, rates = self.values, self.rates
         return {
             cache: CacheUse(
@@ -144,15 +147,15 @@ class GroupCounters(NamedTuple):
         }
 
 
-# Without slots, which leave no room for cached properties. Most readings are never looked at, so the values
-# below are computed on request.
+# Without slots, which cached properties need. The values are computed on request, because most readings are
+# never used.
 @dataclass(frozen=True)
 class TargetUse:
     """The use of a target since its monitoring began.
 
-    :ivar begun: begin of monitoring in monotonic seconds.
-    :ivar bytes_moved: totals by cache id and event.
-    :ivar groups: counters of the groups that count for the target.
+    :ivar begun: the monotonic second at which its monitoring began.
+    :ivar bytes_moved: bytes moved since then, by cache id and event.
+    :ivar groups: the counters of the groups in which the target is measured.
     """
 
     target: MonitorTarget
@@ -162,20 +165,23 @@ class TargetUse:
 
     @cached_property
     def caches(self) -> Mapping[int, CacheUse]:
-        """The use of each cache, by id; empty without monitoring."""
+        """The use of each cache by the target, by cache id; empty without monitoring."""
         return add_up(group.cache_uses() for group in self.groups)
 
     @cached_property
     def moved_bytes(self) -> Mapping[tuple[int, str], int]:
-        """Bytes by cache id and kind. The numbers never decrease."""
+        """Bytes moved since monitoring began, by cache id and kind of bandwidth.
+
+        The numbers never decrease.
+        """
         return {(cache, KINDS[event]): amount for (cache, event), amount in self.bytes_moved.items()}
 
 
 @dataclass(frozen=True)
 class MonitorReading:
-    """All targets at ``time`` (monotonic seconds), and the counters of all control groups.
+    """One reading: the use of all targets at ``time`` (monotonic seconds), and of all control groups.
 
-    A target without monitoring is present without caches.
+    A target without monitoring is present, but its ``caches`` are empty.
     """
 
     time: float
@@ -184,43 +190,46 @@ class MonitorReading:
 
     @cached_property
     def host_caches(self) -> Mapping[int, CacheUse]:
-        """The use of each cache by the whole host."""
+        """The use of each cache by the whole host, by cache id."""
         return add_up(group.cache_uses() for group in self.groups)
 
 
 class TargetMeter:
-    """The totals of one target over time, also when another group gets its counters."""
+    """Adds up the bytes of one target over time, also when the target moves to another group."""
 
     def __init__(self, begun: float) -> None:
-        """Start at ``begun``, in monotonic seconds."""
+        """Begin at ``begun``, in monotonic seconds."""
         self.begun = begun
         self._group: str | None = None
         self._totals = BandwidthTotals()
 
     def add_sample(self, group: str, sample: CounterSample) -> GroupCounters:
-        """The counters of a sample, with rates since the sample before. The first of a group has no rates."""
-        # Counters of another group have another origin.
+        """Add a sample of a group; return its counters, with rates since the sample before.
+
+        The first sample of a group has no rates.
+        """
+        # The counters of another group begin at another value.
         if group != self._group:
             self._totals.start_again()
             self._group = group
         return GroupCounters(sample.values, self._totals.add_sample(sample))
 
     def moved_bytes(self) -> dict[tuple[int, str], int]:
-        """Bytes since the first sample, by cache id and event. The numbers never decrease."""
+        """Bytes moved since the first sample, by cache id and event. The numbers never decrease."""
         return self._totals.bytes.copy()
 
 
 class BytesSum:
-    """The sum of bytes of several guests, including ended ones. The sum never decreases."""
+    """The sum of the bytes of several guests, including guests that have ended. It never decreases."""
 
     def __init__(self) -> None:
         self.moved_bytes: dict[tuple[int, str], int] = {}
         self._last: dict[tuple[str, float], Mapping[tuple[int, str], int]] = {}
 
     def add(self, moved: Mapping[tuple[str, float], Mapping[tuple[int, str], int]]) -> None:
-        """Add the increase of each guest since the round before. A new guest adds nothing.
+        """Add the increase of each guest since the last call. A new guest adds nothing.
 
-        :param moved: totals by guest and begin of monitoring.
+        :param moved: bytes by cache id and event, for each guest and begin of its monitoring.
         """
         for one, bytes_moved in moved.items():
             last = self._last.get(one, bytes_moved)
@@ -230,7 +239,7 @@ class BytesSum:
 
 
 def add_up(uses: Iterable[Mapping[int, CacheUse]]) -> dict[int, CacheUse]:
-    """The sum of uses, by cache. A value that is unknown for all of them stays unknown."""
+    """The sum of uses, by cache id. A value is unknown only if it is unknown in all uses of the cache."""
     found: dict[int, CacheUse] = {}
     for caches in uses:
         for cache, use in caches.items():
@@ -250,26 +259,25 @@ def _add_known(one: N | None, other: N | None) -> N | None:
 
 
 class MonitoredCaches:
-    """The newest reading in the form of :class:`CacheReading`."""
+    """Converts the newest reading to a :class:`CacheReading` for watermarks."""
 
     def __init__(self, newest: Callable[[], MonitorReading | None]) -> None:
-        """Make a reader. ``newest`` returns the newest reading, or None without a current one."""
+        """``newest`` returns the newest reading, or None if there is no recent one."""
         self._newest = newest
         self._sizes: Mapping[str, float] = {}
         self._bandwidth: float | None = None
 
     def set_platform(self, platform: ResctrlPlatform, memory_bandwidth_gbps: float | None) -> None:
-        """Set the sizes and capacities of the caches.
+        """Set the sizes of the caches, and the capacity of their memory.
 
-        :param memory_bandwidth_gbps: the bandwidth of the memory of each cache in 10^9 bytes a second. The
-            hardware does not show this bandwidth. Without this value the capacity is unknown, and thresholds
-            in percent cannot be used.
+        :param memory_bandwidth_gbps: the bandwidth of the memory of each cache, in 10^9 bytes a second, which
+            the hardware does not show. None: unknown; thresholds in percent have no effect then.
         """
         self._sizes = {str(cache): float(size) for cache, size in cache_sizes(platform).items()}
         self._bandwidth = None if memory_bandwidth_gbps is None else memory_bandwidth_gbps * BYTES_PER_GB
 
     def read(self) -> CacheReading:
-        """The newest rates and sizes; empty without a measurement."""
+        """The newest bandwidths and occupancies; empty without a recent reading."""
         reading = self._newest()
         if reading is None:
             return CacheReading()
@@ -308,7 +316,7 @@ def _of_guests(reading: MonitorReading, value: Value) -> dict[str, dict[str, flo
 
 
 def cache_sizes(platform: ResctrlPlatform) -> Mapping[int, int]:
-    """Bytes of each L3 cache, by its id; empty where the kernel shows no sizes."""
+    """The size of each L3 cache in bytes, by cache id; empty if the kernel shows no sizes."""
     if platform.l3 is None:
         return {}
     ways = len(platform.l3.rules.all_ways)

@@ -1,7 +1,7 @@
-"""Stored samples: an SQLite database that one agent writes while other processes read.
+"""Stored samples: an SQLite database that the agent writes and other processes may read at the same time.
 
-A sample is the use of one cache by one target. The store bounds age and size of the file. Failures of the
-store are logged and counted, and never stop measurement.
+A sample is the use of one L3 cache by one target, a guest or a class. The store limits the age of samples and
+the size of the file. Its failures are logged and counted, and never stop the measurement.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ from compute_agent.monitoring.readings import LOCAL, TOTAL, MonitorReading
 
 @dataclass(frozen=True, slots=True)
 class StoredSample:
-    """The use of an L3 cache by a target at ``time`` (seconds since the epoch).
+    """The use of an L3 cache by a guest, or by a class (empty ``guest``).
 
-    A target without monitoring has one sample, without a ``cache_id``, if its CPU use is known.
+    A target without monitoring has a single sample without ``cache_id``, if its CPU use is known.
 
-    :ivar occupancy: bytes; None if unknown.
-    :ivar local: bytes a second since the sample before; None if unknown. The same holds for ``total``.
-    :ivar cpu: cores of the whole target, the same in the samples of all its caches.
+    :ivar time: seconds since the epoch.
+    :ivar occupancy: occupancy of the cache in bytes; None if unknown.
+    :ivar local: bandwidth to memory of the cache's own NUMA node, in bytes a second since the sample before;
+        None if unknown.
+    :ivar total: bandwidth to all memory, in bytes a second since the sample before; None if unknown.
+    :ivar cpu: CPU use of the whole target in cores, equal in the samples of all its caches; None if unknown.
     """
 
     time: float
@@ -47,12 +50,12 @@ class StoredSample:
 
 
 def to_samples(before: MonitorReading | None, now: MonitorReading, time: float) -> Iterator[StoredSample]:
-    """The samples of a reading.
+    """Compute the samples of the reading ``now``.
 
-    :param before: the reading of the last stored samples.
+    :param before: the reading from which the last samples were stored; None: there was none.
     :param time: the time of ``now`` in seconds since the epoch.
     """
-    # Rates are means over the whole time between samples, rather than the rate of the last second.
+    # Rates are means over the whole time since the last samples, not those of the last round.
     last = {(use.target.key, use.begun): use.moved_bytes for use in before.targets} if before else {}
     seconds = now.time - before.time if before else 0.0
     for use in now.targets:
@@ -72,14 +75,14 @@ def to_samples(before: MonitorReading | None, now: MonitorReading, time: float) 
 
 
 FILE: Final = "samples.db"
-"""Name of the file in the state folder."""
+"""Name of the database file in the agent's state folder."""
 
 VERSION: Final = 1
-"""Version of the tables, stored as ``user_version``."""
+"""Version of the tables, stored as ``user_version`` in the database."""
 
-# A column of a primary key cannot be NULL in a table without row ids.
+# Not NULL, which a column of a primary key must not be in a table without row ids.
 NO_CACHE: Final = -1
-"""The cache id of samples without a cache."""
+"""The cache id in the database of samples without a cache."""
 
 METADATA: Final = sa.MetaData()
 
@@ -93,7 +96,8 @@ TARGETS: Final = sa.Table(
     sa.UniqueConstraint("guest", "name", "qos_class"),
 )
 
-# Stored in the order of its primary key: readers want one target's samples from a time on.
+# Without row ids, so that rows are stored in the order of the primary key: readers need the samples of one
+# target after a time.
 SAMPLES: Final = sa.Table(
     "samples",
     METADATA,
@@ -109,25 +113,27 @@ SAMPLES: Final = sa.Table(
 
 
 def engine_to_write(path: Path, lock_seconds: float) -> sa.Engine:
-    """An engine that makes the file if it is missing, and waits ``lock_seconds`` for locks of others."""
+    """An engine that creates the file if it is missing, and waits ``lock_seconds`` for other processes."""
     engine = sa.create_engine(
         sa.URL.create("sqlite", database=str(path)), connect_args={"timeout": lock_seconds}
     )
 
     @sa.event.listens_for(engine, "connect")
     def _set_pragmas(connection: sqlite3.Connection, record: object) -> None:
-        # A power cut may cost the last samples, never the file, and a commit does not wait for the disk.
+        # A commit does not wait for the disk. A power cut may lose the last samples, but does not damage the
+        # file.
         connection.execute("PRAGMA synchronous = NORMAL")
-        # A reader that stays open lets the log grow; afterwards it is cut to 4 MiB.
+        # The log grows while a reader has an open transaction, and is cut to 4 MiB afterwards.
         connection.execute("PRAGMA journal_size_limit = 4194304")
 
     return engine
 
 
 def engine_to_read(path: Path) -> sa.Engine:
-    """An engine that changes nothing.
+    """An engine that only reads the file.
 
-    Without a log beside the file, the file is opened as immutable, which needs no write permission.
+    Without a write-ahead log next to the file, the file is opened as immutable, which needs no permission to
+    write.
     """
     alone = not path.with_name(f"{path.name}-wal").exists()
     where = f"file:{quote(str(path.absolute()))}?mode=ro{'&immutable=1' if alone else ''}"
@@ -139,47 +145,53 @@ def engine_to_read(path: Path) -> sa.Engine:
 LOG = logging.getLogger(__name__)
 
 LOCK_SECONDS: Final = 0.5
-"""Seconds for which a write waits for a lock of another process. Then the next flush tries again."""
+"""Seconds for which a write waits for a lock of another process; afterwards the next flush tries again."""
 
-# Bounds the memory of the agent while the disk is full.
+# Limits the memory of the agent while the disk is full.
 MAX_PENDING: Final = 100_000
-"""Maximum number of samples in memory while the file cannot be written. The oldest are dropped."""
+"""Maximum number of samples in memory while the file cannot be written; the oldest ones are dropped."""
 
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+"""Error codes of SQLite for a file that is damaged or no database."""
 
 _THINNING: Final = 10
-"""The number of parts of the stored time. The oldest part is dropped when the file is too large."""
+"""When the file is too large, one in this number of parts of the stored time, the oldest, is deleted."""
 
 
 class OtherContentError(Exception):
-    """The file is another database, or has another version."""
+    """The file is another database, or has another version of the tables."""
 
 
 class SampleStore:
-    """The samples of a state folder. Only one thread may use it."""
+    """Writes samples to the database file. Only one thread may use it."""
 
     def __init__(self, path: Path, retention: float, max_bytes: int) -> None:
-        """Make a store without opening the file. ``retention`` is in seconds."""
+        """Set the limits; flush() opens the file.
+
+        :param retention: the age in seconds at which samples are deleted.
+        :param max_bytes: the maximum size of the file.
+        """
         self.path = path
         self.retention = retention
         self.max_bytes = max_bytes
         self.failures = 0
-        """The number of failed writes since the start."""
+        """The number of failed writes since the start of the agent."""
         self._pending: deque[StoredSample] = deque(maxlen=MAX_PENDING)
         self._engine: sa.Engine | None = None
         self._targets: dict[tuple[str, str, str], int] = {}
         self._trouble = ""
 
     def add(self, samples: Iterable[StoredSample]) -> None:
-        """Add samples to the next flush."""
+        """Queue samples for the next flush()."""
         self._pending.extend(samples)
 
     def flush(self, time: float) -> None:
-        """Write pending samples in one transaction, and drop old ones.
+        """Write queued samples in one transaction, and delete samples that are too old.
 
-        Samples that cannot be written stay pending. A damaged or foreign file is put aside.
+        Samples that cannot be written stay in the queue. A damaged or foreign file is renamed, and a new one
+        is made.
 
-        :param time: seconds since the epoch.
+        :param time: the present time in seconds since the epoch.
         """
         if not self._pending:
             return
@@ -204,7 +216,7 @@ class SampleStore:
             self._trouble = ""
 
     def close(self) -> None:
-        """Close the file. The next flush opens it again."""
+        """Close the file; the next flush() opens it again."""
         if self._engine is not None:
             self._engine.dispose()
             self._engine = None
@@ -217,17 +229,17 @@ class SampleStore:
             _prepare_file(self._engine)
         with self._engine.begin() as connection:
             rows = list(self._rows(connection, self._pending))
-            # A clock that was set back gives a time twice: the later sample counts.
+            # OR REPLACE: after the clock was set back, two samples may have one time. The later one counts.
             connection.execute(insert(SAMPLES).prefix_with("OR REPLACE"), rows)
             if _forget_before(connection, time - self.retention):
                 self._targets.clear()
-        # In transactions of their own, so that readers see the new samples in any case.
+        # In transactions of their own, so that the new samples are stored even if a deletion fails.
         while _bytes_used(self._engine) > self.max_bytes:
             with self._engine.begin() as connection:
                 _thin_out(connection)
             self._targets.clear()
         with self._engine.begin() as connection:
-            # Returns free pages to the file system; a full VACUUM would copy the file.
+            # Returns free pages to the file system. A full VACUUM would copy the whole file.
             connection.exec_driver_sql("PRAGMA incremental_vacuum")
 
     def _rows(
@@ -248,15 +260,15 @@ class SampleStore:
             }
 
     def _put_aside(self, error: Exception) -> bool:
-        """Rename a damaged or foreign file, so that it can be examined. Returns whether it was one."""
-        # The low byte of an extended code is the primary one (sqlite.org/rescode.html).
+        """Rename the file if it is damaged or foreign, so that it can be examined; return whether it is."""
+        # The low byte of an extended result code is the primary code (sqlite.org/rescode.html).
         code = getattr(getattr(error, "orig", None), "sqlite_errorcode", 0) & 0xFF
         if code not in _DAMAGED and not isinstance(error, OtherContentError):
             return False
         self.close()
         aside = self.path.with_name(f"{self.path.name}.unusable")
         os.replace(self.path, aside)
-        # The log belongs to the old file; with the new one SQLite would apply it there.
+        # The write-ahead log moves, too: SQLite would otherwise apply it to the new file.
         with contextlib.suppress(FileNotFoundError):
             os.replace(f"{self.path}-wal", f"{aside}-wal")
         with contextlib.suppress(FileNotFoundError):
@@ -271,7 +283,7 @@ def _prepare_file(engine: sa.Engine) -> None:
         version = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
         tables = sa.inspect(connection).get_table_names()
         if version == 0 and not tables:
-            # Before the first table, or it would have no effect.
+            # Before the first table, because it has no effect later.
             connection.exec_driver_sql("PRAGMA auto_vacuum = INCREMENTAL")
             connection.exec_driver_sql("PRAGMA journal_mode = WAL")
             METADATA.create_all(connection)
@@ -293,8 +305,8 @@ def _target_id(connection: sa.Connection, guest: str, name: str, qos_class: str)
 
 
 def _forget_before(connection: sa.Connection, time: float) -> bool:
-    """Drop old samples, and targets without any left. Returns whether targets were dropped."""
-    # With the targets' ids in the condition, the primary key finds the old samples without a scan.
+    """Delete samples before ``time``, and targets without samples; return whether targets were deleted."""
+    # With the ids of targets in the condition, SQLite finds old samples by the primary key, without a scan.
     of_targets = SAMPLES.c.target_id.in_(sa.select(TARGETS.c.id))
     connection.execute(sa.delete(SAMPLES).where(of_targets, SAMPLES.c.time < time))
     gone = connection.execute(
@@ -304,7 +316,10 @@ def _forget_before(connection: sa.Connection, time: float) -> bool:
 
 
 def _thin_out(connection: sa.Connection) -> None:
-    """Drop the oldest part of the samples."""
+    """Delete the oldest tenth of the stored time.
+
+    :raises OtherContentError: the file has no samples.
+    """
     of_target = SAMPLES.c.target_id == TARGETS.c.id
     first, last = (
         connection.execute(

@@ -65,7 +65,7 @@ class UsualStop(Protocol):
     """The agent's own way to make a guest leave."""
 
     def __call__(self, uuid: str, grace: float | None = None) -> None:
-        """Make a guest leave within ``grace`` seconds; None for the usual ones."""
+        """Make a guest leave within ``grace`` seconds; None: the seconds of ``[qos] evict_grace``."""
         ...
 
 

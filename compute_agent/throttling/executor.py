@@ -228,8 +228,8 @@ class ThrottleExecutor:
             self._arbiter.set_limit(owner, guest, knob, limit)
 
     def _begin_eviction(self, guest: str, metric: str, grace: float | None) -> None:
-        # A state may name a metric of a package that is not installed any more: its guest leaves the usual
-        # way.
+        # A saved state may name a metric of a package that was removed since. The guest is then evicted in
+        # the agent's usual way.
         described = self._registry.get(metric)
         self._evictor.begin_eviction(guest, described.evict if described else None, grace)
 

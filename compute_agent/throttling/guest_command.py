@@ -63,28 +63,31 @@ def guest_command(command: str, timeout: float) -> GuestCommand:
 
 
 def run_program(words: Sequence[str], timeout: float) -> str:
-    """The last output of a program that ends with 0.
+    """Run a program without a shell, and return the end of its output.
 
-    :raises CommandFailedError:
+    After ``timeout`` seconds, the program and its children are killed.
+
+    :raises CommandFailedError: it could not be run, took too long, or ended with a status other than 0.
     """
     try:
         process = subprocess.Popen(
             words,
-            # A program that asks would wait for an answer for ever.
+            # A program that asks a question reads the end of the file, instead of waiting for ever.
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={name: value for name, value in os.environ.items() if name in _PASSED_ON},
-            start_new_session=True,  # a group of its own, which can be killed as a whole
+            start_new_session=True,  # a process group of its own, so that killpg() ends its children, too
         )
-    # Checked at the start as well, and the file may be gone since.
+    # The agent checks the program when it starts, but the file may have been removed since.
     except OSError as error:
         raise CommandFailedError(f"{words[0]} cannot be run: {error}") from error
     with process:
         try:
             output = _last_output(process, time.monotonic() + timeout)
         except subprocess.TimeoutExpired as error:
-            os.killpg(process.pid, signal.SIGKILL)  # with its children, which hold the pipe open as well
+            # Not only the process: a child that survives would keep the pipe open.
+            os.killpg(process.pid, signal.SIGKILL)
             raise CommandFailedError(f"{words[0]} did not end within {timeout:g} seconds") from error
     if process.returncode:
         message = printable_text(" ".join(output.split())[-_MAX_MESSAGE:]) or "no message"

@@ -1,4 +1,4 @@
-"""Readings of metric sources: the number that a command prints, or that Prometheus answers."""
+"""Readings of metric sources: the number that a command prints, or that a query of Prometheus returns."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from compute_agent.throttling.guest_command import CommandFailedError, run_progr
 from compute_agent.throttling.watermarks.sources import MetricSource
 
 _MAX_BYTES: Final = 1 << 20
+"""Maximum number of bytes of an answer of Prometheus."""
 
 
 class SourceAwayError(Exception):
-    """A source has no value now; the text has the reason."""
+    """A metric source has no value now; the text has the reason."""
 
 
 def read_value(source: MetricSource) -> float:
-    """The value of a source now. This takes ``source.timeout`` seconds at most, apart from names of hosts.
+    """Read the present value of a source.
 
-    :raises SourceAwayError:
+    It takes at most ``source.timeout`` seconds, apart from the resolution of a host name.
+
+    :raises SourceAwayError: the command failed, or Prometheus did not return one number.
     """
     try:
         if source.command:
@@ -38,7 +41,7 @@ def read_value(source: MetricSource) -> float:
 
 
 def parse_answer(content: bytes) -> float:
-    """The value in an answer to an instant query (the HTTP API of Prometheus).
+    """Parse the answer to an instant query of Prometheus' HTTP API; return its single value.
 
     :raises ValueError: the answer has no value, or several.
     """
@@ -52,7 +55,7 @@ def parse_answer(content: bytes) -> float:
         if len(result) != 1:
             raise ValueError(f"the query gives {len(result)} series: make one of them, as by sum() or max()")
         return _parse_number(result[0]["value"][1])
-    # Any server may answer at the address.
+    # Another server than Prometheus may answer at the address.
     except (KeyError, IndexError, TypeError, RecursionError) as error:
         raise ValueError("the answer is not one of Prometheus") from error
 

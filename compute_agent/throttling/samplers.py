@@ -233,7 +233,13 @@ class MetricSampler:
         read_source: SourceReader = lambda name: None,
         read_oversold: OversoldReader = lambda resource_class: None,
     ) -> None:
-        """``root`` is the folder that contains ``proc``; paths of guests' cgroups are not below it."""
+        """Prepare measurements.
+
+        :param root: the folder that contains ``proc``; paths of guests' cgroups are not below it.
+        :param cache: reads the counters of caches; None: caches are not measured.
+        :param read_source: returns the last value of a metric from outside the kernel, by its name.
+        :param read_oversold: returns the oversold amount of a reclaimed resource class.
+        """
         self._root = root
         self._cache = cache
         self._read_source = read_source

@@ -47,14 +47,14 @@ class CacheReader(Protocol):
 
 
 SourceReader = Callable[[str], float | None]
-"""The last value of a metric from outside the kernel, by its name; None while its source is away."""
+"""Returns the last value of a metric from outside the kernel, by its name; None while its source is away."""
 
 
 @dataclass(frozen=True, slots=True)
 class OversoldCapacity:
-    """Reclaimed capacity that guests hold beyond the present offer, and their amounts by uuid.
+    """Reclaimed capacity that guests hold beyond the present offer, in cores or bytes.
 
-    In cores or bytes.
+    ``total`` is the amount beyond the offer, ``guests`` are the amounts that guests hold, by uuid.
     """
 
     total: float
@@ -62,7 +62,7 @@ class OversoldCapacity:
 
 
 OversoldReader = Callable[[str], OversoldCapacity | None]
-"""The oversold amount of a reclaimed resource class; None where it is not offered, or not measured now."""
+"""Returns the oversold amount of a reclaimed resource class; None if it is not offered or not measured."""
 
 
 class MeasuringRound:
@@ -82,7 +82,13 @@ class MeasuringRound:
         read_source: SourceReader = lambda name: None,
         read_oversold: OversoldReader = lambda resource_class: None,
     ) -> None:
-        """``read_source`` knows the metrics from outside the kernel."""
+        """Measure at ``time`` (monotonic seconds).
+
+        :param root: the folder that contains ``proc``.
+        :param cache: reads the counters of caches; None: caches are not measured.
+        :param read_source: returns the last value of a metric from outside the kernel.
+        :param read_oversold: returns the oversold amount of a reclaimed resource class.
+        """
         self.time = time
         self.root = root.rstrip("/")
         self.subjects = subjects

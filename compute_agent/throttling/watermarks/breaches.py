@@ -94,7 +94,10 @@ def _next_streak(
 
 
 def restart_streaks(streaks: Streaks, watermarks: Iterable[str]) -> Streaks:
-    """The streaks after guests have left for these watermarks: the next eviction is confirmed again."""
+    """The streaks after evicted guests of these watermarks have left.
+
+    The streaks of evictions begin again, so that the next eviction is decided by new measurements.
+    """
     names = frozenset(watermarks)
     return {
         watch: replace(streak, samples=0)
@@ -130,8 +133,8 @@ def is_blind(streak: ThresholdStreak, watermark: WatermarkSection) -> bool:
 def is_quiet(streak: ThresholdStreak, watermark: WatermarkSection, time: float, cool_down: float) -> bool:
     """Whether the latest breach is at least ``cool_down`` seconds ago, so that limits may be raised."""
     # One missing sample does not count as quiet, because usage may be high. A metric that stays unknown does
-    # count as quiet, or guests would stay throttled for ever. A source outside the kernel does not, because
-    # it comes back, or its section is removed.
+    # count as quiet, or guests would stay throttled for ever. A metric from outside the kernel does not: its
+    # source will come back, or an operator removes the section.
     seen = streak.unseen == 0 or (is_blind(streak, watermark) and not watermark.external)
     return seen and streak.samples == 0 and time - streak.quiet_since >= cool_down
 
@@ -163,7 +166,7 @@ class ThresholdExceeded:
 
     @property
     def guest_order(self) -> Sorter:
-        """The order in which guests are acted on."""
+        """The order in which guests are acted on: that of the watermark, the metric, or the general one."""
         return self.watermark.order or self.metric.sorter or GENERAL_ORDER
 
     @property

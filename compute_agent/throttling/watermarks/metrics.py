@@ -73,7 +73,7 @@ def by_best_effort_ratio(guest: GuestUsage, series: MetricSeries) -> float:
 
 
 def by_age(guest: GuestUsage, series: MetricSeries) -> float:
-    """Oldest first."""
+    """Sort key: guests that started first come first."""
     return guest.started
 
 
@@ -85,7 +85,7 @@ CRITERIA: Final[Mapping[str, Comparison]] = {
     "youngest": by_running_time,
     "oldest": by_age,
 }
-"""The words for comparisons in options."""
+"""The comparisons by their words in options."""
 
 
 def combined_order(comparison: Comparison) -> Sorter:
@@ -200,7 +200,10 @@ def best_effort_cpu(now: MeasuringRound, before: MeasuringRound | None) -> Metri
 
 
 def oversold_measure(resource_class: str) -> Measure:
-    """The reclaimed amount that guests hold beyond the present offer; of guests what they hold of it."""
+    """Return a measure of the reclaimed amount that guests hold beyond the present offer.
+
+    The usage of a guest is the amount that it holds of the reclaimed class.
+    """
 
     def measure_oversold(now: MeasuringRound, before: MeasuringRound | None) -> MetricUsage:
         found = now.read_oversold(resource_class)
@@ -249,7 +252,7 @@ class WatermarkMetric:
     - ``evict`` makes the guest with the given uuid leave in a way of the metric's own; None: the agent's way.
       The function is called in a thread of its own, and raises an exception when it fails.
     - ``inputs`` are the metrics of an expression; ``name`` is the expression then.
-    - ``external``: the values come from outside the kernel. While they are missing, limits stay.
+    - ``external``: the values come from outside the kernel. While they are missing, limits are kept.
     """
 
     name: str

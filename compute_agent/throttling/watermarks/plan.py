@@ -129,9 +129,9 @@ def _evict_guest(breach: ThresholdExceeded, guest: GuestUsage) -> EvictAction:
 
 
 def _evictions_left(found: Sequence[ThresholdExceeded], state: WatermarkState) -> int | None:
-    """The number of guests that may be told to leave now; None: all."""
+    """The number of guests that may be evicted in this round; None: no maximum."""
     limits = [one.watermark.evict_at_once for one in found if one.watermark.evict_at_once is not None]
-    # Those that are leaving count: what they free shows when they have left.
+    # Evictions in progress count, because the amount that they free shows only after they have ended.
     return max(0, min(limits) - len(state.evictions)) if limits else None
 
 
@@ -212,7 +212,7 @@ def _selected_guests(
         if guest.uuid not in untouchable and any(one.watermark.selector.selects_guest(guest) for one in found)
     ]
     first = _of_highest_priority(found)
-    # No use says what an action frees here, unless the operator wants it to.
+    # In the general order, because the use of a guest does not show what an action frees here.
     return sort_guests(chosen, first.watermark.order or GENERAL_ORDER, first.series)
 
 

@@ -189,7 +189,8 @@ def parse_watermarks(
             steps=_read_steps(conf, options),
             order=tuple(CRITERIA[word] for word in options.order) or None,
             evict_grace=options.evict_grace,
-            # A condition says nothing about the amount that is lacking: one guest may be enough.
+            # By default one guest at a time for a condition or an external metric, because the missing amount
+            # is unknown, and one guest may be enough.
             evict_at_once=options.evict_at_once or (1 if metric.inputs or metric.external else None),
         )
         watermarks.append(watermark)
@@ -347,12 +348,12 @@ def _read_thresholds(
 
 
 def _read_steps(conf: cfg.ConfigOpts, options: Any) -> ThrottleSteps | None:
-    """The steps of a section; None if it has none of its own."""
+    """The sizes of steps that a section sets; None if it sets none."""
     if options.step is None and options.min_share is None:
         return None
     step = conf.qos.step if options.step is None else options.step
     min_share = conf.qos.min_share if options.min_share is None else options.min_share
-    # Options are percent, as operators write them; decisions take shares.
+    # The options are in percent; the arithmetic of limits uses parts of 1.
     return ThrottleSteps(step / 100, min_share / 100)
 
 
@@ -407,11 +408,11 @@ class WatermarkRules:
         return replace(self, watermarks=tuple(one.at_moment(moment) for one in self.watermarks))
 
     def steps_of(self, watermark: WatermarkSection) -> ThrottleSteps:
-        """The steps of limits that a watermark sets."""
+        """The sizes of steps of the limits that a watermark sets."""
         return watermark.steps or self.steps
 
     def restore_steps(self, lever: str) -> ThrottleSteps:
-        """The steps by which limits of a lever are given back: the smallest of its watermarks."""
+        """The sizes of steps by which limits of a lever are raised: the smallest of its watermarks."""
         found = [
             self.steps_of(watermark)
             for metric in self.registry.metrics_moved_by(lever)
@@ -421,7 +422,7 @@ class WatermarkRules:
 
     @property
     def limited_evictions(self) -> frozenset[str]:
-        """The watermarks that evict a few guests at once."""
+        """Names of the watermarks with a maximum number of guests that leave at the same time."""
         return frozenset(one.name for one in self.watermarks if one.evict_at_once is not None)
 
     def of_metric(self, metric: str, action: WatermarkAction) -> list[WatermarkSection]:

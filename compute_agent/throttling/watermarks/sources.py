@@ -1,7 +1,7 @@
 """Sources of metrics from outside the kernel, as configured: a command, or a query of Prometheus.
 
-A source is read in a thread of its own (``loops.metric_sources``); rounds use the last value. A source that
-is away has no value: the watermarks of its metric then do nothing, and also give no limits back.
+A thread for each source reads it (``loops.metric_sources``), and rounds use its last value. While a source is
+away, its metric has no value: the watermarks of the metric then set no limits, and remove none either.
 """
 
 from __future__ import annotations
@@ -28,16 +28,25 @@ from compute_agent.throttling.watermarks.metrics import (
 from compute_agent.usage.rounds import MeasuringRound
 
 _LEVERS: Final = {lever.name: lever for lever in (CPU_QUOTA, BLOCKIO)}
+"""The levers that a section may choose, by name."""
 
 _PRIORITY: Final = 1
-"""Of actions: what the kernel measures itself comes first, but for I/O and stolen time."""
+"""The ``action_priority`` of metrics of sources: below all metrics of the kernel except I/O pressure and
+steal."""
 
 MAX_QUERY: Final = 4000
+"""Maximum number of characters of a query."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricSource:
-    """A command (its words), or a query of the Prometheus at ``url``. Times are in seconds."""
+    """One section ``[metric_source:NAME]``: a command, or a query of Prometheus.
+
+    :ivar command: the words of the command; empty: the source is a query.
+    :ivar promql: the query for the Prometheus at ``url``.
+    :ivar interval: seconds from the start of one read to the start of the next.
+    :ivar timeout: maximum number of seconds of one read.
+    """
 
     name: str
     command: tuple[str, ...] = ()
@@ -48,22 +57,22 @@ class MetricSource:
 
     @property
     def lasting_seconds(self) -> float:
-        """The time for which a value counts: until the next one is due, at the latest."""
+        """Seconds for which a value counts: until the next read must have ended."""
         return self.interval + self.timeout + 1.0
 
 
 def parse_sources(conf: cfg.ConfigOpts) -> tuple[MetricSource, ...]:
-    """The sources that ``conf`` has, by name.
+    """Read the sections ``[metric_source:NAME]``.
 
-    :raises ConfigError: naming section and option.
+    :raises ConfigError: an option is missing or wrong; the text names section and option.
     """
     return tuple(_read_source(name, options) for name, options in metric_source_sections(conf))
 
 
 def with_sources(conf: cfg.ConfigOpts, registry: MetricRegistry) -> MetricRegistry:
-    """The registry with the metrics of all sources.
+    """A registry with the metrics of ``registry`` and the metrics of all sources.
 
-    :raises ConfigError: naming the section with a name that no metric can have.
+    :raises ConfigError: a name cannot be one of a metric, or is taken; the text names the section.
     """
     for name, options in metric_source_sections(conf):
         unit = MetricUnit.OTHER if options.unit == "number" else MetricUnit(options.unit)
@@ -110,6 +119,6 @@ def _check_address(section: str, address: str) -> None:
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError as error:
         raise ConfigError(f"{section} url = {address}: {error}") from error
-    # The log shows the address, and a password must not be there.
+    # A user name is refused, because the log shows the address, and must not show a password.
     if not usable or parts.query or parts.fragment or parts.username or not address.isascii():
         raise ConfigError(f"{section} url: it has to be http://HOST[:PORT] or https://HOST[:PORT]")

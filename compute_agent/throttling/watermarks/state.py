@@ -184,7 +184,7 @@ def state_from_json(content: Any) -> WatermarkState:
 
 
 def _eviction_to_json(eviction: PendingEviction) -> list[Any]:
-    # Two fields where two are enough: a release without graces of sections reads these.
+    # Without a third field if there is no grace, so that an older release can read the file.
     grace = [] if eviction.grace is None else [eviction.grace]
     return [eviction.guest, eviction.metric, *grace]
 
