@@ -60,9 +60,11 @@ def list_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
     if uuid is None:
         # no consumer can have this id: the answer is that for a consumer without allocations
         return call.json_answer({"allocations": {}}, time.time())
+    # from the database, because the model has usages but neither allocations nor consumers
     with call.service.database.read() as conn:
         # read in one snapshot, so that generation and allocations match
         held = store.of_consumer(conn, uuid)
+        # a consumer without allocations has no row
         consumer = consumers.find_consumer(conn, uuid) if held else None
     by_provider: dict[str, Any] = {}
     for each in held:

@@ -56,6 +56,7 @@ def create_app() -> Flask:
     The application belongs to no service: each request brings its own service
     (:func:`placement.api.call.provide_service`).
     """
+    # without static files, for which Flask would add a route
     app = Flask("placement", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
     # a path with two slashes is another path, and no redirection

@@ -104,6 +104,7 @@ class ApiRequest:
         :raises InvalidRequest: the body is not JSON.
         """
         try:
+            # not cached by Flask, because the bytes are read only once and may be many megabytes
             return orjson.loads(request.get_data(cache=False))
         except orjson.JSONDecodeError as error:
             raise InvalidRequest(f"Malformed JSON: {error}") from None
@@ -144,6 +145,7 @@ class ApiRequest:
 
     def add_location(self, response: Response, path: str) -> Response:
         """Add the address of a new resource to the response, and return it."""
+        # root_url has the prefix at which the service is mounted
         response.headers["Location"] = request.root_url.rstrip("/") + path
         return response
 
@@ -151,6 +153,7 @@ class ApiRequest:
         """Add ``Last-Modified`` and ``Cache-Control`` (from microversion 1.15 on); return the response."""
         if last_modified is not None and self.version >= microversion.CACHE_HEADERS:
             response.headers["Last-Modified"] = _http_date(int(last_modified))
+            # clients may keep the answer, but have to ask whether it is current
             response.headers["Cache-Control"] = "no-cache"
         return response
 
@@ -198,6 +201,7 @@ def api_operation(
         @wraps(handler)
         def handle_request(**path_arguments: str) -> Response:
             call = ApiRequest()
+            # an operation of a later version looks as if it did not exist
             if call.version < since:
                 if before is HTTPStatus.METHOD_NOT_ALLOWED:
                     raise MethodNotAllowed(valid_methods=_other_methods(method))
@@ -221,6 +225,7 @@ def api_operation(
             # Flask would otherwise answer OPTIONS by itself
             provide_automatic_options=False,
         )
+        # the handler is returned unchanged, so that other modules can call it
         return handler
 
     return decorate_handler

@@ -111,11 +111,13 @@ def render(status: HTTPStatus, detail: str, *, code: str = exceptions.UNDEFINED,
     }
     if g.get("version", microversion.MIN) >= microversion.ERROR_CODES or is_ours(request.path):
         error["code"] = code
+    # the outage may be short, so the client is told when to try again
     headers = {"Retry-After": RETRY_AFTER} if status is HTTPStatus.SERVICE_UNAVAILABLE else {}
     accepted = request.accept_mimetypes
     if not accepted or accepted["application/json"] > 0:
         return Response(orjson.dumps({"errors": [error]}), status.value, headers, "application/json")
     if accepted["text/html"] > 0:
+        # escaped, because the detail may have names that clients have chosen
         title = f"<!doctype html><title>{status.phrase}</title><h1>{status.phrase}</h1>"
         page = title + "".join(f"<p>{html.escape(line)}</p>" for line in lines)
         return Response(page, status.value, headers, "text/html")

@@ -53,6 +53,7 @@ class GcScheduler:
         self._lock = threading.Lock()
         self._collected = time.monotonic()
         young, *_ = gc.get_threshold()
+        # only the thresholds of older objects change: walks through young objects are short
         gc.set_threshold(young, _GATHERED, _SELDOM)
 
     def collect_if_due(self) -> None:

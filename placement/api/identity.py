@@ -108,6 +108,7 @@ class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library h
         """
         if self._auth is None or getattr(self._auth, "auth_url", None) is None:
             raise CannotAsk(f"[{GROUP}] does not say where the Identity service is")
+        # auth_url may be with or without the version
         url = self._auth.auth_url.rstrip("/").removesuffix("/v3") + "/v3"
         how: dict[str, Any] = dict(credentials)  # the plugins check the names
         is_application = "application_credential_id" in how
@@ -133,6 +134,7 @@ class _IdentityOutage(outage.PeerOutage):
         while cause is not None:
             if isinstance(cause, ks_exceptions.ConnectionError):
                 return True
+            # libraries wrap the error of a connection in errors of their own
             cause = cause.__cause__ or cause.__context__
         return False
 

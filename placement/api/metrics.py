@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+"""Upper bounds, in seconds, of the classes in the histogram of answer times."""
 _NOTHING_ELSE: Final = "none of the API"
 """The operation of requests for paths that do not exist."""
 
@@ -94,6 +95,7 @@ class ServiceMetrics:
             families = list(self._of_model.make_gauges())
         # the other metrics are shown, and this message says why some are missing
         except Unavailable as error:
+            # not a warning, because a scrape every few seconds would fill the log
             LOG.debug("Metrics without the database: %s", error)
             up.add_metric([], 0)
             families = []

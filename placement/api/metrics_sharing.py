@@ -23,6 +23,7 @@ def shared_directory(conf: cfg.ConfigOpts) -> Iterator[None]:
 
     The folder is that of ``[metrics] directory``, or a new one that is removed at the end of the context.
     """
+    # share() uses a configured folder, and a folder that the environment names is kept
     if not conf.metrics.enabled or conf.metrics.directory or DIRECTORY in os.environ:
         yield
         return

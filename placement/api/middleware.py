@@ -185,6 +185,7 @@ def add_layers(
     tracing: ServiceTracing | None = None,
 ) -> WSGIApplication:
     """Return ``app`` behind all layers, with ``metrics`` and other applications, by path, beside it."""
+    # inside of the authentication, so that this span has only the time of the handlers
     if tracing is not None:
         app = tracing.trace_handlers(app, "handlers")
     app = add_authentication(app, conf)
@@ -196,11 +197,13 @@ def add_layers(
         traced = other if tracing is None else tracing.trace_handlers(other, path.strip("/"), path)
         app = _PrefixDispatch(app, path, traced)
     if tracing is not None:
+        # outside of the authentication, so that this span has its time, too
         app = tracing.trace_requests(app)
     # the log is outside of authentication, and has refused requests; health checks and scrapes would fill it
     app = _HealthChecked(RequestLog(check_chunks(app)), conf)
     if metrics is not None:
         app = _PathDispatch(app, METRICS_PATH, metrics)
+    # outermost, so that all other layers see the address of the client and not of the proxy
     if conf.oslo_middleware.enable_proxy_headers_parsing:
         app = HTTPProxyToWSGI(app, conf)
     return app
@@ -229,6 +232,7 @@ class _PrefixDispatch:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
+        # a path that only begins with the same letters is not below
         is_below = path.startswith(self._path) and path[len(self._path) :][:1] in ("", "/")
         return (self._other if is_below else self._app)(environ, start_response)
 

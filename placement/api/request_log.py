@@ -71,6 +71,7 @@ def _log_request(
     # the server has decoded the path; encoded again, it cannot break or forge lines of the log
     uri = quote_path(path)
     if query := environ.get("QUERY_STRING"):
+        # the query is still encoded, so its percent signs stay
         uri += "?" + quote(query, safe=_UNQUOTED + "%", encoding="latin-1")
     LOG.info(
         '%s "%s %s" status: %s len: %s microversion: %s time: %.6f',

@@ -79,6 +79,7 @@ class _ProviderTemplate:
 
 
 @lru_cache(maxsize=256)
+# cached, because all providers of a version have the same document except for these gaps
 def _provider_template(prefix: str, version: Microversion) -> _ProviderTemplate:
     path = f"{prefix}/resource_providers/{_UUID.decode()}"
     links = [{"rel": "self", "href": path}]
@@ -110,7 +111,7 @@ def existing_provider(snapshot: ModelSnapshot, uuid: str) -> Provider:
 def path_uuid(uuid: str) -> str:
     """Return the uuid of a path in its canonical form, as in the database.
 
-    :raises placement.exceptions.NotFound: If ``uuid`` is not a uuid, no such provider exists.
+    :raises placement.exceptions.NotFound: ``uuid`` is not a uuid, so no provider has it.
     """
     canonical = canonical_uuid(uuid)
     if canonical is None:
@@ -128,6 +129,7 @@ def missing_provider_first(call: ApiRequest, uuid: str) -> Iterator[None]:
         yield
     except InvalidRequest:
         with call.service.model.fresh_view() as view:
+            # checked only after an error, so that a valid request costs no lookup
             existing_provider(view.snapshot, uuid)
         raise
 
@@ -142,6 +144,7 @@ def list_all(call: ApiRequest) -> Response:
         found = filter_providers(view.snapshot, wanted, budget)
         pieces, newest = [], []
         for some in yielding_slices(found, budget):
+            # rendered in slices, so that a list of all providers does not stop other requests
             pieces += [render_providers(some, view, call.version), b","]
             newest.append(max([provider.updated_at for provider in some]))
         body = [b'{"resource_providers":[', *pieces[:-1], b"]}"]
@@ -160,6 +163,7 @@ def create_provider(call: ApiRequest) -> Response:
     location = f"/resource_providers/{uuid}"
     if call.version < microversion.PROVIDER_ANSWERED:
         return call.empty_answer(201, location)
+    # the answer is made from the request, because the model has not read the new provider yet
     document = _provider_template(mount_prefix(), call.version).fill_gaps(uuid, name, 0, parent, root_of_it())
     return call.add_location(call.json_answer(document, time.time()), location)
 

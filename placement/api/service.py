@@ -84,6 +84,7 @@ class EmptyAnswerExplainer:
             LOG.info("There are no allocation candidates: %s.", said)
         else:
             arguments = (question, request, caller)
+            # a daemon, so that an explanation does not keep the process alive
             threading.Thread(target=self._run, args=arguments, name="explain", daemon=True).start()
 
     def _run(self, question: Question, request: CandidatesRequest, caller: RequestContext) -> None:
@@ -219,11 +220,13 @@ class PlacementService:
 
     def _prepare_once(self) -> None:
         reread = self.model.reread
+        # another request may have prepared the database while this one waited for the lock
         if self._prepared != reread:
             url = self.conf.placement_database.connection
             if self.conf.placement_database.sync_on_startup:
                 sync(self.conf)
             present = migration.require_schema(url)
+            # a newer schema is usable, so that services of two versions can share the database
             if present != migration.newest_revision():
                 LOG.warning(
                     "The database is at revision %s of a later version; upgrade this service, too", present

@@ -60,6 +60,7 @@ class ServiceTracing:
 
     def __init__(self, processor: SpanProcessor, sample_ratio: float) -> None:
         resource = Resource.create({"service.name": "placement"})
+        # a request that continues a trace is sampled as its client has decided
         sampler = ParentBased(TraceIdRatioBased(sample_ratio))
         # without the library's handler at exit, which would wait for a collector that hangs
         limits = SpanLimits(max_span_attribute_length=_MAX_TEXT)

@@ -62,6 +62,7 @@ def create_trait(call: ApiRequest, name: str) -> Response:
 @api_operation(blueprint, "DELETE", "/traits/<name>", rules.DELETE_TRAIT, since=microversion.TRAITS)
 def delete(call: ApiRequest, name: str) -> Response:
     """Delete a custom trait that no provider has."""
+    # no trait can have such a name, and some databases fail when they compare it
     if not base.is_storable(name):
         raise NotFound(f"No such trait(s): {name}.")
     call.service.database.write(lambda tx: store.delete(tx, name))

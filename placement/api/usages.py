@@ -25,6 +25,7 @@ def of_provider(call: ApiRequest, uuid: str) -> Response:
     """Show the used amount of each inventory of a provider."""
     with call.service.model.fresh_view() as view:
         provider = existing_provider(view.snapshot, uuid)
+        # an inventory without allocations is shown with a usage of 0
         usages = {name: provider.used.get(name, 0) for name in provider.inventories}
         document = {"resource_provider_generation": provider.generation, "usages": usages}
         return call.json_answer(document, provider.updated_at)

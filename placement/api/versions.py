@@ -53,6 +53,7 @@ def _of_placement(header: str) -> str | None:
     asked = None
     for part in header.split(","):
         service, *version = part.split(maxsplit=1)[:2] or [""]
+        # not returned at once, because the last version of the service counts
         if service.lower() == _SERVICE and version:
             asked = version[0].strip()
     return asked

@@ -108,6 +108,7 @@ def db_sync(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
         print(said)
     after = migration.version(conf.placement_database.connection)
     print(f"The database is at revision {after}.")
+    # these releases accept exactly their own revision
     if before in migration.EXACT and after != before:
         print(
             f"Releases of revision {before} answer every request with 503 on any other revision. Before"

@@ -35,6 +35,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
         self._conf = conf
         #: the errors that earlier checks have shown
         self._told: set[str] = set()
+        # checks that OpenStack Placement has, too, keep the names of its command
         self._upgrade_checks = (
             ("Configuration", UpgradeChecks._check_options),
             ("Database", UpgradeChecks._check_database),

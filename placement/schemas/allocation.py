@@ -19,6 +19,7 @@ from placement.schemas.base import (
 )
 from placement.schemas.inventory import RESOURCE_CLASS, ReplaceAll
 
+# the regular expression of OpenStack Placement, which errors show; canonical_uuid() checks exactly
 _UUID: Final = "^[0-9a-fA-F-]{36}$"
 _SUFFIX: Final = "^([a-zA-Z0-9_-]{1,64})?$"
 

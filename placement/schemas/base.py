@@ -45,6 +45,7 @@ def violation_error(keyword: str, sentence: str) -> ValidationError:
 def shown_value(value: Any) -> str:
     """Return the text of a value for an error: the beginning of its Python representation."""
     try:
+        # cut before repr(), because a text may be as large as a body
         text = repr(value[:_MAX_SHOWN] if isinstance(value, str) else value)
     # JSON may be nested deeper than Python can write it
     except RecursionError:
@@ -247,6 +248,7 @@ class ArrayField(SchemaField):
             raise violation_error(
                 "maxItems", f"{len(value)} items are too many, the maximum is {self.max_items}"
             )
+        # loaded before the check for duplicates, so that two spellings of a uuid count as duplicates
         loaded = _load_each({index: (item, self.items) for index, item in enumerate(value)})
         if self.unique and len(set(loaded.values())) != len(value):
             raise violation_error("uniqueItems", f"{shown_value(value)} has non-unique elements")
@@ -349,6 +351,7 @@ class StrictSchema(MarshmallowSchema):
         if not isinstance(data, Mapping):
             raise _wrong_type(data, "object")
         if isinstance(messages, dict):
+            # a missing property is reported before an unknown one, which may be its misspelt name
             missing_ones = [found for found in messages.values() if _violated_keyword(found) == "required"]
             unknown = [name for name, found in messages.items() if found == ["unexpected"]]
             if missing_ones:
@@ -388,6 +391,7 @@ def load(schema: MarshmallowSchema, data: Any, prefix: str = "JSON does not vali
 
 def _first_violation(messages: Any, path: tuple[Any, ...] = ()) -> tuple[tuple[Any, ...], str]:
     if isinstance(messages, Mapping):
+        # only the first violation is reported: one error has one sentence
         name = next(iter(messages))
         # marshmallow's name for an error of the whole object, which is no step of a path
         return _first_violation(messages[name], path if name == "_schema" else (*path, name))

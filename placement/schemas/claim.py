@@ -59,6 +59,7 @@ class OwnedSchema(explanation.VersionedSchema, explanation.AskingSchema):
     user_id = StringField(required=True, min_length=1, max_length=255)
     allowed_hosts = ArrayField(UuidField(), min_items=1, max_items=MAX_ROOTS, load_default=None)
     excluded_hosts = ArrayField(UuidField(), max_items=MAX_ROOTS, load_default=list)
+    # the names of criteria, or the prefix of attributes with a name
     order = MapField(
         f"^({'|'.join(CRITERIA)}|{ATTRIBUTE}{ATTRIBUTE_NAME})$",
         NumberField(-MAX_WEIGHT, MAX_WEIGHT),
@@ -101,6 +102,7 @@ def parse(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:
     :raises InvalidRequest: a query, a flavor, a group or an order is wrong, or a consumer is named twice or
         has the type of reservations.
     """
+    # the list is short, so a search for the first occurrence is fast enough
     consumers = [each["consumer_uuid"] for each in body["claims"]]
     for number, each in enumerate(consumers, start=1):
         if (first := consumers.index(each) + 1) < number:
@@ -142,6 +144,7 @@ def parse_owned(
     asked = explanation.parse(claim, forms)
     return WantedClaim(
         consumer=consumer,
+        # reservations have no generation; _wanted_claim() sets that of the body
         generation=None,
         owner=ConsumerOwnership(claim["project_id"], claim["user_id"], consumer_type),
         request=asked.request,

@@ -28,6 +28,7 @@ class VersionedSchema(StrictSchema):
     With ``strict``, parts of the flavor that would be ignored are errors.
     """
 
+    # from 1.10 on, which introduced requests for candidates
     microversion = StringField(
         pattern=r"^1\.(1[0-9]|2[0-9]|3[0-9])$",
         meaning=f"a microversion from 1.10 to {microversion.text(microversion.MAX)}",

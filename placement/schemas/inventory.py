@@ -50,6 +50,7 @@ _PLAIN: Final = {*_INTEGERS, "allocation_ratio"}
 
 def _plain_values(data: Any) -> InventoryValues | None:
     """Return the values of a simple inventory, as nearly all are; None if only the schema can tell."""
+    # exact types, so that no subclass of a hostile or wrong kind passes unchecked
     if type(data) is not dict or not data.keys() <= _PLAIN or "total" not in data:
         return None
     for name, least in _INTEGERS.items():

@@ -40,6 +40,7 @@ class _NestedCreate(_ProviderCreation):
     parent_provider_uuid = UuidField(allow_none=True)
 
 
+# cached, because making a schema takes longer than reading a body
 @cache
 def creation_schema(version: Microversion) -> StrictSchema:
     """Return the schema of ``POST /resource_providers``; it has a parent from 1.14 on."""

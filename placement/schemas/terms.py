@@ -43,6 +43,7 @@ def load_query(schema: type[StrictSchema], params: Params, version: Microversion
     return load(loader, last, PREFIX)
 
 
+# cached, because making a schema takes longer than reading a query
 @lru_cache(maxsize=256)
 def schema_at(schema: type[StrictSchema], version: Microversion) -> StrictSchema:
     """Return the schema with only the fields of a microversion."""
@@ -124,7 +125,9 @@ def parse_required(values: Sequence[str], version: Microversion, *, any_of: bool
                     f"{PREFIX}Expected 'required' parameter value of the form: {form}. Got: {text}"
                 )
             else:
+                # any number of exclamation marks is removed, as in OpenStack Placement
                 forbidden.add(name.lstrip("!"))
+    # duplicates are dropped, but the order stays, so that equal queries give equal requests
     return tuple(dict.fromkeys(required)), frozenset(forbidden)
 
 

@@ -50,6 +50,7 @@ class _BoundedProviders(ArrayField):
     """An array that is refused unread if it has too many parts."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[Any]:
+        # counted before the parts are read, because reading is the expensive step
         if isinstance(value, list) and (count := _count_parts(value)) > MAX_PARTS:
             raise violation_error(
                 "maxItems",

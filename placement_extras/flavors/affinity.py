@@ -90,6 +90,7 @@ def with_devices_apart(near: CandidatesRequest, policies: Mapping[str, str]) -> 
     free = {suffix for suffix, policy in policies.items() if policy in (PREFERRED, LEGACY)}
     if not free:
         return None
+    # within_node() makes exactly one rule
     (together,) = near.same_subtrees
     groups = [
         replace(each, inside=frozenset(), outside=_NODE if policies[each.suffix] == LEGACY else frozenset())

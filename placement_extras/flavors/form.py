@@ -71,8 +71,10 @@ def parse(body: dict[str, Any]) -> NovaFlavor:
     """
     image = body["image"]
     specs, properties = body["extra_specs"], image.get("properties", {})
+    # limited together, because a translation looks at each character of all of them
     if sum(map(len, chain(*specs.items(), *properties.items()))) > MAX_TEXT:
         raise InvalidRequest(f"Extra specs and image properties may have {MAX_TEXT} characters together.")
+    # tuples, so that the flavor has a hash: translations are kept by flavor
     boots = ImageProperties(**{**image, "properties": tuple(properties.items())})
     return NovaFlavor(**{**body, "extra_specs": tuple(specs.items()), "image": boots})
 

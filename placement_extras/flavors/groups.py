@@ -124,6 +124,7 @@ class GroupBuilder:
         return tuple(
             RequestGroup(
                 suffix=suffix,
+                # as in Nova, an amount of 0 removes the class from the request
                 resources={name: amount for name, amount in group.resources.items() if amount},
                 required=tuple(frozenset((trait,)) for trait in sorted(group.required)),
                 forbidden=frozenset(group.forbidden),
@@ -169,6 +170,7 @@ def _pci_alias(said: Mapping[str, str]) -> PciAlias:
 def _trait_name(name: str) -> str:
     if os_traits.check_traits([name])[0]:
         return name
+    # as in Nova, any other text becomes the name of a custom trait
     name = name.upper()
     return name if os_traits.is_custom(name) else str(os_traits.normalize_name(name))
 
@@ -187,6 +189,7 @@ def add_devices(groups: GroupBuilder, guest: FlavorGuest, rules: TranslationRule
         name, _, number = part.partition(":")
         try:
             count = int(number)
+        # a missing number is wrong, too
         except ValueError:
             raise refusal_error(
                 f"{SPEC} cannot be {spec!r}, only a list of aliases with numbers, as in gpu:2"

@@ -213,6 +213,7 @@ def read(pairs: Pairs) -> TypedProperties:
                 texts[name] = CHOICES[name].read(text)
         except ValueError:
             raise refusal_error(f"the image property {name} cannot be {text!r}") from None
+    # properties of nodes and traits have no former names, so they are read as they are given
     given = dict(pairs)
     return TypedProperties(
         texts,
@@ -333,6 +334,7 @@ class FlavorGuest:
 
 
 def _is_number(suffix: str) -> bool:
+    # isdigit() alone would accept digits of other scripts
     return suffix == "" or (suffix.isascii() and suffix.isdigit() and not suffix.startswith("0"))
 
 

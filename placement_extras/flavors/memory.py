@@ -72,6 +72,7 @@ def find_encryption(guest: FlavorGuest) -> MemoryEncryption | None:
     texts = guest.image.texts
     if texts.get("hw_firmware_type") != "uefi":
         raise refusal_error("encrypted memory needs the image property hw_firmware_type=uefi")
+    # a missing type is accepted, because only the host knows its default
     if "q35" not in texts.get("hw_machine_type", "q35"):
         raise refusal_error(
             "encrypted memory needs a machine of type q35, but the image has another hw_machine_type"
@@ -131,6 +132,7 @@ def huge_pages(guest: FlavorGuest) -> tuple[str, int] | None:
     size = page_size(guest)
     if isinstance(size, str) or size not in PAGE_CLASSES:
         return None
+    # memory of a flavor is in MiB, sizes of pages are in KiB
     pages, left = divmod(guest.flavor.ram * 1024, size)
     if left:
         raise refusal_error(f"{guest.flavor.ram} MiB are no multiple of pages of {size} KiB")
@@ -145,14 +147,17 @@ def _page_size(text: str) -> str | int:
     if text in _BY_WORDS:
         return text
     try:
+        # a number without a unit is in KiB
         if text.isdigit():
             return int(text)
         match = _SIZE_TEXT.fullmatch(text)
         if match:
             number, unit, kind = match.groups()
+            # "b" and "bit" count bits, "B" counts bytes
             size = float(number) * 1024.0 ** _UNITS.index(unit or " ")
             return math.ceil((size if kind == "B" else size / 8) / 1024)
     except (OverflowError, ValueError):
+        # digits that int() refuses, or a number that is too large for a float
         pass
     raise refusal_error(f"a size of memory pages cannot be {text!r}")
 
@@ -176,6 +181,7 @@ def check_nodes(guest: FlavorGuest, pinning: CpuPinning) -> None:
     )
     node_memory = _either_text("numa_mem", by_node(guest.specs, "hw:numa_mem", int), guest.image.node_memory)
     if node_cpus is None and node_memory is None:
+        # without explicit parts, each node gets an equal share
         if guest.flavor.vcpus % nodes or guest.flavor.ram % nodes:
             raise refusal_error(
                 f"{guest.flavor.vcpus} CPUs and {guest.flavor.ram} MiB cannot be divided into {nodes} nodes"

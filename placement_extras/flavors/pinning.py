@@ -53,6 +53,7 @@ def read(guest: FlavorGuest) -> CpuPinning:
             raise refusal_error("hw:cpu_realtime needs dedicated or mixed CPUs")
     if mask and effective != MIXED:
         raise refusal_error("hw:cpu_dedicated_mask needs hw:cpu_policy=mixed")
+    # either the mask names the dedicated CPUs, or the realtime CPUs are the dedicated ones
     if effective == MIXED and bool(mask) == bool(realtime):
         raise refusal_error(
             "mixed CPUs need either hw:cpu_dedicated_mask, which names the dedicated ones, "

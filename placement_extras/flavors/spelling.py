@@ -92,6 +92,7 @@ class FlavorWarnings:
 
         :param name: the unknown name; the most similar name in ``known`` is suggested.
         """
+        # limited, because a flavor may have hundreds of unknown names
         if len(self._sentences) == MAX_WARNINGS:
             self._more += 1
             return
@@ -135,6 +136,7 @@ def _meant_spec(name: str) -> str | None:
             return name.replace("_", ":", 1)
         is_near = name != _POLICY and get_close_matches(name.lower(), [_POLICY], 1, _MISSPELT_RATIO)
         return _POLICY if is_near else None
+    # a group may have any suffix, so such names are never unknown
     if SPEC_OF_GROUP.fullmatch(name):
         return None
     if namespace in _NAMES:

@@ -36,6 +36,7 @@ def check_guest(guest: FlavorGuest) -> None:
     _check_sizes(guest.flavor)
     _check_serial_ports(guest)
     _check_cpu_topology(guest)
+    # called only to refuse a flavor and an image that contradict each other
     guest.agreed_flag("pmu")
     # Nova ignores the queues of a guest with one CPU.
     if guest.flavor.vcpus > 1:
@@ -184,6 +185,7 @@ def _gather_groups(
     if encryption is not None:
         groups.set_amount("MEM_ENCRYPTION_CONTEXT", 1)  # a key of the CPU, of which hosts have few
         groups.require_traits(encryption.trait)
+    # one namespace of persistent memory for each label; equal labels are counted
     labels = Counter(
         os_resource_classes.normalize_name(f"PMEM_NAMESPACE_{each}")
         for each in memory.persistent_labels(guest)
@@ -221,6 +223,7 @@ def _candidates_request(gathered: GroupBuilder, root: frozenset[str]) -> Candida
         groups=groups,
         group_policy=policy,
         root_required=root,
+        # Nova's scheduler always forbids hosts that an operator has disabled
         root_forbidden=frozenset((DISABLED,)),
     )
 

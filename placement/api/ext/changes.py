@@ -51,6 +51,7 @@ def _wait(call: ApiRequest, wanted: ChangesFollowing) -> ProviderChanges:
         # only this small query runs while nothing changes
         while time.monotonic() < end and call.service.database.position() == before:
             time.sleep(min(_PAUSE, max(0.0, end - time.monotonic())))
+            # a client that has left must not keep one of the few places to wait
             call.check_awaited()
         if time.monotonic() >= end:
             return found
@@ -58,6 +59,7 @@ def _wait(call: ApiRequest, wanted: ChangesFollowing) -> ProviderChanges:
 
 def _find_changes(call: ApiRequest, wanted: ChangesFollowing, position: DatabaseVersion) -> ProviderChanges:
     with call.service.database.read() as conn:
+        # without a cursor the client reads everything by other requests, and follows from the returned cursor
         if wanted.since is None:
             return ProviderChanges(store.current_cursor(conn, position.history))
         return store.changes_since(conn, position.history, wanted.since, wanted.limit)

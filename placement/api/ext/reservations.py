@@ -58,6 +58,7 @@ def list_some(call: ApiRequest) -> Response:
     page = schemas.parse_list(call.query_parameters, call.version)
     project_id = page.project_id
     if project_id is None:
+        # a caller without a project gets the list of a project that does not exist, which is empty
         project_id = (
             None
             if _allows_project(call, rules.LIST_RESERVATIONS, _ANY_PROJECT)

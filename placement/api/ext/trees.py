@@ -37,6 +37,7 @@ def show_tree(call: ApiRequest, uuid: str) -> Response:
         # the model has no allocations, but for each provider it has a number that changes with them
         changes = [view.change_seq(each) for each in members] if with_allocations else []
     body = orjson.dumps({"resource_providers": shown_providers})
+    # the tag covers the bytes of the answer, so that any difference in it is a new tag
     tag = hashlib.blake2b(body + str(changes).encode(), digest_size=16).hexdigest()
     if request.if_none_match.contains_weak(tag):
         answer = call.empty_answer(304)
@@ -47,6 +48,7 @@ def show_tree(call: ApiRequest, uuid: str) -> Response:
     else:
         answer = call.json_answer(body)
     answer.set_etag(tag)
+    # clients may keep the answer, but have to ask by its tag whether it is current
     answer.headers["Cache-Control"] = "no-cache"
     return answer
 
