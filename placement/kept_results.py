@@ -7,13 +7,14 @@ from typing import Final, Generic, TypeVar
 
 Result = TypeVar("Result")
 
-# a result is some fields for each parameter of a query; generous, as Python's objects are large
+# a result has some fields for each parameter of a query; the factor is generous, because objects of Python
+# are large
 _EXPANSION: Final = 64
 """Bytes that are counted for each character of an argument: for its result and the key."""
 
 
 class KeptResults(Generic[Result]):
-    """The most recently used results.
+    """Keeps the most recently used results.
 
     Clients choose the length of the arguments, so the size of all results is limited, and not their number.
 

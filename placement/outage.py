@@ -13,11 +13,11 @@ from placement.exceptions import Unavailable
 class PeerOutage(ABC):
     """Keeps requests from waiting for a peer that accepts requests and does not answer.
 
-    A worker has few threads. If each request waited until its time limit, no thread would be left for
+    A worker has only few threads. If each request waited until its time limit, no thread would be left for
     requests that do not need the peer, such as health checks.
     """
 
-    #: the answer to the refused requests
+    #: the error text of refused requests
     refusal: ClassVar[str]
 
     def __init__(self) -> None:
@@ -38,11 +38,12 @@ class PeerOutage(ABC):
 
     @contextmanager
     def attempt_request(self) -> Iterator[None]:
-        """Ask the peer in this context; its errors are raised unchanged.
+        """Ask the peer in this context; errors of the peer are raised unchanged.
 
         :raises Unavailable: the peer did not answer the last time, and another request is trying it.
         """
-        # read once: another thread may begin or end the outage meanwhile, and the lock must be released
+        # read once, because another thread may begin or end the outage meanwhile, and the lock must be
+        # released
         alone = self._since is not None
         if alone and not self._trying.acquire(blocking=False):
             raise Unavailable(self.refusal)

@@ -58,7 +58,7 @@ def list_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
     """List the allocations of a consumer."""
     uuid = canonical_uuid(consumer_uuid)
     if uuid is None:
-        # no consumer can have this id: the answer is that for a consumer without allocations
+        # no consumer can have this id, so the answer is the one for a consumer without allocations
         return call.json_answer({"allocations": {}}, time.time())
     # from the database, because the model has usages but neither allocations nor consumers
     with call.service.database.read() as conn:

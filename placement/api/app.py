@@ -59,7 +59,7 @@ def create_app() -> Flask:
     # without static files, for which Flask would add a route
     app = Flask("placement", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
-    # a path with two slashes is another path, and no redirection
+    # a path with two slashes is another path, and must not be redirected
     app.url_map.merge_slashes = False
     versions.install_versions(app)
     errors.install_handlers(app)

@@ -48,7 +48,7 @@ def check_options(conf: cfg.ConfigOpts) -> None:
     :raises ValueError: the options cannot be used.
     """
     if conf.api.auth_strategy == "keystone":
-        # made to be discarded: the constructor checks the options
+        # this object is discarded: it is made because its constructor checks the options
         AuthToken(_note_admission, conf)
 
 
@@ -64,7 +64,7 @@ class NoAuth:
         self._app = app
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        """Note the caller that the token names, and call the application."""
+        """Note which caller the token names, and call the application."""
         token = environ.get("HTTP_X_AUTH_TOKEN")
         if not token:
             # no identity is needed, but the log needs the request ids
@@ -107,7 +107,7 @@ class KeystoneAuth:
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Note the caller that Keystone confirms, and call the application; public paths need no caller."""
-        # until the token is confirmed the log has only the ids of the request
+        # until the token is confirmed, the log knows only the ids of the request
         context.note_anonymous(environ)
         if _is_public(environ):
             return self._app(environ, start_response)
@@ -136,7 +136,7 @@ def _note_admission(environ: "WSGIEnvironment", start_response: "StartResponse")
         environ.get("HTTP_X_IDENTITY_STATUS") == "Confirmed"
         and environ.get("HTTP_X_SERVICE_IDENTITY_STATUS", "Confirmed") == "Confirmed"
     )
-    # auth_token adds its challenge to a 401 only
+    # auth_token adds its challenge to a 401 only, so a refusal is a 401
     start_response("204 No Content" if environ[_ADMITTED] else "401 Unauthorized", [])
     return []
 

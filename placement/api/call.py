@@ -1,7 +1,7 @@
 """One request as handlers see it, and the answers that handlers return.
 
-A handler is thin. The decorator :func:`api_operation` has checked version, media types and policy. The
-handler parses, calls the store or the model, and serialises.
+A handler contains little code. The decorator :func:`api_operation` has checked version, media types and
+policy. The handler parses, calls the store or the model, and serialises the result.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -89,7 +89,7 @@ class ApiRequest:
             self.service.explainer.explain_answer(question, wanted, context.caller_of(request.environ))
 
     def require_json(self) -> None:
-        """Refuse a body of another media type.
+        """Refuse a body that is not JSON.
 
         :raises UnsupportedMediaType: the body has another media type; the message names it.
         """
@@ -139,7 +139,7 @@ class ApiRequest:
     def empty_answer(self, status: int = 204, location: str | None = None) -> Response:
         """Return an answer without a body."""
         response = Response(status=status)
-        # Flask sets a media type also for an empty body
+        # Flask sets a media type even for an empty body
         del response.headers["Content-Type"]
         return response if location is None else self.add_location(response, location)
 
@@ -232,7 +232,7 @@ def api_operation(
 
 
 def _other_methods(method: str) -> list[str]:
-    # a request that has come to a handler has a rule
+    # for the type checker: a request that has reached a handler has a rule
     assert request.url_rule is not None
     same_path = (each for each in current_app.url_map.iter_rules() if each.rule == request.url_rule.rule)
     return sorted({name for each in same_path for name in each.methods or ()} - {method})
@@ -246,6 +246,6 @@ def check_body_headers() -> None:
     length = request.environ.get("CONTENT_LENGTH") or ""
     if length and not (length.isascii() and length.isdigit()):
         raise BadRequest("content-length header must be an integer")
-    # a length of 0 is that of a request without a body
+    # a request without a body may have a length of 0
     if length.strip("0") and not request.environ.get("CONTENT_TYPE"):
         raise BadRequest("content-type header required")

@@ -30,20 +30,20 @@ LOG = logging.getLogger(__name__)
 
 _GATHERED: Final = 1
 """Number of walks through young objects after which Python walks through the objects that survived them."""
-# a few hundred thousand objects
+# 500 such walks correspond to a few hundred thousand objects
 _OFTEN: Final = 500
 """After a request, old objects are walked through if there were this number of walks through survivors."""
-# applies during requests that are too long, and in applications without an end of requests
+# applies during long requests, and in applications without an end of requests
 _SELDOM: Final = 5000
 """The same number for Python itself, as a fallback."""
 _LONG: Final = 0.01
 """Seconds of CPU time above which a walk that frees nothing is not repeated for the same objects."""
 _PATIENCE: Final = 300.0
-"""Seconds that a walk waits for the end of long requests."""
+"""Seconds for which collection waits for the end of long requests."""
 
 
 class GcScheduler:
-    """Collects the garbage of a process that is a worker and nothing else.
+    """Collects the garbage of a process that runs a worker and nothing else.
 
     :param long_requests: returns the number of running long requests.
     """
@@ -57,11 +57,11 @@ class GcScheduler:
         gc.set_threshold(young, _GATHERED, _SELDOM)
 
     def collect_if_due(self) -> None:
-        """Collect garbage if it is time; called after each request."""
+        """Collect garbage if it is time for it; called after each request."""
         # the third number counts the walks through survivors since the last walk through old objects
         if gc.get_count()[2] < _OFTEN:
             return
-        # a walk in the middle of a long search meets all of its results, which takes 0.1 s and more
+        # in the middle of a long search a walk visits all of its results, which takes 0.1 s or more
         if self._long_requests() and time.monotonic() < self._collected + _PATIENCE:
             return
         # without waiting, because another thread is collecting then, and one collection suffices
@@ -85,7 +85,7 @@ class GcScheduler:
     def _collect(self) -> None:
         began = time.thread_time()
         found = gc.collect()
-        # CPU time of this thread: waiting for the interpreter is no part of the walk
+        # CPU time of this thread, because waiting for the interpreter is no part of the walk
         took = time.thread_time() - began
         self._collected = time.monotonic()
         if took > _LONG:

@@ -13,12 +13,12 @@ from placement.exceptions import Unavailable
 
 LOG = logging.getLogger(__name__)
 
-# proxies mostly wait for as long
+# most proxies wait for the same time
 _TIMEOUT: Final = 2.0
 """Seconds that a health check waits for the database."""
 # a health check needs no token, so any client may ask as often as it likes
 _KEPT: Final = 1.0
-"""Seconds that an answer stays valid."""
+"""Seconds for which an answer stays valid."""
 
 _OK: Final = "OK"
 _SILENT: Final = "the database does not answer"
@@ -49,7 +49,7 @@ class DatabaseHealthcheck(HealthcheckBaseExtension):
             if not self._asking and now - self._asked >= _KEPT:
                 self._asked, self._asking = now, True
                 self._answered.clear()
-                # a daemon, as a query that hangs must not keep the process from ending
+                # a daemon, because a query that hangs must not keep the process from ending
                 threading.Thread(target=self._ask_database, name="healthcheck", daemon=True).start()
             # a later check during the same query waits only until the timeout of the query
             left = self._asked + _TIMEOUT - now

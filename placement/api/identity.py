@@ -31,11 +31,11 @@ LOG = logging.getLogger(__name__)
 
 GROUP: Final = "keystone_authtoken"
 
-# a question may take several requests
+# a question to the service may take several requests
 _TIMEOUT: Final = 10
 """Seconds for each request to the Identity service."""
 _RETRIES: Final = 1
-"""Number of repetitions of a connection that failed."""
+"""Number of times that a failed connection is repeated."""
 
 
 def set_defaults() -> None:
@@ -81,7 +81,7 @@ class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library h
             LOG.error("[keystone_authtoken] auth_type is not set, so no token can be validated")
 
     def check_service(self) -> None:
-        """Ask about a token that does not exist.
+        """Ask the Identity service about a token that does not exist.
 
         :raises CannotAsk: there was no answer; the message has the reason.
         """
@@ -114,7 +114,7 @@ class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library h
         is_application = "application_credential_id" in how
         plugin = v3.ApplicationCredential(url, **how) if is_application else v3.Password(url, **how)
         access = self._identity_server.request_access(plugin, self._session)
-        # seconds, and not a time: the session is timed by the clock of the database
+        # seconds instead of a time, because sessions are timed by the clock of the database
         left = (access.expires - datetime.now(UTC)).total_seconds()
         return TokenAccess(access.auth_token, left, access.username or "", access.project_name or "")
 
@@ -172,7 +172,7 @@ class _SignInOutage(_IdentityOutage):
 
 
 class _IdentityServer:
-    """The library's client of the Identity service, with limits."""
+    """The library's client of the Identity service, with time limits."""
 
     def __init__(self, server: Any) -> None:
         self._server = server
@@ -181,7 +181,7 @@ class _IdentityServer:
 
     @property
     def www_authenticate_uri(self) -> Any:
-        """The address where clients get tokens, from the catalog."""
+        """The address where clients get tokens, from the catalog of services."""
         with self._bounded_request():
             return self._server.www_authenticate_uri
 
@@ -274,7 +274,7 @@ def _has_login(conf: cfg.ConfigOpts) -> bool:
 
 def keystone_obstacle(conf: cfg.ConfigOpts) -> str | None:
     """Return why no token could be validated now by ``[keystone_authtoken]``; None if it could."""
-    # the library would log what the returned text says
+    # without its log messages, because the returned text says the same
     logging.disable()
     try:
         middleware = AuthToken(lambda environ, start_response: [], conf)

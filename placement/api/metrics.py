@@ -30,11 +30,11 @@ LOG = logging.getLogger(__name__)
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 """Upper bounds, in seconds, of the classes in the histogram of answer times."""
 _NOTHING_ELSE: Final = "none of the API"
-"""The operation of requests for paths that do not exist."""
+"""The operation that requests for unknown paths are counted under."""
 
 
 class ServiceMetrics:
-    """The counters of this worker, and the answer for all workers."""
+    """The counters of this worker, and the answer to Prometheus for all workers."""
 
     def __init__(self, service: PlacementService, max_provider_series: int) -> None:
         self._service = service
@@ -61,7 +61,7 @@ class ServiceMetrics:
         self._of_model = ModelMetrics(service.model, self._registry, max_provider_series)
 
     def install_counters(self, app: Flask) -> None:
-        """Have all requests of the application counted."""
+        """Count all requests of the application."""
         # first, because later functions may refuse the request
         app.before_request_funcs.setdefault(None, []).insert(0, _note_begin)
         app.after_request(self._count_request)

@@ -50,7 +50,7 @@ def check_chunks(app: WSGIApplication) -> WSGIApplication:
 
 
 class _FileChunks(io.RawIOBase):
-    """Reads another file, and turns its errors into a bad request."""
+    """Reads another file, and turns its errors into an error 400."""
 
     def __init__(self, source: IO[bytes]) -> None:
         self._source = source
@@ -199,7 +199,8 @@ def add_layers(
     if tracing is not None:
         # outside of the authentication, so that this span has its time, too
         app = tracing.trace_requests(app)
-    # the log is outside of authentication, and has refused requests; health checks and scrapes would fill it
+    # the log is outside of authentication, so that it has refused requests; health checks and scrapes would
+    # fill it
     app = _HealthChecked(RequestLog(check_chunks(app)), conf)
     if metrics is not None:
         app = _PathDispatch(app, METRICS_PATH, metrics)

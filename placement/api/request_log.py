@@ -13,7 +13,7 @@ from oslo_middleware.request_id import ENV_REQUEST_ID, GLOBAL_REQ_ID, HTTP_RESP_
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-# the name in the log settings of operators of OpenStack Placement
+# a name that operators of OpenStack Placement have in their log settings
 LOG = logging.getLogger("placement.requestlog")
 
 _GLOBAL_ID: Final = re.compile(ID_FORMAT)
@@ -37,10 +37,10 @@ class RequestLog:
         began = time.perf_counter()
         request_id = environ[ENV_REQUEST_ID] = generate_request_id()
         global_id = environ.get("HTTP_X_OPENSTACK_REQUEST_ID")
-        # an id of another form is ignored, as it would go into the log unchecked
+        # an id of another form is ignored, because it would be logged unchecked
         if global_id and _GLOBAL_ID.match(global_id):
             environ[GLOBAL_REQ_ID] = global_id
-        # now, as inner layers may change the environment
+        # read now, because inner layers may change the environment
         asked = (environ["REQUEST_METHOD"], environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", ""))
 
         def start(

@@ -29,7 +29,7 @@ from placement.store import providers
 
 blueprint = Blueprint("resource_providers", __name__)
 
-# microversion that introduced each link, and its relation
+# microversion that introduced the link, and relation of the link
 _LINKS: Final = (
     (microversion.INITIAL, "inventories"),
     (microversion.INITIAL, "usages"),
@@ -39,10 +39,10 @@ _LINKS: Final = (
 
 # a web server sends each piece by itself
 _AS_ONE: Final = 10
-"""Number of pieces up to which an answer is joined."""
+"""Maximum number of pieces with which an answer is joined and sent at once."""
 
 _UUID: Final = b"{uuid}"
-"""Placeholder of the uuid of the provider in templates."""
+"""Placeholder for the uuid of the provider in templates."""
 
 
 def render_providers(providers: Iterable[Provider], view: ModelView, version: Microversion) -> bytes:

@@ -37,22 +37,22 @@ from placement.store import classes, reservations
 LOG = logging.getLogger(__name__)
 
 Question = tuple[bytes, Microversion]
-"""A query string, and its microversion."""
+"""A query string and its microversion, as a question that is explained."""
 
 _REMEMBERED: Final = 64
-"""Number of questions with a remembered explanation."""
+"""Number of questions with explanations that are remembered."""
 _SHARE: Final = 20
-"""Seconds of pause after an explanation, for each second of its CPU time."""
+"""Seconds of pause after an explanation, for each second of CPU time that it took."""
 _PAUSE: Final = 0.001
-"""Seconds between two slices, in which requests are answered."""
+"""Seconds of pause between two slices of an explanation, in which requests are answered."""
 _SLICE: Final = 0.002
-"""Seconds of CPU time of a slice."""
+"""Seconds of CPU time of a slice of an explanation."""
 
 
 class EmptyAnswerExplainer:
     """Explains empty answers in a thread of its own, one at a time, using a small share of a processor.
 
-    Explanations are remembered while nothing changes.
+    An explanation is remembered as long as nothing changes.
 
     :param deadline: seconds of CPU time that one explanation may take.
     """
@@ -118,7 +118,7 @@ class EmptyAnswerExplainer:
             return
         said = explanation_sentence(explanation)
         with self._lock:
-            # the oldest goes first, as a dictionary keeps the order of insertion
+            # the oldest explanation goes first, because a dictionary keeps the order of insertion
             while len(self._said) >= _REMEMBERED:
                 del self._said[next(iter(self._said))]
             self._said[question] = (refreshed, said)
@@ -129,7 +129,7 @@ class EmptyAnswerExplainer:
 
 T = TypeVar("T")
 
-# to prepare the database mostly takes less
+# preparing the database mostly takes less time
 _LOCK_TIMEOUT: Final = 3.0
 """Seconds that a request waits for another request that prepares the database."""
 
@@ -145,11 +145,11 @@ class PlacementService:
     explainer: EmptyAnswerExplainer | None = None
     """Explains empty answers; None if the operator has turned off explanations."""
     request_forms: RequestForms = field(default_factory=dict)
-    """The forms of a request for candidates in a body, beside the query string."""
+    """The forms that a body can use instead of a query string to request candidates."""
     waiting: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(0))
-    """Held by each request that waits for changes."""
+    """Each request that waits for changes holds this semaphore."""
     summaries: ProviderSummaries = field(default_factory=ProviderSummaries)
-    """Parts of answers about allocation candidates."""
+    """Parts of answers about allocation candidates, which later answers use again."""
     _prepared: int | None = None
     """The number of complete reads of the model at the last preparation; None before the first one."""
     _failed: bool = False

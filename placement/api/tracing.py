@@ -46,13 +46,13 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", 
 _OTHER_METHOD: Final = "_OTHER"
 
 _MAX_QUEUE: Final = 2048
-# clients choose paths, and many spans may wait for the collector
+# limited, because clients choose paths, and many spans may wait for the collector
 _MAX_TEXT: Final = 1024
-"""Number of characters of an attribute."""
+"""Maximum number of characters of an attribute."""
 _EXPORT_TIMEOUT: Final = 5.0
-"""Seconds for a batch of spans, repetitions included."""
+"""Seconds for sending a batch of spans, including repetitions."""
 _FLUSH_TIMEOUT: Final = 2.0
-"""Seconds that the end of the process waits for the last spans."""
+"""Seconds that the process waits for the last spans when it ends."""
 
 
 class ServiceTracing:
@@ -78,7 +78,7 @@ class ServiceTracing:
         return tracing
 
     def send_rest(self) -> None:
-        """Send the remaining spans, within a limit for a collector that hangs."""
+        """Send the remaining spans, but do not wait long for a collector that hangs."""
         last = Thread(target=self._provider.shutdown, name="last spans", daemon=True)
         last.start()
         last.join(_FLUSH_TIMEOUT)
@@ -88,7 +88,7 @@ class ServiceTracing:
         return _TracedDatabase(self._tracer, url, options)
 
     def install_routes(self, app: Flask) -> None:
-        """Have spans named after the routes of this application."""
+        """Name spans after the routes of this application."""
         app.after_request(_name)
 
     def trace_requests(self, app: "WSGIApplication") -> "WSGIApplication":
@@ -116,7 +116,7 @@ class ServiceTracing:
     ) -> "WSGIApplication":
         """Return ``app`` with a span for its part of a request.
 
-        The time before the span is that of authentication.
+        Authentication takes the time before this span begins.
 
         :param route: the route of all requests to the application; None if :meth:`install_routes` sets their
             names.
@@ -153,7 +153,7 @@ class _RequestSpan:
 
     @cached_property
     def own_span(self) -> Span:
-        """The span, with the parent that is known at the first use."""
+        """The span; its parent is the one that is known at the first use."""
         method = self._environ["REQUEST_METHOD"]
         known = method if method in _METHODS else _OTHER_METHOD
         return self._tracer.start_span(

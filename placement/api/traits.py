@@ -93,7 +93,7 @@ def replace_of_provider(call: ApiRequest, uuid: str) -> Response:
     generation = call.service.database.write(
         lambda tx: store.replace(tx, known, body["resource_provider_generation"], body["traits"])
     )
-    # a client may repeat a trait
+    # a client may give a trait twice
     return _traits_answer(call, in_order(set(body["traits"])), generation, time.time())
 
 

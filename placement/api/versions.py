@@ -64,10 +64,10 @@ def _find_version() -> None:
 
 
 def _add_version(response: Response) -> Response:
-    # a request with a version that does not exist has none
+    # if the version of a request does not exist, the answer has no version
     if "version" in g:
         response.headers[_HEADER] = f"{_SERVICE} {microversion.text(g.version)}"
-    # response.vary would take twenty times as long
+    # the attribute response.vary would take twenty times as long
     if response.headers.get("Vary") is None:
         response.headers["Vary"] = _HEADER.lower()
     else:

@@ -39,13 +39,13 @@ CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
 _MAX_CONNECTIONS: Final = 10_000
 """Maximum number of connections of a worker, if its limit of open files allows them."""
 _SECONDS_TO_STOP: Final = 15
-"""Seconds that a stopping worker has for the requests that it serves."""
-# a socket in the file system is for the owner and the group
+"""Seconds that a stopping worker has to answer its current requests."""
+# a socket in the file system belongs to the owner and the group
 _UMASK: Final = 0o117
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Serve until stopped; return the exit status."""
+    """Run ``placement-api`` until it is stopped; return the exit status."""
     try:
         conf = new_config(sys.argv[1:] if args is None else args, cli_opts=CLI_OPTIONS)
         check_bind(conf.bind)

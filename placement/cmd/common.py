@@ -54,7 +54,7 @@ def check_bind(bind: str) -> None:
 
 
 def _check_port(address: tuple[str, int]) -> None:
-    """Bind the address for a moment, as the server will."""
+    """Bind the address for a moment, as the server will do."""
     family = socket.AF_INET6 if is_ipv6(address[0]) else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         # as the server does, so that closed connections of its predecessor do not prevent it
@@ -110,7 +110,7 @@ def warn_of_password(program: str, argument: str, url: str, instead: str) -> Non
     try:
         parsed = make_url(url)
     except (exc.ArgumentError, ValueError):
-        # no URL, which is refused where it is used
+        # the text is no URL, which is refused where it is used
         return
     if parsed.password is not None or not _PASSWORDS.isdisjoint(parsed.query):
         warn_of_secret(program, argument, "a password", instead)
@@ -129,11 +129,11 @@ def warn_of_secret(program: str, argument: str, secret: str, instead: str) -> No
 
 
 Command = Callable[[cfg.ConfigOpts, Namespace], int]
-"""Runs a command and returns its exit status."""
+"""A function that runs a command and returns its exit status."""
 
 
 def _no_arguments(parser: ArgumentParser) -> None:
-    """Add no arguments."""
+    """Add no arguments, for commands that have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,5 +166,5 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """Print a document for programs."""
+    """Print a document as JSON."""
     print(json.dumps(document, indent=2))

@@ -96,7 +96,7 @@ def _print_findings(nothing: str, findings: Sequence[DatabaseFinding]) -> None:
     )
 
 
-# OpenStack documents this number for the command
+# OpenStack documents this exit status for the command
 _INVALID_COUNT: Final = 127
 """The exit status for a wrong ``--max-count``."""
 

@@ -22,7 +22,7 @@ from placement.maintenance import audit
 # oslo.upgradecheck documents this number
 _UNEXPECTED: Final = 255
 """The exit status after an error that no check expects."""
-# no answer or an old schema; no URL, or tables that are not ours; a database or driver that is not installed
+# no answer or an old schema; no URL, or tables that are not ours; a database or a driver that is missing
 _UNUSABLE: Final = (Unavailable, sa.exc.SQLAlchemyError, ImportError)
 _AUDIT: Final = "'placement-manage audit' names them;"
 
@@ -33,7 +33,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__()
         self._conf = conf
-        #: the errors that earlier checks have shown
+        #: the errors that earlier checks have shown already
         self._told: set[str] = set()
         # checks that OpenStack Placement has, too, keep the names of its command
         self._upgrade_checks = (
@@ -87,7 +87,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
 
         :raises Unavailable: the file does not exist.
         """
-        # a connection to SQLite would make the file
+        # a connection to SQLite would create the file
         if (reason := sqlite_file.missing_file(self._conf.placement_database.connection)) is not None:
             raise Unavailable(sqlite_file.file_obstacle(self._conf.placement_database.connection) or reason)
 
@@ -130,7 +130,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
         )
 
     def _check_keystone(self) -> Result:
-        # a warning and no failure: the check may run where, or when, Keystone cannot be reached
+        # a warning and no failure, because the check may run when, or where, Keystone cannot be reached
         try:
             strategy = self._conf.api.auth_strategy
         except (cfg.Error, ValueError):
@@ -171,7 +171,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(installed_version())
         return 0
     conf = new_config(config_files=[])
-    # the options stay registered; the library reads the files that the command line names
+    # the options stay registered, and the library reads the files that the command line names
     conf.clear()
     try:
         return upgradecheck.main(

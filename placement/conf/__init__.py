@@ -33,7 +33,7 @@ from placement.conf import opts
 PROJECT: Final = "placement"
 """The name by which oslo.config finds the usual places of configuration files."""
 CONFIG_FILE: Final = "placement.conf"
-"""The file in the folder that the environment names."""
+"""Name of the configuration file in the folder that the environment names."""
 
 
 def installed_version() -> str:
@@ -41,7 +41,7 @@ def installed_version() -> str:
     try:
         return version("placement-compute")
     except PackageNotFoundError:
-        # The program runs from its source, which was not installed.
+        # the program runs from its source, which was not installed
         return "not installed"
 
 
@@ -85,6 +85,7 @@ def new_config(
         # a named file is the whole configuration, so no usual folder is read in addition
         default_config_dirs=None if files is None else [],
     )
+    # once at the start, so that a wrong value is an error of the command and not of a request
     opts.check_values(conf)
     return conf
 
@@ -95,6 +96,7 @@ def files_from_environment(environ: Mapping[str, str]) -> list[str] | None:
     ``OS_PLACEMENT_CONFIG_DIR`` is the folder, and ``OS_PLACEMENT_CONFIG`` the file. A relative file is in the
     folder if both are given.
     """
+    # OpenStack Placement reads the folder from the same variable
     folder = environ.get("OS_PLACEMENT_CONFIG_DIR", "").strip()
     name = environ.get("OS_PLACEMENT_CONFIG", "").strip()
     if not folder and not name:

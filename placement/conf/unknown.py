@@ -93,11 +93,12 @@ def _stock_options(conf: cfg.ConfigOpts, file: str, section: str, options: list[
 
 
 def _wrong_names(conf: cfg.ConfigOpts, file: str, section: str, options: list[str]) -> Iterator[str]:
+    # _stock_options() has one sentence about the whole section
     if section in STOCK_SECTIONS:
         return
     known = _known_options(conf, section)
     for option in options:
-        # oslo.config takes either spelling in a file
+        # oslo.config accepts both spellings in a file
         name = option.replace("-", "_")
         if section in _SECTIONS and name not in known and name not in STOCK.get(section, {}):
             yield f"{file}: [{section}] {option}: there is no such option{_like_name(option, known, '{}')}"
@@ -106,6 +107,7 @@ def _wrong_names(conf: cfg.ConfigOpts, file: str, section: str, options: list[st
 
 
 def _known_options(conf: cfg.ConfigOpts, section: str) -> set[str]:
+    # libraries register options of their sections only when they use them, so these are not checked
     return set(conf[section]) if section in _SECTIONS else set()
 
 

@@ -20,7 +20,7 @@ CARRIED: Final = "carried"
 
 
 class AdoptionStage(StrEnum):
-    """The progress of a takeover, or of the way back.
+    """The progress of a takeover, or of its reversal.
 
     MySQL cannot change tables in a transaction, so a takeover may be interrupted half way.
     """
@@ -36,7 +36,7 @@ _record: Final = sa.Table(
     f"{KEPT}adoption",
     sa.MetaData(),
     sa.Column("stage", sa.String(32), nullable=False),
-    # how the return treats data that was written since the takeover
+    # how the reversal treats changes since the takeover
     sa.Column("way", sa.String(32), nullable=False),
     sa.Column("revision", sa.String(32), nullable=False),
     sa.Column("changed_at", sa.Double, nullable=False),
@@ -49,7 +49,7 @@ _record: Final = sa.Table(
 class AdoptionRecord:
     """The only row about a takeover; it exists as long as the old tables are kept.
 
-    :param way: how a database is being abandoned; empty before.
+    :param way: how the takeover is being reversed; empty if it is not.
     :param revision: the revision of the old tables.
     """
 
@@ -67,7 +67,7 @@ def find_record(conn: sa.Connection) -> AdoptionRecord | None:
 
 
 def write(conn: sa.Connection, record: AdoptionRecord) -> None:
-    """Make or replace the record."""
+    """Insert or replace the record."""
     _record.create(conn, checkfirst=True)
     values = {
         "stage": record.stage.value,

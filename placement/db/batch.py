@@ -21,7 +21,7 @@ Rows = Sequence[Sequence[Any]]
 Values = Mapping[str, Any]
 Statement = sa.Select[Any] | sa.sql.dml.UpdateBase
 
-# a statement is compiled once for each number of its values; most requests have few
+# a statement is compiled once for each number of its values, and most requests have few different numbers
 KEPT_SIZES: Final = 64
 """Number of statements of each kind that are kept compiled."""
 
@@ -46,7 +46,7 @@ class PreparedStatement:
 
     def text_and_values(self, dialect: sa.Dialect, values: Values) -> tuple[str, Any]:
         """Return the text and the values for the driver: in order, or by name if the driver takes names."""
-        # the driver is part of the key: psycopg and another driver of PostgreSQL write parameters differently
+        # the driver is part of the key, because two drivers of PostgreSQL write parameters differently
         kind = f"{dialect.name}+{dialect.driver}"
         compiled = self._compiled.get(kind)
         if compiled is None:
@@ -104,7 +104,7 @@ class StatementAnswer:
         """
         if self.received is None:
             self._batch.send()
-        # send() has received it, or raised an error
+        # for the type checker: send() has received it, or raised an error
         assert self.received is not None
         return self.received
 
@@ -129,7 +129,7 @@ class StatementBatch:
 
     @property
     def carries_commit(self) -> bool:
-        """Whether :meth:`send` with ``commit`` also ends the transaction."""
+        """Return whether :meth:`send` with ``commit`` also ends the transaction."""
         return bool(self.waiting) and self.sends_at_once
 
     @property

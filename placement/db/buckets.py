@@ -51,7 +51,7 @@ ALL: Final = (*range(PROVIDER_BUCKETS), NAMES, TREES, EPOCH, *GROUP_BUCKETS, RES
 # the sum of the epoch and all counters has to fit into a signed integer of 64 bits
 _EPOCHS: Final = 1 << 60
 """Number of possible epochs."""
-# 64 bits hold the sum of a trillion steps, which are half as large on average
+# 64 bits hold the sum of a trillion steps, which on average have half of this size
 _MAX_STEP: Final = 1 << 24
 """The largest step of a counter."""
 
@@ -104,7 +104,7 @@ def lock(batch: StatementBatch, buckets: Iterable[int], *, in_order: bool) -> No
         return
     values = bind_values("bucket", chosen)
     in_order = in_order and len(chosen) > 1
-    # elsewhere a statement of its own locks the rows in order, before the update
+    # on other databases, a separate statement first locks the rows in order
     if in_order and not batch.sends_at_once:
         batch.add(_in_order(len(chosen)), values)
     # PostgreSQL may lock the rows of an UPDATE in any order; a common table expression that locks first fixes

@@ -87,7 +87,7 @@ class ChangeProbe:
         if kept is not None:
             answer = None
             if kept.round == self._round:
-                # a kept connection may have died since, or its server may have become a standby; a new
+                # a kept connection may have been lost, or its server may have become a standby; a new
                 # connection tells
                 with suppress(self._dialect.loaded_dbapi.Error, errors.WrongServer):
                     answer = self._ask(kept)

@@ -68,7 +68,8 @@ class WriteTransaction:
 
     Statements are :meth:`queued <queue>`, and sent when an answer is read, when ``conn`` is used, or at the
     end. ``now`` is the time of the changes, in seconds since 1970. An ``optimistic`` transaction may insert
-    rows that may exist. If such a row exists, ``work`` runs again in a transaction that is not optimistic.
+    rows that may exist already. If such a row exists, ``work`` runs again in a transaction that is not
+    optimistic.
     """
 
     def __init__(self, conn: sa.Connection, *, optimistic: bool) -> None:
@@ -140,13 +141,13 @@ class WriteTransaction:
         """
         for provider_id in provider_ids:
             before = self._changed.get(provider_id, _NO_CHANGE)
-            # noted, and stamped once at the end: an operation may touch a provider several times
+            # recorded, and written once at the end, because an operation may change a provider several times
             self._changed[provider_id] = _ProviderChange(
                 before.bumps + generation, before.usage_only and usage_only
             )
 
     def note_deleted(self, uuid: str) -> None:
-        """Note that this (locked) provider is deleted."""
+        """Record that this locked provider is deleted."""
         buckets.count_deletion(self._batch, buckets.bucket_of(uuid))
 
     def send_rest(self) -> None:
@@ -156,7 +157,7 @@ class WriteTransaction:
             ids = sorted(provider_id for provider_id, each in self._changed.items() if each == change)
             values = {**bind_values("id", ids), "now": self.now, "by": change.bumps}
             self.queue(_stamp_statement(len(ids), described=not change.usage_only), values)
-        # set before sending: after an error in between it is unknown whether the commit arrived
+        # set before sending, because after an error it would be unknown whether the commit arrived
         self.committing = self._batch.carries_commit
         self._batch.send(commit=True)
         self.committing = True
@@ -198,7 +199,7 @@ class ServiceDatabase:
         self._lock_timeout = options.lock_timeout
         self._attempts = 1 + options.retries
         self._outage = DatabaseOutage()
-        # the server bounds each statement, waiting for locks included
+        # the server limits each statement, including the time that it waits for locks
         max_seconds = options.statement_timeout and options.statement_timeout + options.lock_timeout
         writer = engine.create_engine(url, "READ COMMITTED", replace(options, statement_timeout=max_seconds))
         self._writer = writer.execution_options(**{engine.WRITES: True})
@@ -232,7 +233,7 @@ class ServiceDatabase:
             self._is_elsewhere = self._is_not_ours = False
             if position.history != self._history:
                 known, self._history = self._history, position.history
-                # the first history is that of the start, and no change
+                # the first history is that of the start, and not a change
                 if known is not None:
                     LOG.info("the database shows another history: %s, after %s", position.history, known)
                     self._renew_connections()
@@ -260,7 +261,7 @@ class ServiceDatabase:
         :raises Unavailable: the database belongs to another program now (for instance after its return to
             OpenStack Placement), lacks rows that each write needs, or does not answer.
         """
-        # a deleted row of change_buckets leaves a stamp NULL, which its column refuses
+        # a stamp is NULL if a row of change_buckets was deleted, and its column refuses NULL
         is_own_fault = isinstance(error, exc.IntegrityError) and not errors.is_conflict(error)
         if not (errors.is_missing_table(error) or is_own_fault):
             return

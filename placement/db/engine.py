@@ -43,7 +43,7 @@ WRITES: Final = "placement_writes"
 _RETURNED: Final = "placement.returned"
 # a server takes longer to restart, so it cannot have restarted since the last use
 _TRUSTED_SECONDS: Final = 0.1
-"""Seconds after the last use of a connection in which it is not tested."""
+"""Seconds after the last use of a connection for which it is not tested."""
 _GRACE: Final = 1.0
 """Seconds for a server to report that a statement took too long."""
 _KEEPALIVES: Final = 3
@@ -74,7 +74,7 @@ class PoolOptions:
     connect_timeout: int = 5
     statement_timeout: float = 20.0
     idle_timeout: float = 5.0
-    # 1 for reads, 2 for updates and deletions, 4 for insertions
+    # the bits are 1 for reads, 2 for updates and deletions, 4 for insertions
     wsrep_sync_wait: int = 7
 
 
@@ -93,8 +93,8 @@ def create_engine(
     otherwise if it was unused for a moment.
 
     A server may disappear silently, for instance behind a network that drops all packets. On PostgreSQL the
-    operating system detects it. Otherwise the answer is missing a second after the server's own limit of the
-    statement, or after ``connect_timeout`` in a test of the connection.
+    operating system detects the loss of a connection. Otherwise the answer is missing a second after the
+    server's own limit of the statement, or after ``connect_timeout`` in a test of the connection.
 
     :raises ImportError: the driver of the URL is not installed; the message has the remedy.
     """
@@ -111,7 +111,7 @@ def create_engine(
             pool_recycle=options.connection_recycle_time,
             connect_args=_limit_arguments(parsed, options),
         )
-        # the driver of the dialect, not that of the URL, which may leave it out
+        # the driver of the dialect, because the URL may leave out the driver
         connect = find_connector(made.dialect.driver)
     except ImportError as error:
         raise ImportError(errors.missing_driver(parsed, error)) from error
@@ -139,7 +139,7 @@ def create_engine(
 
 
 def check_url(url: str) -> None:
-    """Check that engines can be made, before any server is asked.
+    """Check that engines can be created; no server is asked.
 
     :raises ValueError: the URL is invalid, or its database or driver is not installed; the text names the
         option.
@@ -177,16 +177,16 @@ def _postgresql_arguments(options: PoolOptions) -> dict[str, Any]:
         "idle_in_transaction_session_timeout": options.idle_timeout,
     }
     return {
-        # limits of the server, which hold however the worker is stopped: locks are given back in any case
+        # limits that the server applies, so that locks are freed even if the worker stops
         "options": " ".join(f"-c {name}={int(seconds * 1000)}" for name, seconds in settings.items()),
         "connect_timeout": options.connect_timeout,
-        # a server that has become silent: the operating system ends a connection with unacknowledged data,
-        # or with unanswered keepalives
+        # for a server that has become silent: the operating system ends a connection with unacknowledged data
+        # or keepalives
         "tcp_user_timeout": options.connect_timeout * 1000,
         "keepalives_idle": options.connect_timeout,
         "keepalives_interval": max(1, options.connect_timeout // _KEEPALIVES),
         "keepalives_count": _KEEPALIVES,
-        # of several hosts the primary; a single standby is refused
+        # if the URL names several hosts, the primary is used; a single standby is refused
         "target_session_attrs": "read-write",
     }
 
@@ -210,7 +210,7 @@ def _mysql_arguments(options: PoolOptions) -> dict[str, Any]:
 def _test_unused(engine: sa.Engine, trusted: float, timeout: float | None) -> None:
     """Test connections that have been unused for ``trusted`` seconds.
 
-    :param timeout: seconds for the answer; None if its class has no timeout for answers.
+    :param timeout: seconds to wait for the answer; None if its class has no timeout for answers.
     """
 
     @sa.event.listens_for(engine, "checkin")
@@ -226,7 +226,7 @@ def _test_unused(engine: sa.Engine, trusted: float, timeout: float | None) -> No
         if returned is None or time.monotonic() - returned < trusted:
             return
         dbapi = engine.dialect.dbapi
-        # an engine with a connection has loaded its driver
+        # for the type checker: an engine with a connection has loaded its driver
         assert dbapi is not None
         try:
             with nullcontext() if timeout is None else _brief_timeout(connection, timeout):
@@ -274,7 +274,7 @@ def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.E
 
     @sa.event.listens_for(engine, "checkout")
     def _check_file(connection: object, record: Any, proxy: object) -> None:
-        # an open file that was replaced would still be read, and written to
+        # if the file was replaced, the connection would still read and write the old one
         if not position.is_same_file(url.database, record.info[position.HISTORY]):
             raise sa.exc.InvalidatePoolError
 

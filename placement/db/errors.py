@@ -17,7 +17,7 @@ from sqlalchemy.engine import URL
 
 from placement.optional_packages import how_to_install
 
-# serialisation, deadlock, lock not available, a prepared statement is gone, too long idle in a transaction
+# serialisation, deadlock, lock not available, prepared statement is gone, too long idle in a transaction
 _SQLSTATES: Final = {"40001", "40P01", "55P03", "26000", "25P03"}
 _MYSQL_CODES: Final = {1020, 1205, 1213}  # record changed, lock wait timeout, deadlock
 
@@ -38,17 +38,17 @@ _MYSQL_CLIENT: Final = range(2000, 3000)  # the connection cannot be made, or br
 _MYSQL_UNABLE: Final = {
     # rights to connect, and limits of connections
     *(1040, 1042, 1043, 1044, 1045, 1049, 1129, 1130, 1203, 1226),
-    # the server goes down, or a node of a cluster is not up
+    # the server shuts down, or a node of a cluster is not ready
     *(1047, 1053, 1077, 1078, 1079, 1080),
     # the connection breaks
     *(1152, 1154, 1156, 1157, 1158, 1159, 1160, 1161, 1184, 1189, 1190, 1927, 4031),
     # memory, files, disk, commits
     *(1015, 1016, 1021, 1030, 1037, 1038, 1041, 1114, 1180, 1181, 1206),
-    # read-only, or migrated meanwhile
+    # the server is read-only, or the table was migrated meanwhile
     *(1036, 1223, 1290, 1412, 1792, 1836),
     # the statement took too long, or the server ended it
     *(1317, 1969, 3024),
-    # a cluster refuses a commit
+    # a node of a cluster refuses the commit
     *(3100, 3101),
 }
 """Errors of MySQL and MariaDB that cannot work now. The driver reports wrong statements as operational

@@ -28,7 +28,7 @@ _LOCKING: Final = ("postgresql", "sqlite")
 """Databases where a transaction can exclude other migrations: PostgreSQL by an advisory lock, SQLite by its
 write lock."""
 _LOCK_ID: Final = 0x706C6163  # of PostgreSQL's advisory lock
-# Another process may be migrating a large database.
+# another process may be migrating a large database
 _LOCK_TIMEOUT: Final = 600
 
 EXACT: Final = frozenset({"0001", "0002"})
@@ -42,7 +42,7 @@ def script_location() -> Path:
 
 def _alembic_config(connection: sa.Connection | None = None, branch: ExtensionTables | None = None) -> Config:
     config = Config()
-    # configparser interpolates values: a percent sign of a path has to be doubled
+    # configparser interpolates values, so a percent sign in a path has to be doubled
     config.set_main_option("script_location", str(script_location()).replace("%", "%%"))
     config.attributes["connection"] = connection
     if branch is not None:
@@ -251,7 +251,7 @@ def _add_buckets(conn: sa.Connection, missing: Sequence[int]) -> None:
 
 
 def stamp_revision(url: str, revision: str) -> None:
-    """Record that the database is at this revision, without migrating it.
+    """Record this revision for the database without migrating it.
 
     :raises Unavailable: the database has a revision of OpenStack Placement, or does not answer.
     """
@@ -265,7 +265,7 @@ def stamp_revision(url: str, revision: str) -> None:
 @contextmanager
 def exclusive_connection(url: str) -> Iterator[sa.Connection]:
     """Open a transaction for a migration; the whole deployment has only one of these at a time."""
-    # a migration may rewrite large tables: no limit for its statements
+    # no limit for statements, because a migration may rewrite large tables
     options = replace(WHOLE_DATABASE, lock_timeout=_LOCK_TIMEOUT)
     with _own_connection(url, "READ COMMITTED", options) as connection:
         conn = connection.execution_options(**{engine.WRITES: True})

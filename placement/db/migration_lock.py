@@ -30,12 +30,12 @@ T = TypeVar("T")
 LEASE: Final = 15.0
 """Seconds without a new beat after which the lock is taken over."""
 _BEAT: Final = 2.0
-"""Seconds between beats."""
+"""Seconds between two beats."""
 _LOOK: Final = 0.2
-"""Seconds between checks of another owner's lock."""
+"""Seconds between two checks of a lock that another process owns."""
 _ATTEMPTS: Final = 10
 """Number of attempts of a statement that loses against another one."""
-# a backup may be reading the table
+# a backup may be reading the table at that time
 _WAIT: Final = 30
 """Seconds to wait for the metadata lock of the table."""
 _NO_SUCH_TABLE: Final = 1146
@@ -138,7 +138,7 @@ class _ProcessLock:
                 owner = watched.owner if watched else "another process"
                 raise Unavailable(f"{owner} is still migrating the database after {timeout:g} seconds.")
             time.sleep(_LOOK)
-            # at most a second for each check: a process that was stopped has not watched meanwhile
+            # each check counts at most a second, because a process that was stopped has not watched meanwhile
             stood_still += min(time.monotonic() - began, 1.0)
 
     def _read_row(self) -> _LockRow:
@@ -151,7 +151,7 @@ class _ProcessLock:
         """Return whether the owner's connection is gone. Connections to another node are not visible."""
         if self._in_cluster:
             return False
-        # processlist shows other users' connections only to privileged users: for another user nothing is
+        # the process list shows connections of other users only to privileged users, so for these nothing is
         # concluded
         values = {"user": row.user, "connection": row.connection}
         return bool(self._conn.execute(_GONE, values).scalar_one())

@@ -74,7 +74,7 @@ def exchange_statements(
         with connection.closed_on_timeout():
             exchanging.run(encoded)
     except BaseException:
-        # nothing else can be sent in the middle of an exchange
+        # nothing else can be sent in the middle of an exchange, so the connection is closed
         connection.close()
         raise
     if exchanging.failure is not None:
@@ -84,7 +84,7 @@ def exchange_statements(
         raise error
     transformer = Transformer(connection)
     received = []
-    # the answers to BEGIN and COMMIT have no rows, and stand at the two ends
+    # the answers to BEGIN and COMMIT, at both ends, have no rows
     for result in exchanging.results[len(begin) : len(begin) + len(steps)]:
         transformer.set_pgresult(result)
         received.append(transformer.load_rows(0, result.ntuples, tuple))
@@ -103,8 +103,8 @@ def _encode_step(step: PipelineStep) -> _Encoded:
 class _PipelineExchange:
     """One exchange with the server, while the connection is in pipeline mode.
 
-    ``results`` are the results of the statements, in order; ``failure`` is the result of the first that
-    failed.
+    ``results`` are the results of the statements, in order; ``failure`` is the result of the first failed
+    statement.
     """
 
     def __init__(self, connection: PostgresqlConnection, names: _Names) -> None:
@@ -114,7 +114,7 @@ class _PipelineExchange:
         self._prepares = connection.prepares
         self._timeout = connection.answer_timeout
         self._names = names
-        # apart from the confirmed names: a preparation that fails, or is skipped after an error, made none
+        # separate from the confirmed names, because a preparation that fails or is skipped creates no name
         self._new: _Names = {}
         #: for each expected result, the text that it prepares; None if it executes a statement
         self._sent: list[str | None] = []
@@ -153,7 +153,7 @@ class _PipelineExchange:
         else:
             name = self._names.get(text) or self._new.get(text)
             if name is None:
-                # a random name, as a pooler may give the session to another worker
+                # a random name, because a pooler may give the session to another worker
                 name = self._new[text] = uuid.uuid4().hex.encode()
                 self._pgconn.send_prepare(name, text.encode())
                 self._sent.append(text)
@@ -164,14 +164,15 @@ class _PipelineExchange:
         while self._pgconn.flush():
             self._poll.modify(self._pgconn.socket, select.POLLIN | select.POLLOUT)
             wait_for(self._poll, self._timeout)
-            # the server may wait for us to read before it reads more
+            # the server may wait until this client reads before it reads more itself
             self._pgconn.consume_input()
             self._poll.modify(self._pgconn.socket, select.POLLIN)
 
     def _read(self) -> "PGresult":
         """Return the result of the next statement."""
         result = self._next_result()
-        # libpq ends the results of each statement by a NULL, which has to be read before the next statement's
+        # libpq ends the results of each statement with NULL, which has to be read before those of the next
+        # statement
         while self._next_or_none() is not None:
             pass
         return result
@@ -182,7 +183,7 @@ class _PipelineExchange:
             return result
         if result is not None and result.error_field(DiagnosticField.SQLSTATE):
             self.failure = self.failure or result
-        # an error may be the last message of a server that goes down: it has rolled back
+        # the error may be the last message of a server that shuts down, and that has rolled back
         if self.failure is not None:
             raise errors.error_from_result(self.failure)
         raise psycopg.OperationalError(f"the connection is lost: {self._pgconn.get_error_message()}")

@@ -39,7 +39,7 @@ table, and the time. Any user may read these values; only a primary server shows
 _OF_POSTGRESQL_AT_LEAST: Final = (
     "SELECT ({sum}), pg_is_in_recovery(), to_regclass('change_buckets')::oid, {clock}"
 )
-#: SQLSTATEs of a function that the user may not call, that is unsupported, or that is unknown
+#: SQLSTATEs of functions that the user may not call, that are unsupported or unknown
 _UNTOLD: Final = {"42501", "0A000", "42883"}
 # the identity of a MySQL server does not change during a connection, so mysql.py notes it once
 _OF_MYSQL: Final = "SELECT ({sum}), @@global.read_only, {clock}"
@@ -85,7 +85,7 @@ def of_row(dialect: sa.Dialect, row: Sequence[Any], noted: str) -> DatabaseVersi
     total, others, time = int(row[0] or 0), [_text(value) for value in row[1:-1]], float(row[-1])
     if dialect.name == "postgresql":
         standby, *history = others
-        # libpq's text, or the text of a Python value where another driver is used
+        # the text of libpq, or of a Python value if another driver is used
         if standby in ("t", "True"):
             raise WrongServer("the server is a standby")
         return DatabaseVersion(total, "/".join(history), time)

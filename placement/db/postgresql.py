@@ -82,7 +82,7 @@ class PostgresqlConnection(psycopg.Connection[Any]):
             wait_for(poll, self.answer_timeout)
             self.pgconn.consume_input()
         result = self.pgconn.get_result()
-        # libpq: a statement is over when it returns NULL; before that no other can be sent
+        # libpq returns NULL when a statement is finished; before that no other one can be sent
         while self.pgconn.get_result() is not None:
             pass
         if result is None or result.status == ExecStatus.FATAL_ERROR:
@@ -139,7 +139,7 @@ def _limit_wait(gen: PQGen[RV], seconds: float) -> PQGen[RV]:
         wanted = next(gen)
         deadline = time.monotonic() + seconds
         while True:
-            # psycopg resumes its generators at an interval even without an event, with 0 for "nothing ready"
+            # psycopg resumes its generators at intervals even without an event, with 0 for "not ready"
             ready = yield wanted
             if ready:
                 deadline = time.monotonic() + seconds

@@ -112,5 +112,5 @@ def _own_name() -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
-        # A container may run as a user without a name.
+        # in a container the process may run as a user without a name
         return str(uid)

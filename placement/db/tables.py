@@ -108,7 +108,7 @@ resource_providers = define_table(
     sa.Column("uuid", sa.String(36), nullable=False, unique=True),
     sa.Column("name", sa.String(200), nullable=False, unique=True),
     sa.Column("generation", sa.BigInteger, nullable=False),
-    # a provider without a parent is a root: both are NULL
+    # a provider without a parent is a root: then both columns are NULL
     sa.Column("root_id", sa.Integer, sa.ForeignKey("resource_providers.id"), nullable=True, index=True),
     sa.Column("parent_id", sa.Integer, sa.ForeignKey("resource_providers.id"), nullable=True, index=True),
     # the change bucket of the provider, and the values of the bucket's counter at the last change of any kind
@@ -195,7 +195,7 @@ reservations = define_table(
 deleted_providers = define_table(
     "deleted_providers",
     sa.Column("uuid", sa.String(36), primary_key=True),
-    # the bucket of the provider, and the counter of that bucket when it was deleted
+    # the bucket of the provider, and the counter of this bucket at the deletion
     sa.Column("bucket", sa.SmallInteger, nullable=False),
     sa.Column("change_seq", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Index("ix_deleted_providers_bucket_change_seq", "bucket", "change_seq"),
@@ -203,7 +203,7 @@ deleted_providers = define_table(
 
 claim_expiries = define_table(
     "claim_expiries",
-    # while the consumer has this generation, it expires at that time, by the clock of the database
+    # as long as the consumer has this generation, it expires at that time by the clock of the database
     sa.Column("consumer_id", sa.ForeignKey("consumers.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("generation", sa.BigInteger, nullable=False),
     sa.Column("expires_at", sa.Double, nullable=False, index=True),

@@ -18,7 +18,7 @@ from placement.read_model.rows import INVENTORY_COLUMNS
 class TreeRoots:
     """The roots by the id of the provider, and the providers that have none.
 
-    A root maps to None in ``of``, as in the database. The ``orphans`` have an ancestor that does not exist;
+    In ``of`` a root maps to None, as in the database. The ``orphans`` have an ancestor that does not exist;
     ``loops`` are providers that are their own ancestors, or descend from such a provider.
     """
 
@@ -33,7 +33,7 @@ def find_roots(parents: Mapping[int, int | None]) -> TreeRoots:
     orphans: set[int] = set()
     loops: set[int] = set()
     for start in parents:
-        # ids of the present chain, in order; a dictionary, as each step looks for a loop
+        # ids of the current chain in order; a dictionary, because each step looks for a loop
         chain: dict[int, None] = {}
         provider_id = start
         while True:
@@ -88,13 +88,13 @@ class AuditProblem(StrEnum):
 
     @property
     def is_healable(self) -> bool:
-        """Whether the problem can be repaired without a decision of the operator."""
+        """Return whether the problem can be repaired without a decision of the operator."""
         return self in (AuditProblem.NO_CONSUMER, AuditProblem.NO_ALLOCATIONS, AuditProblem.WRONG_ROOT)
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseFinding:
-    """A contradiction of a provider or consumer.
+    """A contradiction in the rows of a provider or consumer.
 
     ``id`` is the id of its row; ``subject`` is the uuid of the item, if it has one.
     """
@@ -202,7 +202,7 @@ _with_names: Final = (
     .order_by(_p.id, resource_classes.c.id)
 )
 _over_capacity: Final = _with_names.add_columns(*INVENTORY_COLUMNS).where(
-    # unrounded, which makes no difference to the whole number on the left
+    # not rounded, which makes no difference in a comparison with a whole number
     _used.c.used > (_i.total - _i.reserved) * _i.allocation_ratio
 )
 _without_inventory: Final = _with_names.where(_i.provider_id.is_(None))

@@ -90,7 +90,7 @@ def _adopt_allocations(tx: WriteTransaction, owner: ConsumerOwnership) -> None:
                 for consumer_id in consumer_ids
             ],
         )
-        # PostgreSQL's sequence does not notice rows with given ids
+        # PostgreSQL's sequence does not notice rows with explicit ids
         advance_sequence(tx.conn, consumers)
 
 

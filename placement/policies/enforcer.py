@@ -21,10 +21,10 @@ from placement.policies import list_rules
 
 LOG = logging.getLogger(__name__)
 
-# a check of some files takes tens of microseconds, which each request would notice
+# checking some files takes tens of microseconds, which would slow down each request
 _SECONDS_BETWEEN_LOOKS: Final = 1.0
 """Seconds between two checks whether the files have changed."""
-# a tool may be replacing the file, and without it the defaults would apply, which may be wider
+# a tool may be replacing the file, and without the file the defaults would apply, which may allow more
 _LOOKS_WITHOUT_FILE: Final = 60
 """Number of checks without the policy file after which its rules are dropped."""
 _REMEMBERED: Final = 1024
@@ -65,7 +65,7 @@ class PolicyEnforcer:
         # listed before the rules are loaded, so that a change in between is noticed at the next check
         self._loaded = _list_files(conf)
         self._file = conf.find_file(conf.oslo_policy.policy_file)
-        #: the number of successive checks without the policy file
+        #: number of successive checks that found no policy file
         self._absent = 0
         self._decide = _decision_function(_load(conf))
 
@@ -88,7 +88,7 @@ class PolicyEnforcer:
             raise Forbidden(f"Policy does not allow {rule} to be performed.")
 
     def _follow_files(self) -> None:
-        """Apply changed files."""
+        """Load the rules again if the files have changed."""
         # set first, so that no other thread checks at the same time
         self._next_look = time.monotonic() + _SECONDS_BETWEEN_LOOKS
         try:
@@ -130,10 +130,10 @@ def _load(conf: cfg.ConfigOpts) -> policy.Enforcer:
     rules.register_defaults(list_rules())
     try:
         rules.load_rules()
-    # of many kinds: no YAML, no mapping, no permission
+    # errors have many kinds: no YAML, no mapping, no permission
     except Exception as error:
         raise ValueError(f"Policy files {', '.join(_policy_paths(conf))} cannot be used: {error}") from error
-    # else each decision would look for changed files
+    # otherwise each decision would look for changed files
     rules.use_conf = False
     for old_name, name in _old_names(rules):
         LOG.warning(
@@ -180,7 +180,7 @@ def _is_pure(check: _checks.BaseCheck) -> bool:
 
 
 def _freeze_values(values: Mapping[str, Any]) -> _Frozen:
-    # hashable, as the arguments of a decision are the key under which it is remembered
+    # hashable, because the arguments of a decision are the key under which it is remembered
     return tuple([(name, tuple(value) if type(value) is list else value) for name, value in values.items()])
 
 
@@ -219,5 +219,5 @@ def _file_status(path: str) -> os.stat_result | None:
     try:
         return os.stat(path)
     except OSError:
-        # missing, or not readable for this user
+        # the file is missing, or this user cannot read it
         return None

@@ -18,11 +18,11 @@ from placement.exceptions import InvalidRequest
 
 MAX_INT: Final = 0x7FFFFFFF
 """The largest integer in a column of 32 bits."""
-# an error must not be as large as a hostile body
+# an error must not become as large as a hostile body
 _MAX_SHOWN: Final = 1000
-"""Characters of a value that an error repeats."""
+"""Maximum number of characters of a value that an error repeats."""
 _MAX_LISTED: Final = 32
-"""Names of properties that an error lists."""
+"""Maximum number of property names that an error lists."""
 
 
 class SchemaViolation(str):
@@ -31,7 +31,7 @@ class SchemaViolation(str):
     keyword: str
 
     def __new__(cls, keyword: str, sentence: str) -> "SchemaViolation":
-        """Make the sentence and note the keyword."""
+        """Make the sentence, and store the keyword."""
         self = super().__new__(cls, sentence)
         self.keyword = keyword
         return self

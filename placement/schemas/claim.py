@@ -30,18 +30,18 @@ MAX_CLAIMS: Final = 64
 MAX_ALTERNATES: Final = 100
 """Maximum number of alternates of a claim."""
 MAX_ROOTS: Final = 1024
-"""Number of hosts that a claim allows or excludes."""
+"""Maximum number of hosts that a claim allows or excludes."""
 MAX_WEIGHT: Final = 1000.0
-"""Maximum weight of a criterion, and with a minus the minimum."""
+"""Maximum weight of a criterion; the minimum is its negative."""
 # the answer has the score of each alternate of each claim by each criterion
 MAX_CRITERIA: Final = 32
-"""Number of criteria in an order."""
+"""Maximum number of criteria in an order."""
 MAX_SECONDS: Final = 7 * 86_400.0
-"""Seconds until an unconfirmed claim expires."""
+"""Maximum number of seconds until an unconfirmed claim expires."""
 GROUP_NAME: Final = "^[A-Za-z0-9._:@+-]+$"
 GROUP_MEANING: Final = "a name of letters, digits and any of . _ : @ + -"
 GROUP: Final = "group"
-"""The criterion of soft policies."""
+"""The criterion that soft group policies use."""
 
 
 class _GroupSchema(StrictSchema):
@@ -170,7 +170,7 @@ def _parse_group(given: dict[str, Any] | None) -> ConsumerGroup | None:
 def _parse_order(given: dict[str, float], group: ConsumerGroup | None) -> Order:
     """Return the order of a body; a soft policy adds its criterion, by default with weight 1."""
     for name, weight in given.items():
-        # a negative weight prefers low numbers, which only attributes have
+        # a negative weight prefers low numbers, which makes sense for attributes only
         if weight < 0 and not name.startswith(ATTRIBUTE):
             raise InvalidRequest(f"The weight of {name} is below zero, which only attributes may have.")
     if group is None and GROUP in given:

@@ -15,11 +15,11 @@ from placement.search.claims.split_choices import is_splittable
 from placement.search.claims.topology import SPLIT, TopologyPolicy
 from placement.search.request import CandidatesRequest
 
-# about as many as a request line has
+# about the number of characters that a request line can have
 MAX_QUERY: Final = 8192
-"""Number of characters of a query."""
+"""Maximum number of characters of a query."""
 _MAX_PARAMETERS: Final = 1024
-"""Number of parameters in a query."""
+"""Maximum number of parameters in a query."""
 
 
 class VersionedSchema(StrictSchema):

@@ -72,7 +72,7 @@ def _plain_values(data: Any) -> InventoryValues | None:
 
 
 class InventoryObject(ObjectField):
-    """An inventory in a body.
+    """The inventory of one resource class in a body.
 
     The schema takes ten times as long, so it is used only for inventories that are not plain.
     """

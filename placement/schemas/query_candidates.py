@@ -148,7 +148,7 @@ def _is_known(name: str, version: Microversion) -> bool:
 
 def _limit(text: str | None) -> int | None:
     """Return the limit as a number; None for a number so large that it limits nothing."""
-    # a number of more digits may exceed 64 bits
+    # a longer number may exceed 64 bits
     if text is None or len(text) > 18:
         return None
     return int(text)

@@ -74,7 +74,7 @@ class AggregatesBody(AggregateList):
 class TraitsBody(StrictSchema):
     """The body of ``PUT /resource_providers/{uuid}/traits``.
 
-    A name that no trait can have is an unknown trait, and not a violation.
+    A name that no trait can have is reported as an unknown trait, and not as a violation.
     """
 
     traits = ArrayField(StringField(min_length=1, max_length=MAX_NAME), required=True)

@@ -37,7 +37,7 @@ def load_query(schema: type[StrictSchema], params: Params, version: Microversion
     loader = schema_at(schema, version)
     last = dict(params)
     for key, value in params:
-        # a value that does not count has to be valid, too
+        # a value that does not count has to be valid, nevertheless
         if value is not last[key]:
             load(loader, {**last, key: value}, PREFIX)
     return load(loader, last, PREFIX)

@@ -27,7 +27,7 @@ from placement.schemas.resource_provider import (
 from placement.schemas.terms import Params, load_query, since_version
 from placement.store.trees import ProviderDescription
 
-# a host has some dozens; with a provider for each device, some hundreds
+# a host has some dozens of providers, and some hundreds if each device is one
 MAX_PROVIDERS: Final = 1000
 """Maximum number of providers in one request."""
 MAX_PARTS: Final = 5000

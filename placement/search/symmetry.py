@@ -35,8 +35,8 @@ class AssignmentKinds:
         members = rules.snapshot.trees
         everyone = rules.snapshot.providers
         roots = {provider.root_id for provider in providers.values()}
-        # the parents of all members of the trees, as a member that is no option may be above an option
-        # a provider with children has a kind of its own: subtree rules depend on its lineage
+        # the parents of all members of the trees, because a member that is no option may be above an option.
+        # A provider with children has a kind of its own, because subtree rules depend on its lineage.
         self._parents = {everyone[each].parent_id for root in roots for each in members[root]}
         kinds: dict[Hashable, int] = {}
         #: the kind of each need, by index
@@ -91,7 +91,7 @@ class AssignmentKinds:
         # its own id as the key, so that it equals no other provider
         if provider.id in self._parents:
             return provider.id
-        # free amounts above the sum of all needs make no difference
+        # amounts above the sum of all needs make no difference
         contested = [
             min(available_amount(provider, name), rules.contested[name])
             for name, asking in rules.adding_up.items()
@@ -117,7 +117,7 @@ class RememberedAssignments:
         signature = self.kinds.signature_of(chosen)
         if signature in self._known:
             return False
-        # beyond the limit the search stays correct, and only becomes slower
+        # beyond the limit the search is still correct, but slower
         if len(self._known) < MAX_REMEMBERED:
             self._known.add(signature)
         return True

@@ -48,28 +48,28 @@ class ClientConnection:
 
     def __init__(self, cfg: Any, sock: socket.socket, peer: Any, server: Any) -> None:
         self.sock, self.peer, self.server = sock, peer, server
-        #: the key of the connection, also after the socket was closed
+        #: the key of the connection, which is needed after the socket is closed, too
         self.fd = sock.fileno()
         sock.setblocking(False)
         self._cfg = cfg
-        #: bytes that are not yet handed to gunicorn
+        #: bytes that were received and not yet given to gunicorn
         self._received = bytearray()
-        #: the current request in pieces, for gunicorn
+        #: the current request in pieces, as gunicorn reads it
         self._source: deque[bytes] = deque()
         #: number of bytes of the current body in these pieces
         self._handed_on = 0
-        #: where the search for the end of the headers goes on
+        #: position at which the search for the end of the headers continues
         self._searched = 0
         self._body: _SizedBody | _ChunkedBody | None = None
         self.request: Any = None
-        #: bytes of answers that are not sent yet
+        #: bytes of answers that were not sent yet
         self._unsent = bytearray()
         #: bytes of the answer that the client has taken since its deadline was set
         self._taken = 0
         self.closing = False
         self.deadline = time.monotonic() + HEADERS_TIMEOUT
         self._has_asked = False
-        #: the number of its held bytes that the worker has counted
+        #: the number of held bytes of this connection that the worker has counted
         self.counted = 0
 
     def fileno(self) -> int:
@@ -95,7 +95,7 @@ class ClientConnection:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no byte of a request has arrived, and nothing is left to send."""
+        """Return whether no byte of a request has arrived, and nothing has to be sent."""
         return self.request is None and not self.held_bytes
 
     @property
@@ -126,7 +126,7 @@ class ClientConnection:
         """
         if self.request is None and not self._read_headers():
             return False
-        # _read_headers() has made it
+        # for the type checker: _read_headers() has made the body
         assert self._body is not None
         end = self._body.end_position(self._received)
         if end is None:
@@ -139,7 +139,7 @@ class ClientConnection:
 
     def _read_headers(self) -> bool:
         end = self._received.find(b"\r\n\r\n", self._searched)
-        # the end of headers may be split over two reads
+        # the end of the headers may be split over two reads
         self._searched = max(0, len(self._received) - 3)
         if end < 0:
             if len(self._received) > MAX_HEADERS:
@@ -186,7 +186,7 @@ class ClientConnection:
         self.deadline = time.monotonic() + (HEADERS_TIMEOUT if self._received else IDLE_TIMEOUT)
 
     def send(self, data: bytes) -> int:
-        """Drop gunicorn's interim response ("100 Continue"). The body has arrived already."""
+        """Ignore gunicorn's interim response ("100 Continue"). The body has arrived already."""
         return len(data)
 
     def gettimeout(self) -> float:
@@ -230,8 +230,8 @@ class ClientConnection:
 
         Without that, the client may lose the answer.
         """
-        # unread input would make the kernel reset the connection, and the client might lose the answer
-        # The client may have closed its end already.
+        # unread input would make the kernel reset the connection, and the client could lose the answer; the
+        # client may have closed its end already
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
             self.sock.recv(_MAX_AT_ONCE)
@@ -270,7 +270,7 @@ class _ChunkedBody:
     def end_position(self, received: bytearray) -> int | None:
         """Return the end of the body, or of an invalid chunk, which gunicorn refuses."""
         while True:
-            # no line end behind the chunk: the body is invalid
+            # no line end follows the chunk, so the body is invalid
             if (
                 self._next
                 and len(received) >= self._next

@@ -45,7 +45,7 @@ class BundledServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no t
     def load_config(self) -> None:
         """Set the options; called by gunicorn."""
         settings: dict[str, Any] = {
-            # clients must not choose where the service is mounted (SCRIPT_NAME)
+            # clients must not choose the path at which the service is mounted (SCRIPT_NAME)
             "forwarder_headers": "",
             "limit_request_line": MAX_REQUEST_LINE,
             "logger_class": _ServerLogger,
@@ -53,7 +53,7 @@ class BundledServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no t
             "control_socket_disable": True,
             **self.settings(),
         }
-        # gunicorn before 25.1 does not know it
+        # gunicorn before 25.1 does not know this setting
         if "control_socket_disable" not in self.cfg.settings:
             del settings["control_socket_disable"]
         for name, value in settings.items():
@@ -110,11 +110,11 @@ _MAX_HELD: Final = 256 * 1024 * 1024
 _ALWAYS_HELD: Final = 64 * 1024
 """Bytes that each client may have in memory, however much other clients have."""
 _RESERVED_FILES: Final = 256
-"""Descriptors that are kept for databases, logs and the like."""
+"""Descriptors that are reserved for databases, logs and the like."""
 _STOP_TIMEOUT: Final = 2.0
-"""Seconds that searches may go on when the service stops."""
+"""Seconds for which searches may continue when the service stops."""
 _TICK: Final = 1.0
-"""Seconds between checks of deadlines."""
+"""Seconds between two checks of deadlines."""
 
 
 class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
@@ -151,7 +151,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             threading.Thread(target=self._answer_all, daemon=True).start()
         next_tick = 0.0
         while self.alive or self._is_stopping(listeners):
-            # while it stops it looks more often, as it ends with its last request
+            # a stopping worker checks more often, because it ends with its last request
             for fd, _ in self._loop.poll(_TICK if self.alive else 0.1):
                 if fd in listeners:
                     self._accept_client(listeners[fd])
@@ -184,7 +184,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             each for each in self._connections.values() if each.is_idle and each.fd not in self._busy
         ]:
             self._close(each)
-        # a second earlier than gunicorn would kill this worker
+        # a second before gunicorn would kill this worker
         return bool(self._connections) and time.monotonic() - self._stop_began < self.cfg.graceful_timeout - 1
 
     def _accept_client(self, listener: Any) -> None:
@@ -316,7 +316,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
                     self.handle_error(connection.request, connection, connection.peer or ("", -1), error)
             connection.end_request(close=close)
             self._returned.append(connection)
-            # the loop sleeps in epoll, and the queue of returned connections does not wake it
+            # the loop waits in epoll, and is not woken by an entry in the queue of returned connections
             os.eventfd_write(self._wake, 1)
 
     def _answer_request(self, connection: ClientConnection) -> bool:
@@ -345,7 +345,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         finally:
             if hasattr(body, "close"):
                 body.close()
-        # The answer is complete: what was not sent yet is sent later, or the client has left.
+        # the answer is complete: the remaining bytes are sent later, or the client has left
         with suppress(OSError):
             connection.flush()
         return bool(response.should_close())

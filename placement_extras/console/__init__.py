@@ -33,8 +33,8 @@ Parts
 Order of calls
     A request passes the admission, which finds the session and gives its token to the authentication of the
     REST API. Flask then finds the route, ``page_request.show_page`` checks the rules of the page, and the
-    route pins the read model or asks the API. The template comes last. Without Keystone, admission makes each
-    visitor the administrator.
+    route pins the read model or asks the API. The template is the last step. Without Keystone, admission
+    makes each visitor the administrator.
 
 Imports
     ``app`` imports the modules of pages, and ``admission`` and ``signing_in`` where visitors sign in.

@@ -54,7 +54,7 @@ def begin_session(service: PlacementService, access: TokenAccess) -> VisitorSess
 
 
 def end_session(service: PlacementService, secret: str) -> None:
-    """Forget a session."""
+    """End a session, so that its cookie is worthless."""
     key = sessions.key(secret)
     service.database.write(lambda tx: sessions.delete_session(tx, key))
 
@@ -78,7 +78,8 @@ class SessionAdmission:
         self._tidy_due = 0.0
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        """Find the visitor of the request, and pass it on."""
+        """Find the visitor of the request, and pass the request on."""
+        # the log needs request ids even before the visitor is known
         context.note_anonymous(environ)
         if environ.get("PATH_INFO", "").startswith(_PUBLIC):
             return self._pages(environ, start_response)
@@ -89,6 +90,7 @@ class SessionAdmission:
         if session is None:
             return _to_sign_in(environ, start_response)
         environ[SESSION] = session
+        # the same header as over REST, so that the token is checked in the same way
         environ["HTTP_X_AUTH_TOKEN"] = session.token
         # a header of the browser must not add the rights of a service
         environ.pop("HTTP_X_SERVICE_TOKEN", None)
@@ -120,7 +122,7 @@ class SessionAdmission:
             return None  # the row was not written by the console, or the secret is of another session
 
     def _remove_expired(self) -> None:
-        """Remove expired rows, at most once in some minutes."""
+        """Remove expired rows, at most once in ten minutes for each worker."""
         now = time.monotonic()
         if now < self._tidy_due:
             return
@@ -158,7 +160,7 @@ class _PageAnswer:
     def __init__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> None:
         self._environ = environ
         self._start_response = start_response
-        #: the status that was held back
+        #: the status of an answer that was held back
         self.refused: int | None = None
 
     def start(
@@ -177,11 +179,13 @@ def _to_sign_in(environ: "WSGIEnvironment", start_response: "StartResponse") -> 
         wanted = environ["PATH_INFO"]
         if query := environ.get("QUERY_STRING"):
             wanted += "?" + query
+        # the first page needs no address to return to
         if wanted not in ("/console", "/console/"):
             address += "?" + urlencode({"next": wanted}, encoding="latin-1")
     headers = [("Content-Length", "0"), ("Cache-Control", "no-store")]
     if "HTTP_HX_REQUEST" in environ:  # htmx would take another page for a part of this one
         start_response("401 Unauthorized", [*headers, ("HX-Redirect", address)])
     else:
+        # 303, so that the browser fetches the page to sign in with GET
         start_response("303 See Other", [*headers, ("Location", address)])
     return []

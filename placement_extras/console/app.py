@@ -69,8 +69,10 @@ def format_quantity(value: int, resource_class: str) -> str:
 def whole_percent(part: int, whole: int) -> int:
     """Return the share in percent, 0 to 100: 0 for an empty share, and 100 only for the whole."""
     if whole <= 0:
+        # without a capacity, any usage fills the bar
         return 100 if part > 0 else 0
     exact = 100 * part / whole
+    # a small share is shown as 1 %, because 0 % means that nothing is used
     if 0 < exact < 1:
         return 1
     # a full bar means a host without room, so only a share of 100 % is shown as full
@@ -88,6 +90,7 @@ def format_time(seconds: float) -> str:
     """Format a time (seconds since 1970) in UTC."""
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    # attributes of agents may have numbers that are no time
     except (OverflowError, OSError, ValueError):
         return "unknown"
 
@@ -205,6 +208,7 @@ def _add_headers(response: Response) -> Response:
     response.headers.update(_HEADERS)
     if response.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
         response.headers["Retry-After"] = RETRY_AFTER
+    # pages are not kept, because they show the state of a moment and may be confidential
     response.headers["Cache-Control"] = _KEPT if response.status_code < 400 and _is_dated() else "no-store"
     return response
 
@@ -224,7 +228,7 @@ def _refused_by_api(error: ApiRefusal) -> tuple[str, int]:
 
 
 def _http_exception(error: HTTPException) -> tuple[str, int] | Response:
-    # a redirection, or an answer that was made completely before
+    # a redirection, or an answer that was already made completely
     if error.response is not None or error.code is None or error.code < 400:
         return Response(error.get_response().response, error.code, error.get_headers())
     status = HTTPStatus(error.code)
@@ -265,7 +269,7 @@ def mount_console(service: PlacementService, handlers: WSGIApplication) -> WSGIA
 
     app.register_blueprint(signing_in.blueprint)
     app.config[signing_in.IDENTITY] = keystone = KeystoneAuth(note_admitted(pages), service.conf)
-    # a quarter of the threads may wait for the Identity service, which may hang
+    # at most a quarter of the threads may wait for the Identity service, because it may hang
     threads = service.conf.threads if "threads" in service.conf else 1
     app.config[signing_in.ROOM] = BoundedSemaphore(max(1, threads // 4))
     return SessionAdmission(service, pages, keystone)

@@ -51,7 +51,7 @@ Way = tuple[OfferLine, ...]
 
 @dataclass(frozen=True, slots=True)
 class HostOffer:
-    """A host with candidates."""
+    """A host with its candidates."""
 
     host: Provider
     ways: tuple[Way, ...]
@@ -101,6 +101,7 @@ def _offer_lines(
     groups: Mapping[int, Sequence[str]],
 ) -> Iterable[OfferLine]:
     paths = {each.id: tuple(snapshot.lineage_of(each))[::-1] for each in providers}
+    # sorted by the path from the root, so that each provider follows its parent
     in_order = sorted(paths.values(), key=lambda path: [(natural_order(each.name), each.id) for each in path])
     for path in in_order:
         provider = path[-1]
@@ -110,13 +111,14 @@ def _offer_lines(
                 asked.get(provider.id, {}).items(), key=lambda item: class_order(item[0])
             )
         ]
+        # the group without a suffix has no name to show
         named = tuple(each for each in groups.get(provider.id, ()) if each)
         yield OfferLine(len(path) - 1, provider, tuple(takings), named)
 
 
 blueprint = Blueprint("candidates", __name__)
 
-# more pictures than this are not compared by a person
+# a person would not compare more pictures
 _MAX_SHOWN: Final = 24
 """Maximum number of candidates on a page."""
 _MIB: Final = 1 << 20

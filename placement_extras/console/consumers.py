@@ -39,7 +39,7 @@ def show_consumer(visit: PageRequest, uuid: str) -> str:
     found: dict[str, Any] = ask_api("GET", f"/allocations/{known}")
     if not found["allocations"]:
         raise NotFound(f"No consumer {known} has allocations.")
-    # names of hosts only for visitors that may see hosts over REST
+    # names of hosts are shown only to visitors that may see hosts over REST
     providers = {}
     if visit.may_use(*SEE_HOSTS):
         with visit.service.model.fresh_view() as view:

@@ -38,7 +38,7 @@ class AgentHeartbeat:
     due: float
 
     def is_overdue(self, now: float) -> bool:
-        """Whether the next report is overdue."""
+        """Return whether the next report is overdue at a time (seconds since 1970)."""
         return now > self.due
 
 
@@ -47,6 +47,7 @@ def last_heartbeat(members: Iterable[Provider]) -> AgentHeartbeat | None:
     for each in members:
         if each.attributes:
             reported_at, due = each.attributes.get(REPORTED_AT), each.attributes.get(REPORT_DUE)
+            # attributes may have values of any type
             if isinstance(reported_at, int | float) and isinstance(due, int | float):
                 return AgentHeartbeat(reported_at, due)
     return None
@@ -68,7 +69,7 @@ FIRST_CLASSES: Final = ("PCPU", "VCPU", "MEMORY_MB", "DISK_GB", "LLC", "MBA")
 _CPUS: Final = ("PCPU", "VCPU")
 _MEMORY: Final = "MEMORY_MB"
 _MAX_TOTALS: Final = 12
-"""Maximum number of classes with totals."""
+"""Maximum number of classes for which the page shows totals."""
 _MAX_COLUMNS: Final = 6
 """Maximum number of classes in the list of hosts."""
 PER_PAGE: Final = 40
@@ -169,6 +170,7 @@ def state_of(tree: HostTree, now: float = 0.0) -> HostCondition:
         return HostCondition.DISABLED
     classes, most = tree.shape.classes, tree.max_free
     if _MEMORY in classes and not classes.isdisjoint(_CPUS):
+        # the largest free amount at one provider: a host is full if none of its providers can give anything
         has_cpus = any(most.get(name, 0) > 0 for name in _CPUS)
         if not has_cpus or most.get(_MEMORY, 0) <= 0:
             return HostCondition.FULL
@@ -180,6 +182,7 @@ def make_page(snapshot: ModelSnapshot, wanted: HostFilter, now: float = 0.0) -> 
     """Return the filtered fleet at a time. A number above that of the last page selects the last page."""
     trees = snapshot.whole_trees()
     passing = _passing_roots(snapshot, trees, wanted)
+    # of all passing hosts, because totals distinguish free amounts by state
     states = {root: state_of(trees[root], now) for root in passing}
     if wanted.broken:
         passing = [root for root in passing if broken_promises(trees[root].members)]
@@ -247,6 +250,7 @@ def _total(
             # a host with more used than its capacity must not reduce the free amounts of other hosts
             if found[1] > found[0]:
                 free[states[root]] += found[1] - found[0]
+    # a silent host still offers its free amounts, because only its reports are missing
     offered = free[HostCondition.OPEN] + free[HostCondition.SILENT]
     return ClassTotal(
         name, hosts, capacity, used, offered, free[HostCondition.FULL], free[HostCondition.DISABLED]
@@ -268,6 +272,7 @@ def _ordered_roots(
 
     def share(root: int) -> float:
         used, capacity = sums.get(root, (0, 0))
+        # without a capacity the share is unknown, so the host comes last
         return -used / capacity if capacity > 0 else 1.0
 
     return sorted(by_name, key=free if wanted.order == "free" else share)

@@ -45,6 +45,7 @@ def form_mark() -> str:
     """Return the mark of a form on this page."""
     secret = secret_of(request.environ, _name()) or g.get("new_secret")
     if secret is None:
+        # one secret for all forms of a page, which give_secret() sends to the browser
         secret = g.new_secret = sessions.new_secret()
     return sessions.form_mark(secret)
 

@@ -101,12 +101,13 @@ def make_page(snapshot: ModelSnapshot, provider: Provider, number: int = 1, now:
         some.sort(key=lambda each: natural_order(each.name))
     members = list(_with_descendants(provider, children))
     part = page_request.cut_page(members[1:], number, PER_PAGE)
+    # with the ancestors of the shown providers, so that the tree has no gaps
     shown = {each.id for one in part.rows for each in snapshot.lineage_of(one)}
     sums: dict[str, list[int]] = {}
     for each in members:
         for name, inventory in each.inventories.items():
             found = sums.setdefault(name, [0, 0])
-            # reserved may exceed the total
+            # reserved may exceed the total, so the capacity may be negative
             found[0] += max(0, inventory.capacity)
             found[1] += each.used.get(name, 0)
     # from the root downwards, without the provider itself
@@ -129,6 +130,7 @@ def make_page(snapshot: ModelSnapshot, provider: Provider, number: int = 1, now:
 def _with_descendants(provider: Provider, children: Mapping[int, Sequence[Provider]]) -> Iterable[Provider]:
     """Return a provider and all providers below it, level by level."""
     found = [provider]
+    # the list grows while it is read, so that all levels are visited
     for each in found:
         found.extend(children.get(each.id, ()))
     return found
@@ -147,6 +149,7 @@ def _node_view(
             if is_shown(each.id)
         ]
     else:
+        # from the maximum depth on, all providers below are listed on one level
         below = [
             _node_view(each, {}, is_shown, 0)
             for each in _with_descendants(provider, children)
@@ -172,6 +175,7 @@ def class_order(name: str) -> tuple[int, str]:
 
 def _sharing_providers(snapshot: ModelSnapshot, aggregates: Iterable[str], root: int) -> Iterable[Provider]:
     ids = snapshot.by_trait.get(SHARES, set())
+    # providers share with the tree if they have the trait and an aggregate of the tree
     here = set().union(*(snapshot.by_aggregate.get(each, set()) for each in aggregates)) if ids else set()
     found = [snapshot.providers[each] for each in here & ids]
     return sorted((each for each in found if each.root_id != root), key=lambda each: natural_order(each.name))
@@ -257,6 +261,7 @@ def draw_picture(node: ProviderNodeView, held: Sequence[ConsumerHolding]) -> Hos
     shown: list[InventoryBar] = []
     parts = left_out = 0
     for lane in _inventory_bars(node, amounts):
+        # after the first bar that is left out no other bar is shown, so that their order has no gaps
         if left_out or len(shown) == MAX_LANES or parts >= MAX_PARTS:
             left_out += 1
         else:
@@ -272,6 +277,7 @@ def _inventory_bars(
         holding = amounts.get((node.provider.id, stock.resource_class))
         if holding:
             capacity = max(0, stock.inventory.capacity)
+            # allocations are read after the snapshot, so they may exceed its usage
             used = max(stock.used, sum(amount for _, amount in holding))
             units = capacity if capacity <= _MAX_UNITS and used <= capacity else 0
             parts = tuple(_bar_segments(holding, used, max(capacity, used)))
@@ -298,7 +304,7 @@ WATERMARK: Final = "watermark."
 _CPUS: Final = re.compile(r"cpus ([0-9,-]+)")
 _WAYS: Final = re.compile(r"L3 ([0-9]{1,4}): ([0-9,-]+) of ([0-9]{1,2})")
 _RANGE: Final = re.compile(r"([0-9]{1,2})(?:-([0-9]{1,2}))?")
-# attributes may be written by any client with the right: parts that cannot be drawn are left out
+# any client with the right may write attributes, so parts that cannot be drawn are left out
 _MAX_WAYS: Final = 64
 _MAX_GUESTS: Final = 100
 _MAX_WATERMARKS: Final = 100

@@ -31,6 +31,7 @@ blueprint = Blueprint("host_scheduling", __name__)
 CHANGE: Final = (rest.UPDATE_PROVIDER_TRAITS, ext.WRITE_TREE, ext.ATTRIBUTES, ext.CHANGE_ATTRIBUTES)
 """The rules under which REST allows the same change."""
 _MAX_REASON: Final = 255
+"""Maximum characters of an attribute's text, in which the reason is stored."""
 _TRIES: Final = 5  # other clients claim resources of the host meanwhile
 
 
@@ -60,7 +61,7 @@ def scheduling_description(root: Provider, *, disabled: bool, reason: str, by: s
     now = scheduling_of(root)
     if disabled and now.is_disabled:
         raise InvalidRequest(f"{root.name} is disabled already.")
-    # a trait of nova-compute or of the agent would come back, and the visitor could not see why
+    # a trait of nova-compute or of the agent would come back, and the visitor would not see why
     if not disabled and not now.is_ours:
         raise InvalidRequest(f"{root.name} was not disabled here, so it cannot be enabled here.")
     attributes: Mapping[str, Attribute] = {
@@ -97,6 +98,7 @@ def change_scheduling(visit: PageRequest, uuid: str) -> Response:
             ask_api("POST", "/ext/v1/trees", body={"resource_providers": [wanted]})
             break
         except ApiRefusal as refusal:
+            # only a conflict of generations is worth another attempt
             if refusal.code != CONCURRENT_UPDATE or not tries_left:
                 raise
     return redirect_to(url_for("hosts.show_provider", uuid=root.uuid))

@@ -32,7 +32,7 @@ def show_home(visit: PageRequest) -> Response:
     """Show the first page: the hosts, or the project of a visitor without the right to see hosts."""
     endpoint = "hosts.show_fleet" if visit.may_use(*SEE_HOSTS) else "consumers.show_project"
     answer = redirect(url_for(endpoint), Response=Response)
-    # redirect() makes an object of its last argument, which its types do not say
+    # for the type checker: redirect() makes an object of its last argument
     assert isinstance(answer, Response)
     return answer
 
@@ -104,9 +104,10 @@ def show_provider(visit: PageRequest, uuid: str) -> str:
         shown = host.make_page(snapshot, provider, page_request.asked_page("providers"), now)
         members = snapshot.whole_trees()[shown.root.id].members
         following = settings.find_follower(shown.root, members)
-        # kept, as allocations are read after the model is released
+        # kept, because allocations are read after the model is released
         by_uuid = {each: snapshot.providers[snapshot.by_uuid[each]] for each in shown.members}
     may_see_attributes = visit.may_use(ext.ATTRIBUTES)
+    # positions of guests belong to the whole host, so the page of a part does not show them
     is_whole = may_see_attributes and shown.node.provider is shown.root
     held: list[host.ConsumerHolding] | None = None
     number, more_holders = min(page_request.asked_page("holders"), _MAX_HOLDERS_PAGES), False

@@ -83,7 +83,7 @@ class PageRequest:
         model = self.service.model
         with model.fresh_view() as view:
             names = view.names
-        # pinned, as a page takes longer to draw than an answer of REST, and must not hold up writers
+        # pinned, because drawing a page takes longer than an answer of REST and must not delay writers
         with model.pinned_snapshot() as (snapshot, _):
             yield snapshot, names
 
@@ -115,10 +115,11 @@ def console_page(
     def decorate_route(route: Page) -> Page:
         @wraps(route)
         def handle_request(**arguments: Any) -> Response | str | tuple[str, int]:
-            # an error of the admission, which only a page of the console can show
+            # the admission has noted an error that only a page of the console can show
             if REFUSAL in request.environ:
                 raise request.environ[REFUSAL]
             visit = g.visit = PageRequest()
+            # before the rules, because a worker without its database has to answer 503 to every visitor
             visit.service.prepare_database()
             visit.require_rules(rules)
             return route(visit, **arguments)
@@ -212,6 +213,7 @@ def ask_api(method: str, path: str, parameters: Mapping[str, str] | None = None,
     answer: Any = orjson.loads(content) if content else None
     number = int(status.split()[0])
     if number >= 400:
+        # the API reports exactly one error
         (error,) = answer["errors"]
         # in the API of Placement a general sentence comes before the message
         raise ApiRefusal(number, error["detail"].split("\n\n ")[-1], error.get("code", ""))
@@ -222,6 +224,6 @@ def redirect_to(address: str) -> Response:
     """Return an answer that leads the browser to another page."""
     # with 303 the browser fetches the page, so that a reload does not send the form again
     answer = redirect(address, HTTPStatus.SEE_OTHER, Response)
-    # redirect() makes an object of its last argument, which its types do not say.
+    # for the type checker: redirect() makes an object of its last argument
     assert isinstance(answer, Response)
     return answer

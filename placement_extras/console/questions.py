@@ -81,6 +81,7 @@ def query_of(text: str) -> str:
 
 
 def _parameter_lines(text: str) -> Iterable[str]:
+    # only lines that look like parameters, because the text may be a whole log
     return (line for line in text.splitlines() if re.fullmatch(r"\s*&?[a-z_A-Z0-9-]+=\S*\s*", line))
 
 
@@ -109,7 +110,7 @@ def words_of(text: str) -> list[str]:
 
 
 def _parse_integer(what: str, text: str) -> int:
-    # the length first: int() of thousands of digits takes long
+    # the length is checked first, because int() of thousands of digits takes long
     if not (text.isascii() and text.isdigit() and len(text) <= 10):
         raise InvalidRequest(f"The number of {what} is a whole number, not {text[:40]!r}.")
     return int(text)
@@ -128,7 +129,7 @@ def selective_steps(steps: Iterable[Mapping[str, Any]], hosts: int) -> list[tupl
     """
     told = []
     for step in steps:
-        # a condition that no host fails is left out, but for amounts, which readers expect first
+        # a condition that no host fails is left out, except amounts, which readers expect first
         if step["hosts"] < hosts or step["condition"] in ("resource_class", "capacity"):
             told.append((condition_words(step), step["hosts"]))
         hosts = step["hosts"]

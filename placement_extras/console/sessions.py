@@ -41,11 +41,11 @@ console_sessions = TABLES.define_table(
 
 console_attempts = TABLES.define_table(
     "console_attempts",
-    # sign-ins that have not succeeded, each under the digests of the user and the address it is counted for
+    # attempts to sign in that have not succeeded, each under digests of the user and of the address
     sa.Column("id", ConsumerId, primary_key=True),
     sa.Column("subject", sa.String(64), nullable=False, index=True),
     sa.Column("at", sa.Double, nullable=False, index=True),
-    # the slot of the attempt; NULL for attempts that workers of an older release have counted
+    # the slot of the attempt; NULL for attempts that workers of an older release have written
     sa.Column("slot", sa.SmallInteger, nullable=True),
     sa.Index("ix_console_attempts_subject_slot", "subject", "slot", unique=True),
 )
@@ -62,7 +62,7 @@ def find_session(conn: sa.Connection, key: str) -> str | None:
     """Return the content of a session; None if it does not exist or has expired."""
     found: str | None = conn.execute(
         sa.select(console_sessions.c.content).where(
-            # the clock of the database: workers on other machines may be minutes apart
+            # by the clock of the database, because the clocks of workers may differ by minutes
             console_sessions.c.id == key,
             console_sessions.c.expires_at > clock.ServerNow(),
         )
@@ -96,6 +96,7 @@ def count_attempt(tx: WriteTransaction, limits: Mapping[str, int], seconds: floa
         slot = random.choice(slots)
         of_slot = (console_attempts.c.subject == subject, console_attempts.c.slot == slot)
         expired = console_attempts.c.at <= clock.ServerNow() - seconds
+        # an attempt of an earlier window may still have the slot
         tx.conn.execute(sa.delete(console_attempts).where(*of_slot, expired))
         # two attempts with one slot violate the unique index, so the limit holds for any number of
         # simultaneous attempts
@@ -113,6 +114,7 @@ def _free(conn: sa.Connection, limits: Mapping[str, int], seconds: float) -> dic
     )
     for subject, slot in rows:
         taken[subject].append(slot)
+    # attempts without a slot, which workers of an older release have written, count, too
     if any(len(taken[subject]) >= limit for subject, limit in limits.items()):
         return None
     return {
@@ -183,7 +185,7 @@ def subject_digest(secret: bytes, *whom: str) -> str:
         copy.
     """
     key = hashlib.blake2b(secret, digest_size=_BYTES, person=b"console attempt").digest()
-    # a separator that no part has: ("ab", "c") is another subject than ("a", "bc")
+    # with a separator that no part contains, so that ("ab", "c") and ("a", "bc") differ
     text = b"\0".join(each.encode("utf-8", "replace") for each in whom)
     return hashlib.blake2b(text, digest_size=_BYTES, key=key).hexdigest()
 

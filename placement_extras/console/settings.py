@@ -77,6 +77,7 @@ def find_follower(root: Provider, members: Iterable[Provider]) -> SettingsFollow
         group = each.attributes.get(GROUP)
         if isinstance(group, str):
             generation, trouble = each.attributes.get(GENERATION), each.attributes.get(TROUBLE, "")
+            # clients may write any value into the attribute
             number = generation if isinstance(generation, int | float) and generation > 0 else 0
             return SettingsFollower(root, group, int(min(number, _MAX_GENERATION)), str(trouble))
     return None

@@ -100,6 +100,7 @@ def sign_in() -> Response:
         forms.check_form()
     except Forbidden as error:
         return _form_page(form, error.detail, HTTPStatus.FORBIDDEN)
+    # each way to sign in has a field of its own, and only one of the two is filled
     secret = (request.form.get("password") or request.form.get("application_secret") or "")[:_MAX_SECRET]
     credentials = form.auth_credentials(secret)
     if credentials is None:
@@ -184,9 +185,11 @@ def counted_as(sent: str) -> str:
     try:
         address = ip_address(found[1] or found[2] if found else text)
     except ValueError:
+        # a text that is no address, such as the path of a socket, counts as it is
         return text
     if not isinstance(address, IPv6Address):
         return str(address)
+    # an IPv4 client of a server that listens on an IPv6 address
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
     return str(IPv6Address(int(address) >> _HOST_BITS << _HOST_BITS))

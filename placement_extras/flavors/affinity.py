@@ -60,7 +60,8 @@ def within_node(request: CandidatesRequest, policies: Mapping[str, str]) -> Cand
     # groups that the flavor itself has, such as CPUs with cache ways
     own = [each.suffix for each in groups if not _OF_NODES.isdisjoint(each.resources)]
     together = [RequestGroup(_unused_suffix("_NODE", used), required=(_NODE,))]
-    # a class each: a cache has CPUs, and its node the memory; none is from the root, which is above all nodes
+    # one group per class, because a cache has CPUs and its node has memory; the root, above all nodes, serves
+    # none
     together += [
         RequestGroup(_unused_suffix(f"_{name}", used), {name: amount}, inside=_NODE)
         for name, amount in whole.resources.items()

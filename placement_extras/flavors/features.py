@@ -9,7 +9,7 @@ from placement_extras.flavors.flavor import TranslationRules, refusal_error
 from placement_extras.flavors.guest import FlavorGuest
 from placement_extras.flavors.memory import has_stateless_firmware
 
-# image properties with values that end a trait, as in Nova's image_metadata_prefilter
+# image properties with values that are the end of a trait, as in Nova's image_metadata_prefilter
 _PREFIXES: Final[Mapping[str, str]] = {
     "hw_cdrom_bus": "COMPUTE_STORAGE_BUS",
     "hw_disk_bus": "COMPUTE_STORAGE_BUS",

@@ -32,7 +32,7 @@ LOG = logging.getLogger(__name__)
 
 MAX_TEXT: Final = 65_535
 """Maximum characters of all names and values of extra specs and properties together."""
-# limits of Nova's and Glance's own columns
+# limits of the columns in the databases of Nova and Glance
 MAX_SPEC: Final = 255
 """Maximum characters of the value of an extra spec."""
 MAX_BYTES: Final = (1 << 63) - 1

@@ -107,7 +107,7 @@ class GroupBuilder:
         self._groups[""].forbidden.add(trait)
 
     def has_amount(self, name: str) -> bool:
-        """Whether any group has an amount of a class, including 0."""
+        """Return whether any group has an amount of a class, including 0."""
         return any(name in group.resources for group in self._groups.values())
 
     def group_policy(self) -> str | None:
@@ -189,7 +189,7 @@ def add_devices(groups: GroupBuilder, guest: FlavorGuest, rules: TranslationRule
         name, _, number = part.partition(":")
         try:
             count = int(number)
-        # a missing number is wrong, too
+        # a missing number is an error, too
         except ValueError:
             raise refusal_error(
                 f"{SPEC} cannot be {spec!r}, only a list of aliases with numbers, as in gpu:2"
@@ -202,7 +202,7 @@ def add_devices(groups: GroupBuilder, guest: FlavorGuest, rules: TranslationRule
         if count + len(asked) > MAX_DEVICES:  # before the list grows
             raise refusal_error(f"{SPEC} asks for more than {MAX_DEVICES} devices")
         asked += [found] * count
-    # Nova requires the trait of the providers of devices, too
+    # Nova also requires the trait of the providers of devices
     owner = frozenset(("OWNER_NOVA",) if rules.require_owner_nova else ())
     for each in asked:
         groups.add_device(each, owner)

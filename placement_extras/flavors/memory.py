@@ -162,7 +162,7 @@ def _page_size(text: str) -> str | int:
     raise refusal_error(f"a size of memory pages cannot be {text!r}")
 
 
-# of a number of NUMA nodes; Python refuses to convert very long texts, with another error
+# maximum digits of a number of NUMA nodes; Python refuses to convert very long texts, with another error
 _MAX_DIGITS: Final = 9
 
 

@@ -104,7 +104,7 @@ def _realtime_cpus(guest: FlavorGuest, emulator: str | None) -> int:
         raise refusal_error("hw:cpu_realtime_mask leaves no realtime CPU")
     if found & ~everything:
         raise refusal_error(f"hw:cpu_realtime_mask names CPUs beyond the {guest.flavor.vcpus} of the flavor")
-    # the emulator needs a CPU that is not realtime, unless it has a policy of its own
+    # the emulator needs a CPU that is not realtime, unless a policy gives it another one
     if found == everything and not emulator:
         raise refusal_error(
             "hw:cpu_realtime_mask must leave a CPU that is not realtime, or hw:emulator_threads_policy be set"

@@ -110,7 +110,7 @@ def warn_unknown_names(flavor: NovaFlavor, warnings: FlavorWarnings) -> None:
     for name, value in flavor.image.properties:
         if name.startswith("trait:"):
             if value != "required":
-                # shortened, as a value may have tens of thousands of characters
+                # shortened, because a value may have tens of thousands of characters
                 warnings.add(f"the image property {name} cannot be {value[:80]!r}, only required")
         elif name.startswith("hw:") or (
             name.startswith("hw_") and name not in _PROPERTIES and not _PROPERTY_WITH_NODE.fullmatch(name)
@@ -131,7 +131,7 @@ def _meant_spec(name: str) -> str | None:
     """Return the probable meaning of an unknown extra spec; None for a known or foreign one."""
     namespace, colon, rest = name.partition(":")
     if not colon:
-        # a property of an image among the extra specs, which have a colon instead
+        # a property of an image among the extra specs, where its name has a colon
         if name in _PROPERTIES:
             return name.replace("_", ":", 1)
         is_near = name != _POLICY and get_close_matches(name.lower(), [_POLICY], 1, _MISSPELT_RATIO)

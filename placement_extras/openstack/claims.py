@@ -165,7 +165,7 @@ class ConfirmClaim(command.ShowOne):
         generation = parsed_args.generation
         if generation is None:
             held = send_request(self, "GET", f"/allocations/{parsed_args.uuid}", version=_GENERATIONS_VERSION)
-            # the service refuses a missing consumer with a reason
+            # a missing consumer gets 0, because the service refuses it with a reason
             generation = held.get("consumer_generation", 0)
         body = {"consumer_generation": generation, **_given_fields(parsed_args, "expires_in")}
         claim = send_request(self, "PUT", f"{_CLAIMS}/{parsed_args.uuid}", json=body)["claim"]

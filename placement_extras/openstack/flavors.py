@@ -22,7 +22,7 @@ _MAX_FILE: Final = (
     1 << 20
 )  # characters; a file that is not a flavor, such as a device, must not fill the memory
 _SHOWN: Final = {"OS-FLV-EXT-DATA:ephemeral": "ephemeral", "properties": "extra_specs"}
-"""Other names in the output of `openstack flavor show`."""
+"""Names that differ in the output of `openstack flavor show`."""
 
 
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,7 +97,7 @@ def request_source(parsed_args: argparse.Namespace) -> dict[str, Any]:
             f"given is {' and '.join(found) or 'none of them'}."
         )
     if parsed_args.query is not None:
-        # copied from an address
+        # the text may be copied from a URL
         return {"query": parsed_args.query.removeprefix("?")}
     return {"flavor": flavor or read_flavor(parsed_args.flavor_file)}
 

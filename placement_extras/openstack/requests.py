@@ -21,7 +21,7 @@ def send_request(asking: command.Command, method: str, path: str, **options: Any
     """
     client: Any = asking.app.client_manager.placement  # type: ignore[attr-defined]  # osc-placement puts it there
     try:
-        # osc-placement reads errors as JSON and expects certain fields, hence the errors below
+        # osc-placement expects errors to be JSON with certain fields, so errors are handled here
         answer = client.request(method, path, **options)
         return answer.json() if answer.content else None
     except ks_exceptions.HttpServerError as error:  # osc-placement would show the title alone

@@ -73,7 +73,7 @@ class HostCoupling:
 
         :raises placement.search.budget.BudgetExhausted: the work takes too long.
         """
-        # slots in a tree are positions, which mean nothing at another host; coupled hosts need common names
+        # names instead of positions, because positions of slots mean nothing at another host
         found, key = self._finder.footprints_at(tree, shared), key_slots(tree)
         ways = FlavorFootprints(
             tuple([tuple([(key(slot), amount) for slot, amount in way]) for way in found.ways]),
@@ -98,7 +98,7 @@ class HostCoupling:
         leader: dict[int, int] = {}
 
         def find_leader(root: int) -> int:
-            # union and find, with paths halved on the way
+            # union and find, which halves the path on its way
             while (above := leader.setdefault(root, root)) != root:
                 leader[root] = leader[above]
                 root = above
@@ -132,7 +132,7 @@ class HostCoupling:
             for failed in group:
                 # in a large group, each retry would pack the whole group once more
                 if len(group) > MAX_RETRIED and not failed.offered:
-                    # at most its own guests are lost
+                    # at most the host's own guests are lost
                     lost = min(fit.lower_bound, failed.alone.upper_bound)
                     left = FitBounds(fit.lower_bound - lost, fit.upper_bound)
                 else:
@@ -145,7 +145,7 @@ class HostCoupling:
         """Return a host as it is after the failure of another host."""
         if not failed.offered:
             return host
-        # the pools of the failed host are gone, too, and its neighbours may have fewer ways
+        # the sharing providers of the failed host are lost, too, so its neighbours may have fewer ways
         shared = [each for each in host.shared if each.root_id != failed.tree.root.id]
         return host if len(shared) == len(host.shared) else self.couple_host(host.tree, shared)
 
@@ -161,7 +161,7 @@ class HostCoupling:
 
 
 MAX_EXAMPLES: Final = 5
-"""Number of hosts that are named for each set of short classes."""
+"""Maximum number of hosts that are named for each set of short classes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +232,7 @@ def _short_classes(way: Way, ways: FlavorFootprints, free: Free) -> frozenset[st
 
 
 class _LackingHosts:
-    """Hosts with certain ways and certain short classes."""
+    """Hosts that have the same ways and the same short classes."""
 
     def __init__(
         self, ways: FlavorFootprints, short: frozenset[str], shared: Collection[int], budget: SearchBudget

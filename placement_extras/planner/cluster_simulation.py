@@ -194,7 +194,7 @@ class ClusterSimulation:
         self.budget.spend()
         asking = self._asking_of(request)
         found = asking.finder.footprints_at(*host)
-        # a formula over the tree answers for untouched hosts, before any slot is looked at
+        # for unchanged hosts a formula over the tree answers, before any slot is read
         if not asking.may_fit(found, self._plain_free(found, host[0])):
             return
         for way in self._keyed_ways(found, host[0]):

@@ -20,7 +20,7 @@ from placement_extras.planner.trials import TrialJournal, TriesExhausted
 # this number of tries takes about 50 ms
 _MAX_TRIES: Final = 2_000
 """Maximum number of tries to find a better packing than the first; beyond it the result is bounds."""
-# among more ways the search would end by its limit, without a result
+# with more ways, the search would reach its limit without a result
 _MAX_WAYS: Final = 200
 """Maximum number of ways with which a better packing is searched for."""
 
@@ -138,9 +138,9 @@ class _PackingSearch:
             self._take_amounts(way, count)
             self._best += count
         self._left = left
-        # no search where the bound is reached already, which is the rule
+        # mostly the bound is reached already, and no search is needed
         if self._best < upper_bound and len(self._ways) <= _MAX_WAYS:
-            # When the tries are used up, the best packing and the bound are both still true.
+            # if the limit of tries ends the search, the best packing and the bound are both still true
             with suppress(TriesExhausted):
                 self._try_ways(0, 0, upper_bound)
                 # all numbers were tried, so the best one is the maximum
@@ -162,7 +162,7 @@ class _PackingSearch:
             each = sum([amount for slot, amount in ways[0] if slot in slots])
             volume = 0
             for slot in slots & amounts.keys():
-                # less than a unit of what is left of a slot is of no use to any way
+                # what is left of a slot is only useful in multiples of this unit
                 unit = gcd(*amounts[slot])
                 volume += self._left[slot] // unit * unit
             bound = min(bound, volume // each)
@@ -186,7 +186,7 @@ class _PackingSearch:
             return
         self._journal.count_try()
         way = self._ways[index]
-        # most guests first: a good result early makes the bound cut more
+        # the largest number first, because a good early result lets the bound exclude more
         for number in self._journal.try_each(range(self._most_guests(way), -1, -1)):
             self._take_amounts(way, number)
             self._journal.record_undo(self._take_amounts, way, -number)
@@ -258,7 +258,7 @@ def most_by_volume(guests: int, asked: Mapping[str, Mapping[int, int]], there: M
         left, fits = there[name], guests - sum(sizes.values())
         # the smallest amounts come first, because no other order has room for more guests
         for amount, number in sorted(sizes.items()):
-            # an adopted database may have allocations of nothing, which all fit
+            # an adopted database may have allocations of 0, which always fit
             here = min(number, left // amount) if amount else number
             fits, left = fits + here, left - here * amount
         bound = min(bound, fits)

@@ -18,7 +18,7 @@ blueprint = Blueprint("ext_changes", __name__)
 
 # each query is the small one that also precedes every answer
 _PAUSE: Final = 0.25
-"""Seconds between two questions of a waiting request."""
+"""Seconds between two queries of a waiting request."""
 
 
 @api_operation(blueprint, "GET", f"{EXT}/changes", rules.CHANGES, writes_json=True)

@@ -19,7 +19,7 @@ from placement.store import expiries
 
 # a time within the last second of 9999 may, as a float, be rounded to a year that no date has
 _LAST: Final = 253_402_300_799.0
-"""The last second of 9999."""
+"""The last second of the year 9999."""
 
 
 def iso_time(seconds: float) -> str:
@@ -47,7 +47,7 @@ def claim_candidates(call: ApiRequest) -> Response:
 
 @api_operation(blueprint, "GET", f"{EXT}/claims/<consumer_uuid>", rules.SHOW_CLAIM)
 def show_claim(call: ApiRequest, consumer_uuid: str) -> Response:
-    """Show when a claim expires; a claim that stays is not found."""
+    """Show when a claim expires; a claim that does not expire is not found."""
     consumer = canonical_uuid(consumer_uuid)
     if consumer is None:
         raise expiries.no_expiry(consumer_uuid)

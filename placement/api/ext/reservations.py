@@ -33,11 +33,11 @@ _UPDATE: Final = schemas.ReservationUpdate()
 
 @api_operation(blueprint, "POST", PATH, rules.RESERVE, reads_json=True, writes_json=True)
 def create_reservation(call: ApiRequest) -> Response:
-    """Find a candidate, and hold it until a time."""
+    """Find a candidate, and hold its resources until a given time."""
     body = call.parse_body(_CREATE)
     uuid = body["uuid"] or str(uuids.uuid4())
     wanted, end = schemas.wanted_of(body, call.service.request_forms, uuid), schemas.end_of(body)
-    # filled in the transaction, which may run several times: the last run counts
+    # filled in the transaction, which may run several times; the last run counts
     made: list[WrittenReservation] = []
 
     def make_written(tx: WriteTransaction) -> None:
