@@ -77,6 +77,11 @@ class Service(ABC):
                 raise ServiceFailed(f"{self.name} does not answer:\n{self._end_of_log()}")
             time.sleep(0.01)
 
+    def add_settings(self, text: str) -> None:
+        """Append to the configuration, which the next start reads."""
+        with self._config.open("a") as config:
+            config.write(text)
+
     def stop(self) -> None:
         """End the server and its workers, also those that still compute."""
         if self._process is None:
@@ -191,8 +196,7 @@ class Ours(Service):
     def _configure(self) -> None:
         super()._configure()
         if self.model_file is not None:
-            with self._config.open("a") as config:
-                config.write(f"[placement]\nmodel_file = {self.model_file}\n")
+            self.add_settings(f"[placement]\nmodel_file = {self.model_file}\n")
 
     def _manage(self) -> list[str]:
         return [

@@ -62,6 +62,7 @@ from compute_agent.inventory.derive import BESIDE, SHAPES, derive_provider_tree
 from compute_agent.inventory.device_providers import foreign_attributes, offer_devices, with_devices
 from compute_agent.inventory.device_sets import parse_device_sets, with_device_sets
 from compute_agent.inventory.device_spec import parse_device_specs
+from compute_agent.inventory.nova_devices import read_nova_devices, without_novas
 from compute_agent.inventory.provider_files import with_additions
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.inventory.resctrl import CachePlatform
@@ -250,12 +251,14 @@ def add_devices(
     if not (specs or describes):
         return tree, ()
     devices = read_pci_devices(Path(conf.host.root))
-    offer = offer_devices(specs, devices)
+    novas = read_nova_devices(Path(each) for each in conf.pci.nova_config if each)
+    others, twice = without_novas(novas, specs, devices)
+    offer = offer_devices(specs, others)
     added, warnings = with_devices(tree, offer.providers, topology)
     added, unplaced = with_device_sets(added, sets)
     if describes:
         added = replace(added, device_attributes=foreign_attributes(devices, topology))
-    return added, (*offer.warnings, *warnings, *unplaced)
+    return added, (*twice, *offer.warnings, *warnings, *unplaced)
 
 
 def build_host_state(

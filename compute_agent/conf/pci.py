@@ -24,6 +24,14 @@ OPTS: Final = [
         " below a provider with the trait CUSTOM_<name>. A set may contain another set. The agent"
         " leaves out sets that overlap otherwise, and logs a warning.",
     ),
+    cfg.MultiStrOpt(
+        "nova_config",
+        default=["/etc/nova/nova.conf"],
+        help="Configuration files of nova-compute. The agent reads device_spec and report_in_placement of"
+        " their section pci when it starts and when it reloads. Devices that nova-compute gives to guests"
+        " without Placement are not offered, because they would be given twice. Files that do not exist"
+        " are no error; an empty value reads none.",
+    ),
     cfg.StrOpt(
         "nodes",
         default="none",

@@ -23,6 +23,9 @@ LOG = logging.getLogger(__name__)
 PCI_DEVICES: Final = "sys/bus/pci/devices"
 PCI_ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 
+MDEV_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+"""The name of a mediated device."""
+
 _ROOT_COMPLEX: Final = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", re.ASCII)
 _IDENTITY: Final = re.compile(r"(?:0x)?([0-9a-fA-F]{1,8})", re.ASCII)
 _SPEED: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) GT/s", re.ASCII)
@@ -77,11 +80,18 @@ class MdevType:
     """A type of mediated devices that a device can make (Documentation/driver-api/vfio-mediated-device.rst).
 
     :ivar available: the number of devices of this type that can still be made.
+    :ivar devices: the uuids of the existing devices.
     """
 
     id: str
     name: str
     available: int
+    devices: tuple[str, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """The number of devices of the type, made or not."""
+        return self.available + len(self.devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +259,8 @@ def _read_mdev_types(files: SysFiles, folder: str) -> Iterable[MdevType]:
     for name in files.list_names(folder)[:_MAX_TYPES]:
         text = printable_text(files.text(f"{folder}/{name}/name") or "")
         available = files.read_number(f"{folder}/{name}/available_instances") or 0
-        yield MdevType(printable_text(name), text, max(0, available))
+        made = (each for each in files.list_names(f"{folder}/{name}/devices") if MDEV_UUID.fullmatch(each))
+        yield MdevType(printable_text(name), text, max(0, available), tuple(made))
 
 
 def _read_model(files: SysFiles, folder: str) -> str:

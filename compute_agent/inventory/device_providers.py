@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Final
 
 import os_traits
@@ -26,6 +27,7 @@ from compute_agent.inventory.provider_tree import (
     ProviderTree,
     child_uuid,
     device_name,
+    mdev_name,
     nodes_below,
 )
 from compute_agent.inventory.traits import NUMA_ROOT
@@ -57,7 +59,8 @@ class OfferedDevice:
     """An offered device, or a physical function with its offered virtual functions.
 
     :ivar address: the PCI address of the device or physical function.
-    :ivar amount: 1, or the number of offered virtual functions.
+    :ivar amount: 1, or the number of offered virtual functions or mediated devices.
+    :ivar mediated: whether guests get mediated devices of it.
     :ivar numa_node: the NUMA node of the device, from the kernel; None: not known.
     :ivar path: the root complex and the bridges above the device.
     """
@@ -68,6 +71,7 @@ class OfferedDevice:
     amount: int
     numa_node: int | None
     path: tuple[str, ...] = ()
+    mediated: bool = False
 
 
 def offer_devices(specs: Sequence[DeviceSpec], devices: Iterable[PciDevice]) -> DeviceOffer:
@@ -95,8 +99,18 @@ def offer_devices(specs: Sequence[DeviceSpec], devices: Iterable[PciDevice]) -> 
         first, spec = group[0]
         # The virtual functions of a card are at the same place as the card itself.
         card = by_address.get(address, first)
+        amount = _amount_of(group)
+        if not amount:
+            conflicts.append(
+                f"{OPTION}: {address} can have no device of the type {spec.mdev_type}, because it has devices"
+                " of another type: it is not offered"
+            )
+            continue
         providers.append(
-            OfferedDevice(address, spec.class_of(first), spec.traits, len(group), card.numa_node, card.path)
+            OfferedDevice(
+                *(address, spec.class_of(first), spec.traits, amount, card.numa_node, card.path),
+                mediated=bool(spec.mdev_type),
+            )
         )
     selected = [pair for group in members.values() for pair in group]
     matched = [spec for _, spec in pairs]
@@ -107,6 +121,15 @@ def offer_devices(specs: Sequence[DeviceSpec], devices: Iterable[PciDevice]) -> 
         if spec not in matched
     )
     return DeviceOffer(tuple(providers), (*conflicts, *unmatched, *_device_warnings(selected)))
+
+
+def _amount_of(group: Sequence[tuple[PciDevice, DeviceSpec]]) -> int:
+    """The amount of a card: its functions, or the mediated devices that these can have."""
+    spec = group[0][1]
+    if not spec.mdev_type:
+        return len(group)
+    made = sum([one.total for device, _ in group if (one := spec.type_of(device)) is not None])
+    return made if spec.max_instances is None else min(made, spec.max_instances)
 
 
 def _find_conflict(address: str, group: Sequence[tuple[PciDevice, DeviceSpec]]) -> str:
@@ -124,7 +147,9 @@ def _find_conflict(address: str, group: Sequence[tuple[PciDevice, DeviceSpec]]) 
                 f" {(other if other.is_virtual else first).address}, and a guest that has one has the other,"
                 " too: neither is offered. Narrow the entry, by product_id for example"
             )
-        if (other_spec.class_of(other), other_spec.traits) != (spec.class_of(first), spec.traits):
+        if (other_spec.class_of(other), other_spec.traits, other_spec.mdev_type) != (
+            *(spec.class_of(first), spec.traits, spec.mdev_type),
+        ):
             return (
                 f"{OPTION} gives {first.address} and {other.address} different classes or traits, and virtual"
                 f" functions of one device have one provider: {address} is not offered. Give them one class"
@@ -134,6 +159,17 @@ def _find_conflict(address: str, group: Sequence[tuple[PciDevice, DeviceSpec]]) 
 
 
 def _device_warnings(selected: Sequence[tuple[PciDevice, DeviceSpec]]) -> Iterable[str]:
+    virtual, whole = (
+        {spec.class_of(device) for device, spec in selected if kind(device)}
+        for kind in (attrgetter("is_virtual"), attrgetter("is_physical"))
+    )
+    for name in sorted(virtual & whole):
+        yield (
+            f"{OPTION}: {name} has whole cards and virtual functions of others, so a guest that asks for one"
+            " may get the other: give them different values of resource_class, or a trait"
+        )
+    # a mediated device needs neither a driver of VFIO nor an IOMMU group of its card
+    selected = [(device, spec) for device, spec in selected if not spec.mdev_type]
     devices = [device for device, _ in selected]
     if without_iommu := [device.address for device in devices if device.iommu_group is None]:
         yield (
@@ -298,7 +334,7 @@ def _device_provider(
     root: ProviderNode, parent: ProviderNode, device: OfferedDevice, node: int | None
 ) -> ProviderNode:
     return ProviderNode(
-        name=device_name(root.name, device.address),
+        name=(mdev_name if device.mediated else device_name)(root.name, device.address),
         # The uuid depends on the address alone, so that a device keeps its provider when the shape of the
         # tree changes.
         uuid=child_uuid(root.uuid, f"PCI_{device.address}"),

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import os_resource_classes
 import os_traits
 
-from compute_agent.host.pci_devices import PciDevice
+from compute_agent.host.pci_devices import MdevType, PciDevice
 from compute_agent.model.messages import ConfigError
 from compute_agent.model.resource import OWN_CLASSES
 
@@ -38,7 +38,15 @@ _TRUE: Final = frozenset({"1", "t", "true", "on", "y", "yes"})
 
 _KEYS: Final = frozenset(
     {"vendor_id", "product_id", "address", "devname", "resource_class", "traits", "physical_network"}
-    | {"remote_managed", "trusted", "managed", "live_migratable", "one_time_use"}
+    | {
+        "remote_managed",
+        "trusted",
+        "managed",
+        "live_migratable",
+        "one_time_use",
+        "mdev_type",
+        "max_instances",
+    }
 )
 
 _TRAIT_TAGS: Final = {
@@ -111,6 +119,8 @@ class DeviceSpec:
     :ivar neutrons: whether the devices belong to Neutron, so that the agent offers none of them.
     :ivar managed: whether libvirt binds the VFIO driver to the device; otherwise the operator must have bound
         it.
+    :ivar mdev_type: the type of mediated devices that the device offers; empty: the device itself.
+    :ivar max_instances: the most mediated devices of a card; None: as many as the driver makes.
     :ivar text: the entry as it is written in the ini file.
     """
 
@@ -121,6 +131,8 @@ class DeviceSpec:
     traits: frozenset[str] = frozenset()
     neutrons: bool = False
     managed: bool = True
+    mdev_type: str = ""
+    max_instances: int | None = None
     text: str = ""
 
     def matches_device(self, device: PciDevice, physical: Mapping[str, PciDevice]) -> bool:
@@ -132,6 +144,8 @@ class DeviceSpec:
         """
         if self.vendor_id not in (_ANY, device.vendor_id) or self.product_id not in (_ANY, device.product_id):
             return False
+        if self.mdev_type and self.type_of(device) is None:
+            return False
         owner = physical.get(device.physical_function or "")
         if self.address.matches_address(address_fields(device.address)):
             return True
@@ -139,8 +153,14 @@ class DeviceSpec:
         single = self.address.single_address if isinstance(self.address, AddressGlob) else None
         return owner is not None and single == owner.address
 
+    def type_of(self, device: PciDevice) -> MdevType | None:
+        """The type of mediated devices that the entry offers of a device; None without one."""
+        return next((each for each in device.mdev_types if each.id == self.mdev_type), None)
+
     def class_of(self, device: PciDevice) -> str:
         """The resource class of a device that the entry selects."""
+        if self.mdev_type:
+            return self.resource_class or os_resource_classes.VGPU
         return self.resource_class or f"CUSTOM_PCI_{device.vendor_id}_{device.product_id}".upper()
 
 
@@ -212,6 +232,8 @@ def _parse_entry(entry: Mapping[str, Any]) -> DeviceSpec:
         | {trait for key, trait in _TRAIT_TAGS.items() if _parse_flag(entry, key)},
         neutrons=bool(entry.get("physical_network")) or _parse_flag(entry, "remote_managed"),
         managed="managed" not in entry or _parse_flag(entry, "managed"),
+        mdev_type=_parse_text(entry, "mdev_type"),
+        max_instances=_parse_count(entry, "max_instances"),
         text=json.dumps(entry),
     )
 
@@ -223,6 +245,17 @@ def _parse_text(entry: Mapping[str, Any], key: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{key} is {value!r}, not a text")
     return value.strip()
+
+
+def _parse_count(entry: Mapping[str, Any], key: str) -> int | None:
+    value = entry.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{key} is {value!r}, not a number from 1")
+    if not entry.get("mdev_type"):
+        raise ValueError(f"{key} is for mediated devices: name their mdev_type")
+    return value
 
 
 def _parse_flag(entry: Mapping[str, Any], key: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -134,9 +135,17 @@ def child_uuid(root_uuid: str, zone: str) -> str:
     return str(uuid.uuid5(uuid.UUID(root_uuid), zone))
 
 
+_MDEV_NAME: Final = re.compile(r"_pci_([0-9a-f]{4,8})_([0-9a-f]{2})_([0-9a-f]{2})_([0-7])\Z", re.ASCII)
+
+
 def device_name(root_name: str, address: str) -> str:
     """The name of the provider of a PCI device, as Nova spells it."""
     return f"{root_name}_{address.upper()}"
+
+
+def mdev_name(root_name: str, address: str) -> str:
+    """The name of the provider of mediated devices of a card, as Nova spells it."""
+    return f"{root_name}_pci_{re.sub('[:.]', '_', address)}"
 
 
 def device_of(name: str) -> str:
@@ -144,6 +153,8 @@ def device_of(name: str) -> str:
 
     Empty for names of other providers.
     """
+    if mdev := _MDEV_NAME.search(name):
+        return "{}:{}:{}.{}".format(*mdev.groups())
     address = name.rpartition("_")[2].lower()
     return address if PCI_ADDRESS.fullmatch(address) else ""
 

@@ -168,7 +168,8 @@ class Guest:
     :ivar setting_sources: the source of each setting as text, by setting.
     :ivar setting_problems: sentences about values of settings that have no effect.
     :ivar rule: name of the rule that matches; empty: none.
-    :ivar devices: addresses of the host's PCI devices that the guest has; None if they are not known.
+    :ivar devices: addresses of the host's PCI devices that the guest has, and uuids of mediated devices; None
+        if they are not known.
     """
 
     uuid: str

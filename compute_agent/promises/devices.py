@@ -24,7 +24,7 @@ def held_devices(tree: ProviderTree, allocation: Allocation) -> HeldDevices:
 
 
 def cards_of(tree: ProviderTree, read_devices: Callable[[], Iterable[PciDevice]]) -> Mapping[str, str]:
-    """The card of each device that a host offers, by address.
+    """The card of each device that a host offers, by address, or by the uuid of a mediated device.
 
     The card of a virtual function is its physical function.
 
@@ -33,7 +33,10 @@ def cards_of(tree: ProviderTree, read_devices: Callable[[], Iterable[PciDevice]]
     offered = {node.device for node in tree.device_providers}
     if not offered:
         return {}
-    cards = {device.address: device.physical_function or device.address for device in read_devices()}
+    cards = dict[str, str]()
+    for device in read_devices():
+        made = (each for one in device.mdev_types for each in one.devices)
+        cards |= dict.fromkeys((device.address, *made), device.physical_function or device.address)
     # A device that is gone may still be in the definition of a guest.
     return {address: address for address in offered} | {
         address: card for address, card in cards.items() if card in offered

@@ -214,7 +214,10 @@ class ReportedProvider:
 
 def is_novas_device(provider: ReportedProvider) -> bool:
     """Whether nova-compute reports the PCI device that this provider represents."""
-    return os_traits.COMPUTE_MANAGED_PCI_DEVICE in provider.traits
+    if os_traits.COMPUTE_MANAGED_PCI_DEVICE in provider.traits:
+        return True
+    # providers of vGPUs have this one
+    return os_traits.OWNER_NOVA in provider.traits and bool(device_of(provider.name))
 
 
 @dataclass(frozen=True, slots=True)

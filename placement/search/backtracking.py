@@ -37,8 +37,6 @@ SMALL_IN_PAIRS: Final = 4096
 """Largest number of assignments for which :func:`pairwise_assignments` is used."""
 _CHOICES_BEFORE_REST: Final = 256
 """Number of choices without a result before the first rest; it doubles with each rest."""
-_RESTS_OF_FIRST_PASS: Final = 4
-"""Number of successive rests that end the first pass, without equivalent ways, if it has found any way."""
 
 
 def complete_assignments(
@@ -87,27 +85,24 @@ def _distinct_first(
     The search rests between these passes, so that the caller first gets one way of each other tree.
     """
     # a pass is useful only if some providers (first pass) or some needs (second pass) are equal
-    passes: list[tuple[Iterator[Sequence[Provider] | None], int]] = []
+    passes: list[Iterator[Sequence[Provider] | None]] = []
     if kinds.any_providers_equal:
-        visited = RememberedAssignments(kinds)
-        passes.append((_run_through(rules, options, small, visited=visited), _RESTS_OF_FIRST_PASS))
+        passes.append(_run_through(rules, options, small, visited=RememberedAssignments(kinds), kinds=kinds))
     if kinds.any_needs_equal:
-        passes.append((_run_through(rules, options, small, kinds=kinds), 1))
+        passes.append(_run_through(rules, options, small, kinds=kinds))
     if distinct_only:
-        yield from passes[0][0]
+        yield from passes[0]
         return
     yielded: set[tuple[int, ...]] = set()
-    for ways, max_rests in passes:
-        rests = 0
+    for ways in passes:
         for chosen in ways:
             if chosen is None:
-                # these passes only order the ways: the complete search below finds all that they have missed
-                rests += 1
-                if yielded and rests >= max_rests:
+                # passes only order the ways: the search behind them finds all that they have missed.
+                # A proof that there are no more would cost more than an answer
+                if yielded:
                     break
                 yield None
                 continue
-            rests = 0
             key = tuple([provider.id for provider in chosen])
             if key not in yielded:
                 yielded.add(key)
@@ -248,9 +243,8 @@ def _run_through(
     the first result or rest, the search checks before each step that the other needs have a provider, unless
     the search is small.
 
-    :param visited: remembers all assignments; of equivalent assignments only the first is continued.
-    :param kinds: with it, equal needs get their providers only in the order of the options, not in each
-        permutation.
+    :param visited: remembers all assignments, with ``kinds``; of equivalent ones only the first is continued.
+    :param kinds: equal needs get their providers only in the order of the options, not in each permutation.
     """
     assignment, order, budget = NeedAssignment(rules, options), _order_needs(rules, options), rules.budget
     # for each depth, the last depth before it with a need of the same kind
@@ -329,8 +323,7 @@ def _run_through(
             # order, another order may have a result
             if not small and kinds is None:
                 if dead_ends is None:
-                    alike = AssignmentKinds(rules, options) if visited is None else visited.kinds
-                    dead_ends = RememberedAssignments(alike)
+                    dead_ends = RememberedAssignments(AssignmentKinds(rules, options))
                 dead_ends.add(assignment.chosen)
                 proves = True
             suffix = rules.needs[index].suffix

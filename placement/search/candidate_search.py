@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, islice
 from operator import itemgetter
 from typing import Final, Literal, TypeVar
@@ -20,15 +20,22 @@ from typing import Final, Literal, TypeVar
 from placement.exceptions import InvalidRequest
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
-from placement.read_model.trees import HostTree, ProviderSet
+from placement.read_model.trees import HostTree, ProviderSet, TreeClass
 from placement.search.budget import BudgetExhausted, SearchBudget
-from placement.search.candidates import AllocationCandidate, Offer, PatternBatch, candidates_of
+from placement.search.candidates import (
+    AllocationCandidate,
+    Offer,
+    PatternBatch,
+    UnusedPatterns,
+    candidates_of,
+)
 from placement.search.compiled_request import CompiledRequest, SearchResults, options_of
 from placement.search.conditions import MetPositions, ProviderNeed, needs_of, root_conditions
 from placement.search.equivalence import root_reader, tree_reader
 from placement.search.request import CandidatesRequest
 from placement.search.roots import RootFilter, SharingProviders, possible_roots
 from placement.search.rules import RequestRules
+from placement.search.symmetry import never_pooled
 
 T = TypeVar("T")
 
@@ -94,7 +101,7 @@ _CHUNK: Final = 256
 # most roots are refused by one dictionary lookup, which takes less than a step
 _ROOTS: Final = 32
 """Number of roots between two checks of the budget."""
-_NO_PATTERNS: Final = PatternBatch()
+_NO_PATTERNS: Final = UnusedPatterns(PatternBatch())
 _SUMMARY_SIZE: Final = 400
 """Approximate size of the summary of a provider in an answer, in bytes."""
 
@@ -145,7 +152,9 @@ class CandidateSearch:
         self._met_in: list[MetPositions] = [each.met_in(snapshot) for each in self._rules.conditions]
         # one cache for all plans, because trees of two structures may have the same positions of options
         self._searched = SearchResults(1, distinct_only=distinct_only)
-        self._when_empty: dict[CompiledRequest, PatternBatch] = {}
+        #: by class of trees, and by the providers that are in no pool
+        self._when_empty: dict[tuple[CompiledRequest, TreeClass], UnusedPatterns] = {}
+        self._unused: dict[tuple[CompiledRequest, tuple[int, ...]], UnusedPatterns] = {}
         self._known_unused: dict[int, Provider] = {}
         #: tuples of sharing providers that alone served the request at an earlier tree
         self._alone: set[tuple[int, ...]] = set()
@@ -229,7 +238,9 @@ class CandidateSearch:
         )
         return any(plan.pattern_batches(provider_set, tree.free))
 
-    def unused_patterns(self, tree: HostTree, shared: Sequence[Provider]) -> PatternBatch:
+    def unused_patterns(
+        self, tree: HostTree, shared: Sequence[Provider], *, pooled: bool = False
+    ) -> UnusedPatterns:
         """Return all patterns of a tree as if the tree and the providers that share with it were unused."""
         # all patterns are needed, so larger batches mean fewer rests and less bookkeeping
         self._searched.batch = BATCH
@@ -238,12 +249,15 @@ class CandidateSearch:
         plan = self._plan_of(tree, shared)
         if plan is None:
             return _NO_PATTERNS
-        found = self._when_empty.get(plan)
+        found = self._when_empty.get((plan, tree.kind))
         if found is None:
-            empty = tree.when_empty(shared)
-            # the structure has the capacities of its largest tree, so one result serves all its trees
-            patterns = chain.from_iterable(plan.pattern_batches(empty, tuple(tree.shape.capacities)))
-            found = self._when_empty[plan] = PatternBatch(patterns)
+            # trees of one plan differ in traits that the request does not name
+            apart = tuple([at for at, traits in enumerate(tree.kind.traits) if never_pooled(traits)])
+            key = plan, apart if pooled else ()
+            found = self._unused.get(key)
+            if found is None:
+                found = self._unused[key] = plan.unused_patterns(tree.when_empty(shared), pooled=pooled)
+            self._when_empty[plan, tree.kind] = found
         return found
 
     def _without_usage(self, provider: Provider) -> Provider:
@@ -503,17 +517,20 @@ def serving_check(
 
 
 def unused_patterns(
-    snapshot: ModelSnapshot, request: CandidatesRequest, budget: SearchBudget
-) -> Callable[[HostTree, Sequence[Provider]], PatternBatch]:
+    snapshot: ModelSnapshot, request: CandidatesRequest, budget: SearchBudget, *, pooled: bool = False
+) -> Callable[[HostTree, Sequence[Provider]], UnusedPatterns]:
     """Return a function that finds all patterns of a tree as if nothing were used.
 
     Providers that share with the tree count as unused, too. Trees get the same batch if their providers meet
     the same conditions and have the same portions. The patterns of the batch are those of the largest of
     these trees, so a smaller tree may lack the room for some of them.
 
+    :param pooled: whether equal devices that serve one need at a time form pools.
+
     :raises BudgetExhausted: (the function) the budget is spent.
     """
-    return CandidateSearch(snapshot, request, None, budget).unused_patterns
+    search = CandidateSearch(snapshot, request, None, budget, distinct_only=pooled)
+    return partial(search.unused_patterns, pooled=pooled)
 
 
 def _host_by_host(offers: list[Offer]) -> list[Offer]:

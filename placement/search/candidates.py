@@ -60,6 +60,17 @@ class PatternBatch(tuple[CandidatePattern, ...]):
     __hash__ = object.__hash__
 
 
+class UnusedPatterns(NamedTuple):
+    """All patterns of unused trees of one structure.
+
+    ``pools`` has the positions of equal devices that each serve one need at a time. Of patterns that differ
+    only in devices of a pool, ``patterns`` has one.
+    """
+
+    patterns: PatternBatch
+    pools: tuple[tuple[int, ...], ...] = ()
+
+
 Offer = tuple[ProviderSet, PatternBatch]
 """A provider set, and patterns of candidates that it has."""
 

@@ -26,15 +26,14 @@ from placement.search.backtracking import (
     pairwise_assignments,
 )
 from placement.search.budget import BudgetExhausted
-from placement.search.candidates import CandidatePattern, PatternBatch
+from placement.search.candidates import CandidatePattern, PatternBatch, UnusedPatterns
 from placement.search.conditions import ProviderNeed
 from placement.search.rules import RequestRules
 from placement.search.symmetry import AssignmentKinds
 
-# an answer with fewer ways has room for all, and recognising equivalent ones would cost more than listing
-# them
-_WIDE: Final = 8
-"""Smallest number of ways at a tree for which one of all equivalent ways comes before the other ways."""
+# a batch of a tree has as many, and recognising equivalent ones would cost more than listing them
+_WIDE: Final = 17
+"""Smallest number of ways at a tree for which one of all equivalent ways comes before the others."""
 
 
 class NeedOptions(NamedTuple):
@@ -70,6 +69,22 @@ class SearchResults:
         self.patterns: dict[tuple[int, ...], CandidatePattern] = {}
 
 
+class _ContestedClass(NamedTuple):
+    """A class that several needs ask for, and where the options of these needs have it.
+
+    - ``asking`` are the needs, ``asked`` is the sum of their amounts, ``least`` the smallest of these.
+    - ``own_only`` tells whether no sharing provider can serve any of the needs.
+    - ``positions`` of the tree have the class; ``places`` are their slots, with the most that each gives.
+    """
+
+    asking: Sequence[int]
+    asked: int
+    least: int
+    own_only: bool
+    positions: tuple[int, ...]
+    places: Sequence[tuple[int, int]]
+
+
 class CompiledRequest:
     """A request compiled for trees of one structure, with the results that were found so far.
 
@@ -93,26 +108,28 @@ class CompiledRequest:
         self._options = options
         self._searched = searched
         self._shared_ids = tuple([each.id for each in shared])
+        # groups of many devices are mostly equal, and have the same options
+        self._distinct = [options[index] for index in sorted(set(rules.first_alike))]
         #: number of steps that checking all options costs
-        self._steps = sum([len(own) + len(sharing) for own, sharing in options])
+        self._steps = sum([len(own) + len(sharing) for own, sharing in self._distinct])
         #: the indexes of the needs; needs that recent trees could not serve come first
         # moved to the front: in a crowded cloud the same need fails at tree after tree
-        self._hardest_first = list(range(len(options)))
+        self._hardest_first = sorted(set(rules.first_alike))
         #: whether the trees themselves have no option
-        self.only_shared = not any(own for own, _ in options)
+        self.only_shared = not any(own for own, _ in self._distinct)
         #: the part of the key of results that options and contested free amounts do not contain
         self._apart: Hashable = ()
         # if positions alone decide, this part of the key is empty: trees of any two structures may share
         # their results
         if not rules.by_options_alone:
             lineages = self._shape.lineages
-            used = {at for own, _ in options for at, _ in own}
-            # only the lineages of options matter: no other provider can be in a subtree rule
+            used = {at for own, _ in self._distinct for at, _ in own}
+            # only the lineages of options matter: other providers cannot be in a subtree rule
             related = tuple([lineages[at] for at in sorted(used)]) if rules.by_lineage else ()
             # positions of sharing providers begin after those of the tree; their free amounts are not in the
             # key
             whose = (len(lineages), self._shared_ids) if shared else ()
-            self._apart = (related, traits, whose)
+            self._apart = (related, traits, whose, *[each.positions for each in self._contested])
         self._relevant: Callable[[tuple[int, ...]], Any] | None = None
         self._by_relevant: dict[Hashable, Iterable[PatternBatch]] | None = None
 
@@ -140,7 +157,7 @@ class CompiledRequest:
             # made for the second tree, because a request that compiles to one tree has no use for it
             if self._relevant is None:
                 self._relevant = _pick_slots(
-                    sorted({slot for own, _ in self._options for _, slots in own for slot in slots})
+                    sorted({slot for own, _ in self._distinct for _, slots in own for slot in slots})
                 )
             relevant = self._relevant(free)
             known = self._by_relevant.get(relevant)
@@ -149,17 +166,43 @@ class CompiledRequest:
         # tee() copies the iterator and keeps the results; type() is faster than isinstance() for each tree
         return known if type(known) is tuple else tee(known, 2)[1]
 
-    def _batches_alike(self, provider_set: ProviderSet, free: tuple[int, ...]) -> Iterable[PatternBatch]:
-        """Return the patterns of trees like this one: a tuple, or an iterator that each caller copies."""
-        # options are checked before contested amounts, because most trees that fail do so here
+    def unused_patterns(self, empty: ProviderSet, *, pooled: bool) -> UnusedPatterns:
+        """Return all patterns of a tree as if nothing were used.
+
+        The result holds for all trees of the structure, as the structure has the capacities of the largest.
+
+        :param empty: the unused tree, and the providers that share with it.
+        :param pooled: whether equal devices form pools; the results have to be ``distinct_only``.
+        """
+        capacities = tuple(self._shape.capacities)
+        if not pooled:
+            return UnusedPatterns(PatternBatch(chain.from_iterable(self.pattern_batches(empty, capacities))))
+        options = self._options_within(capacities)
+        if options is None:
+            return UnusedPatterns(PatternBatch())
+        kinds = self._kinds_at(empty, options, pooled=True)
+        found = [each for each in self._find_patterns(empty, options, kinds=kinds) if each is not None]
+        positions = {member.id: at for at, member in enumerate(empty.members)}
+        pools = [tuple([positions[each] for each in ids]) for ids in (kinds.pools() if kinds else ())]
+        return UnusedPatterns(PatternBatch(found), tuple(pools))
+
+    def _options_within(self, free: tuple[int, ...]) -> Sequence[Sequence[int]] | None:
+        """Return for each need the positions that can serve it; None if a need has none."""
         options: Sequence[Sequence[int]] | None = self._having_enough(free)
         # narrowed before the key is made, so that options which no candidate can use do not make keys differ
         for rule in self._rules.subtrees:
             options = options and self._within_reach(rule, options)
-        contested = options and self._contested_amounts(options, free)
+        return options
+
+    def _batches_alike(self, provider_set: ProviderSet, free: tuple[int, ...]) -> Iterable[PatternBatch]:
+        """Return the patterns of trees like this one: a tuple, or an iterator that is copied for each use."""
+        contested = self._contested_amounts(free)
+        options = None if contested is None else self._options_within(free)
+        if contested is not None and options is not None and self._rules.subtrees:
+            contested = self._contested_in_reach(contested, options)
         if options is None or contested is None:
             return ()
-        likeness: Hashable = (*map(tuple, options), *contested, self._apart)
+        likeness: Hashable = (*map(tuple, options), *map(tuple, contested), self._apart)
         is_wide = self._is_wide(options)
         if is_wide:
             # relations of providers decide which ways are equivalent, even if the ways are the same
@@ -189,18 +232,19 @@ class CompiledRequest:
         """A key of the relations that decide which options are equivalent: parents, children and pools."""
         lineages = self._shape.lineages
         parents = {each[1] for each in lineages if len(each) > 1}
-        used = sorted({at for own, _ in self._options for at, _ in own})
+        used = sorted({at for own, _ in self._distinct for at, _ in own})
         # a provider with children is equivalent to no other provider
         families = tuple([None if at in parents else lineages[at][1:2] for at in used])
         return len(lineages), families, self._shared_ids
 
     def _kinds_at(
-        self, provider_set: ProviderSet, options: Sequence[Sequence[int]]
+        self, provider_set: ProviderSet, options: Sequence[Sequence[int]], *, pooled: bool = False
     ) -> AssignmentKinds | None:
         """Return the kinds of needs and providers; None if no two ways are equivalent."""
         members = provider_set.members
         self._rules.budget.spend(sum(map(len, options)))
-        kinds = AssignmentKinds(self._rules, [[members[at] for at in found] for found in options])
+        providers = [[members[at] for at in found] for found in options]
+        kinds = AssignmentKinds(self._rules, providers, pooled=pooled)
         return kinds if kinds.any_needs_equal or kinds.any_providers_equal else None
 
     def _within_reach(
@@ -228,37 +272,66 @@ class CompiledRequest:
             left[index] = [at for at in options[index] if not tops.isdisjoint(lineages[at])]
         return left
 
-    def _contested_amounts(self, options: Sequence[Sequence[int]], free: tuple[int, ...]) -> list[int] | None:
-        """Return the free amount of each contested class at each option, at most the sum of all needs.
+    def _contested_amounts(self, free: tuple[int, ...]) -> list[list[int]] | None:
+        """Return by contested class the free amount at each option, at most the sum of all needs.
 
         None if all options together have too little of some class.
         """
-        rules, shape = self._rules, self._shape
-        found: list[int] = []
-        for name, asking in rules.adding_up.items():
-            # equal needs mostly share one list, so each list is read once, by identity
-            positions = set().union(*{id(options[index]): options[index] for index in asking}.values())
-            asked = rules.contested[name]
-            before = len(found)
-            for at, slot in shape.having.get(name, ()):
-                if at in positions:
-                    # more than the sum of all needs makes no difference, so it must not make another key
-                    found.append(min(free[slot], shape.portions[slot].max_unit, asked))
-            # the sum is without sharing providers, so it proves nothing if one of these is an option
-            if sum(found[before:]) < asked and max(positions) < len(shape.lineages):
+        found = []
+        for each in self._contested:
+            least = each.least
+            # without min() and max(), which would be half of the cost of this loop
+            here = [
+                0 if (amount := free[slot]) < least else amount if amount < most else most
+                for slot, most in each.places
+            ]
+            if each.own_only and sum(here) < each.asked:
                 return None
+            found.append(here)
+        return found
+
+    def _contested_in_reach(
+        self, contested: Sequence[Sequence[int]], options: Sequence[Sequence[int]]
+    ) -> list[list[int]] | None:
+        """Return the contested amounts of these options; None if they have too little of a class."""
+        found = []
+        for each, amounts in zip(self._contested, contested, strict=True):
+            positions = set[int]().union(*[options[index] for index in each.asking])
+            here = [amount for at, amount in zip(each.positions, amounts, strict=True) if at in positions]
+            if each.own_only and sum(here) < each.asked:
+                return None
+            found.append(here)
+        return found
+
+    @cached_property
+    def _contested(self) -> Sequence[_ContestedClass]:
+        rules, portions = self._rules, self._shape.portions
+        found = []
+        for name, asking in rules.adding_up.items():
+            slots = {
+                at: slots[rules.names[index].index(name)]
+                for index in {rules.first_alike[index] for index in asking}
+                for at, slots in self._options[index].own
+            }
+            asked = rules.contested[name]
+            found.append(
+                _ContestedClass(
+                    asking,
+                    asked,
+                    min([rules.amounts[index][name] for index in asking]),
+                    not any(self._options[index].shared for index in asking),
+                    tuple(slots),
+                    # more than the sum of all needs makes no difference, and must not make another key
+                    [(slot, min(portions[slot].max_unit, asked)) for slot in slots.values()],
+                )
+            )
         return found
 
     def _having_enough(self, free: tuple[int, ...]) -> list[list[int]] | None:
-        """Return for each need the positions that can serve it now; None if a need has no such position."""
-        having: list[list[int]] = [[] for _ in self._options]
+        """Return for each need the positions that can serve it now; None if a need has none."""
+        having: dict[int, list[int]] = {}
         self._rules.budget.spend(self._steps)
-        first_alike = self._rules.first_alike
         for rank, index in enumerate(self._hardest_first):
-            # groups of many devices are mostly equal, so one list serves all of them
-            if having[first_alike[index]]:
-                having[index] = having[first_alike[index]]
-                continue
             own, sharing = self._options[index]
             asked = self._rules.asked[index]
             # unrolled for one class and for two, which are usual: this loop runs for every tree and need
@@ -276,7 +349,7 @@ class CompiledRequest:
                 self._hardest_first.insert(0, self._hardest_first.pop(rank))
                 return None
             having[index] = here
-        return having
+        return [having[index] for index in self._rules.first_alike]
 
     def _find_patterns(
         self,

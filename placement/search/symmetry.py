@@ -3,14 +3,18 @@
 Hosts have many equal devices, and guests ask for several of them. Eight of sixteen devices can be given to
 eight equal groups in 518,918,400 ways, which are all the same to the client. The search yields one of these
 first, and remembers a dead end for all of them.
+
+Counts of guests go further: equal devices that each serve one guest at a time are a *pool*, of which only the
+number of free devices matters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Final
 
-from placement.read_model.provider import Provider
+from placement.read_model.provider import SHARES, Provider
+from placement.read_model.trees import ZONE
 from placement.search.rules import RequestRules, available_amount
 
 # an assignment of 8 needs has 0.5 KB, one of 64 has 4 KB, and requests of several threads search at once
@@ -18,14 +22,27 @@ MAX_REMEMBERED: Final = 100_000
 """Largest number of assignments that are remembered for one root."""
 
 
+def never_pooled(traits: frozenset[str]) -> bool:
+    """Return whether a provider with these traits is in no pool.
+
+    Topologies tell NUMA nodes apart, and guests of other hosts take from what is shared.
+    """
+    return not traits.isdisjoint((ZONE, SHARES))
+
+
 class AssignmentKinds:
     """The kinds of needs, and of providers, at one tree: two of a kind can be swapped in any assignment.
 
     :param options: for each need, the providers that can serve it.
+    :param pooled: providers are of one kind only if they form a pool: each serves one need at most, so that
+        several guests can swap them, too.
     """
 
-    def __init__(self, rules: RequestRules, options: Sequence[Sequence[Provider]]) -> None:
+    def __init__(
+        self, rules: RequestRules, options: Sequence[Sequence[Provider]], *, pooled: bool = False
+    ) -> None:
         self._rules = rules
+        self._pooled = pooled
         serves: dict[int, list[int]] = {}
         providers: dict[int, Provider] = {}
         for index, found in enumerate(options):
@@ -61,6 +78,13 @@ class AssignmentKinds:
         """Whether two providers are of one kind."""
         return len({*self.of_providers.values()}) < len(self.of_providers)
 
+    def pools(self) -> Iterator[list[int]]:
+        """Yield the ids of the providers of each kind with several, in the order of the options."""
+        by_kind: dict[int, list[int]] = {}
+        for provider_id, kind in self.of_providers.items():
+            by_kind.setdefault(kind, []).append(provider_id)
+        return (each for each in by_kind.values() if len(each) > 1)
+
     def signature_of(self, chosen: Sequence[Provider | None]) -> Hashable:
         """Return a key of an assignment: for each chosen provider its kind and the kinds of needs it serves.
 
@@ -89,7 +113,7 @@ class AssignmentKinds:
         """
         rules = self._rules
         # its own id as the key, so that it equals no other provider
-        if provider.id in self._parents:
+        if provider.id in self._parents or (self._pooled and not self._serves_one(provider, serves)):
             return provider.id
         # amounts above the sum of all needs make no difference
         contested = [
@@ -103,6 +127,17 @@ class AssignmentKinds:
             tuple(contested),
             tuple([not provider.traits.isdisjoint(traits) for traits in rules.unsuffixed_traits]),
         )
+
+    def _serves_one(self, provider: Provider, serves: Sequence[int]) -> bool:
+        """Return whether an unused provider has enough for one need and not for two, all of one amount."""
+        asked = {self._rules.needs[index].resources for index in serves}
+        if len(asked) > 1 or provider.parent_id is None:
+            return False
+        (resources,) = asked
+        if len(resources) != 1 or never_pooled(provider.traits):
+            return False
+        ((name, amount),) = resources
+        return provider.inventories[name].capacity < 2 * amount
 
 
 class RememberedAssignments:

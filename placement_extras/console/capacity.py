@@ -8,8 +8,10 @@ from typing import Any, Final
 from flask import Blueprint, render_template, request
 
 from placement.exceptions import InvalidRequest
+from placement.policies import ext
 from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas.base import canonical_uuid
+from placement_extras.console.devices import DeviceStock, device_stocks
 from placement_extras.console.forms import field_texts
 from placement_extras.console.page_request import SEE_HOSTS, ApiRefusal, PageRequest, ask_api, console_page
 from placement_extras.console.questions import GuestQuestion, query_of, words_of
@@ -106,5 +108,12 @@ def count_guests(visit: PageRequest) -> str | tuple[str, int]:
             found = ask_api("POST", "/ext/v1/capacity", body=body)
         except (InvalidRequest, ApiRefusal) as refusal:
             error = refusal.detail
-    shown = render_template("capacity.html", asked=asked, found=found, error=error, example=EXAMPLE)
+    devices: list[DeviceStock] = []
+    # attributes tell which providers are devices
+    if visit.may_use(ext.ATTRIBUTES):
+        with visit.pinned_model() as (snapshot, _):
+            devices = device_stocks(snapshot)
+    shown = render_template(
+        "capacity.html", asked=asked, found=found, error=error, example=EXAMPLE, devices=devices
+    )
     return (shown, 400) if error else shown

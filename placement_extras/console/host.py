@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
 from placement.read_model.provider import SHARES, Inventory, Provider, in_order
@@ -381,49 +380,3 @@ def _caches(parts: Iterable[str]) -> Iterator[CacheWays]:
             if first <= last < total
         ]
         yield CacheWays(int(found[1]), found[2], total, tuple(pieces))
-
-
-NUMA_NODE: Final = "numa_node"
-PCI_PATH: Final = "pci_path"
-"""Attributes of the provider of a PCI device, which the agent of the host writes."""
-
-MAX_DEVICES: Final = 100
-"""Maximum number of devices that a page lists."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceRow:
-    """A PCI device. ``node`` is its NUMA node, ``path`` the bridges above it; empty where unknown.
-
-    ``holders`` are the numbers of its consumers in the list beside it.
-    """
-
-    provider: Provider
-    stocks: tuple[InventoryStock, ...]
-    node: str
-    path: str
-    holders: tuple[int, ...]
-
-
-def device_rows(node: ProviderNodeView, held: Sequence[ConsumerHolding]) -> list[DeviceRow]:
-    """Return the PCI devices of a provider and of all providers below it, with their holders."""
-    holders: dict[int, list[int]] = {}
-    for number, each in enumerate(held, 1):
-        for provider in {provider.id for provider, _, _ in each.amounts}:
-            holders.setdefault(provider, []).append(number)
-    return list(islice(_list_devices(node, holders), MAX_DEVICES))
-
-
-def _list_devices(node: ProviderNodeView, holders: Mapping[int, Sequence[int]]) -> Iterator[DeviceRow]:
-    told = node.provider.attributes
-    number, path = told.get(NUMA_NODE), told.get(PCI_PATH)
-    if node.stocks and (number is not None or path is not None):
-        yield DeviceRow(
-            node.provider,
-            node.stocks,
-            f"{number:g}" if isinstance(number, float) else str(number or ""),
-            str(path or ""),
-            tuple(holders.get(node.provider.id, ())),
-        )
-    for child in node.children:
-        yield from _list_devices(child, holders)

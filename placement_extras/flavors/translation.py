@@ -136,6 +136,11 @@ def _translate_guest(flavor: NovaFlavor, rules: TranslationRules) -> FlavorTrans
         policies = affinity.device_policies(guest, gathered.devices)
         request = affinity.within_node(request, policies)
         fallback = affinity.with_devices_apart(request, policies)
+        if {affinity.PREFERRED, affinity.LEGACY} <= {*policies.values()}:
+            warnings.add(
+                "devices have the policies preferred and legacy, and the second choice is for all of them: "
+                "a host with some near, and others not, may be left out"
+            )
     elif pinned.policy == DEDICATED and not rules.disable_fallback_pcpu_query:
         # the warnings of the first request already name the same parts
         fallback = _candidates_request(_gather_groups(guest, None, rules, FlavorWarnings()), root)

@@ -6,8 +6,8 @@ full hosts the result names the short classes and the stranded amounts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from operator import itemgetter
 from typing import Final
@@ -28,7 +28,6 @@ from placement_extras.planner.packing import (
     Way,
     fit_formula,
     fit_function,
-    key_slots,
     pack_guests,
 )
 
@@ -74,17 +73,11 @@ class HostCoupling:
         :raises placement.search.budget.BudgetExhausted: the work takes too long.
         """
         # names instead of positions, because positions of slots mean nothing at another host
-        found, key = self._finder.footprints_at(tree, shared), key_slots(tree)
-        ways = FlavorFootprints(
-            tuple([tuple([(key(slot), amount) for slot, amount in way]) for way in found.ways]),
-            {key(slot): name for slot, name in found.classes.items()},
-            coupled=True,
-        )
-        free: dict[Slot, int] = {
-            (each.id, name): each.free(name)
-            for each in (*tree.members, *shared)
-            for name in each.inventories
-            if (each.id, name) in ways.classes
+        ways = replace(self._finder.footprints_at(tree, shared).named(tree), coupled=True)
+        free = {
+            slot: amount
+            for slot, amount in _amounts_at(ways, (*tree.members, *shared), Provider.free).items()
+            if slot in ways.classes
         }
         offered = {
             (each.id, name) for each in tree.members if each.id in self._sharing for name in each.inventories
@@ -158,6 +151,18 @@ class HostCoupling:
         return pack_guests(
             FlavorFootprints(tuple(ways), classes, coupled=True), free, self._budget, upper_bound
         )
+
+
+def _amounts_at(
+    ways: FlavorFootprints, providers: Iterable[Provider], amount_of: Callable[[Provider, str], int]
+) -> dict[Slot, int]:
+    """Return an amount of each inventory by provider id and class, and those of the pools."""
+    found = {(each.id, name): amount_of(each, name) for each in providers for name in each.inventories}
+    return found | {slot: pool.usable_amount(found) for slot, pool in ways.pools.items()}
+
+
+def _capacity_of(provider: Provider, name: str) -> int:
+    return provider.inventories[name].capacity
 
 
 MAX_EXAMPLES: Final = 5
@@ -343,7 +348,7 @@ class _FlavorCount:
     def __init__(self, cloud: CloudHosts, request: CandidatesRequest) -> None:
         self._cloud = cloud
         self._budget = cloud.budget
-        self._finder = FootprintFinder(cloud.snapshot, request, cloud.budget)
+        self._finder = FootprintFinder(cloud.snapshot, request, cloud.budget, pooled=True)
         self._formulas: dict[FlavorFootprints, Callable[[Free], int] | None] = {}
         self._stranding = StrandedAmounts(cloud.budget)
         self._coupling = HostCoupling(self._finder, cloud.sharing, cloud.budget)
@@ -367,16 +372,16 @@ class _FlavorCount:
             # by identity, because hosts of one structure share their ways
             if ways not in formulas:
                 formulas[ways] = fit_formula(ways.ways)
-            formula = formulas[ways]
+            formula, free = formulas[ways], ways.with_pools(tree.free)
             if formula is not None:
-                fits = upper_bound = formula(tree.free)
+                fits = upper_bound = formula(free)
             else:
-                fit = pack_guests(ways, tree.free, self._budget)
+                fit = pack_guests(ways, free, self._budget)
                 fits, upper_bound = fit.lower_bound, fit.upper_bound
             if upper_bound:
                 alone.append((tree, fits, upper_bound))
             else:
-                self._note_full(tree, ways, tree.free, tree.capacities)
+                self._note_full(tree, ways, free, ways.with_pools(tree.capacities))
         self._coupling.group_hosts(self._coupled)
         single = FitBounds(
             sum([fits for _, fits, _ in alone]), sum([upper_bound for _, _, upper_bound in alone])
@@ -411,11 +416,7 @@ class _FlavorCount:
         if host.alone.upper_bound:
             self._open += 1
         elif host.ways.ways:
-            capacities = {
-                (each.id, name): inventory.capacity
-                for each in (*tree.members, *shared)
-                for name, inventory in each.inventories.items()
-            }
+            capacities = _amounts_at(host.ways, (*tree.members, *shared), _capacity_of)
             self._note_full(tree, host.ways, host.free, capacities, {each.id for each in host.shared})
 
     def _note_full(

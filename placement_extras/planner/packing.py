@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import gcd
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree, TreeStructure
 from placement.search.budget import SearchBudget
 from placement.search.candidate_search import unused_patterns
-from placement.search.candidates import CandidatePattern, PatternBatch
+from placement.search.candidates import CandidatePattern, PatternBatch, UnusedPatterns
 from placement.search.request import CandidatesRequest
 from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
@@ -196,10 +197,23 @@ class _PackingSearch:
 
 
 Slot = Any
-"""The slot in the tree for inventories of the host itself; for other inventories provider id and class."""
+"""The slot in the tree for inventories of the host itself; for other inventories provider id and class.
+
+A pool has a slot behind those of the tree. Among slots of provider ids, the pool itself is the slot."""
 
 Way = tuple[tuple[Slot, int], ...]
 """The amounts that one guest takes, as pairs of slot and amount in the order of the slots."""
+
+
+class DevicePool(NamedTuple):
+    """The slots of equal devices. Each gives one unit at a time, so that only their number matters."""
+
+    slots: tuple[Slot, ...]
+    unit: int
+
+    def usable_amount(self, amounts: Mapping[Any, int] | Sequence[int]) -> int:
+        """Return the sum of what the devices can give."""
+        return sum([self.unit for slot in self.slots if amounts[slot] >= self.unit])
 
 
 @dataclass(eq=False, slots=True)
@@ -207,18 +221,36 @@ class FlavorFootprints:
     """The Pareto-minimal ways of a flavor at hosts of one structure.
 
     ``classes`` are the resource classes of the slots of the ways. The footprints are ``coupled`` if a
-    provider that shares with the host serves a part of one of the ways.
+    provider that shares with the host serves a part of one of the ways. ``pools`` are by slot.
     """
 
     ways: tuple[Way, ...]
     classes: Mapping[Slot, str]
     coupled: bool
+    pools: Mapping[Slot, DevicePool] = field(default_factory=dict)
+
+    def with_pools(self, amounts: Sequence[int]) -> tuple[int, ...]:
+        """Return amounts of the slots of a tree, and of the pools."""
+        if not self.pools:
+            return tuple(amounts)
+        return (*amounts, *[pool.usable_amount(amounts) for pool in self.pools.values()])
+
+    def named(self, tree: HostTree) -> FlavorFootprints:
+        """Return these footprints with provider ids and classes in place of the slots of a tree."""
+        key = key_slots(tree, self.pools)
+        return FlavorFootprints(
+            tuple([tuple([(key(slot), amount) for slot, amount in way]) for way in self.ways]),
+            {key(slot): name for slot, name in self.classes.items()},
+            self.coupled,
+            {key(slot): key(slot) for slot in self.pools},
+        )
 
     def without_classes(self, names: Collection[str], budget: SearchBudget) -> FlavorFootprints:
         """Return the ways of the request without some classes."""
         classes = {slot: name for slot, name in self.classes.items() if name not in names}
         left = {tuple([part for part in way if part[0] in classes]) for way in self.ways}
-        return FlavorFootprints(tuple(_pareto_minimal(left - {()}, budget)), classes, self.coupled)
+        ways = tuple(_pareto_minimal(left - {()}, budget))
+        return FlavorFootprints(ways, classes, self.coupled, self.pools)
 
     def ways_within(self, capacities: Mapping[Slot, int] | Sequence[int]) -> tuple[Way, ...]:
         """Return the ways that fit into these capacities of slots."""
@@ -226,12 +258,13 @@ class FlavorFootprints:
 
     def with_ways(self, ways: tuple[Way, ...]) -> FlavorFootprints:
         """Return these footprints with only some of the ways."""
-        return FlavorFootprints(
-            ways, {slot: self.classes[slot] for way in ways for slot, _ in way}, self.coupled
-        )
+        classes = {slot: self.classes[slot] for way in ways for slot, _ in way}
+        return FlavorFootprints(ways, classes, self.coupled, self.pools)
 
 
-def key_slots(tree: HostTree) -> Callable[[Slot], Slot]:
+def key_slots(
+    tree: HostTree, pools: Mapping[Slot, DevicePool] = MappingProxyType({})
+) -> Callable[[Slot], Slot]:
     """Return a function from a slot of a tree to the id of its provider and its resource class.
 
     For a provider that several coupled hosts share, the result is the same at each host.
@@ -239,6 +272,8 @@ def key_slots(tree: HostTree) -> Callable[[Slot], Slot]:
     names = list(tree.kind.shape.slots)
 
     def key_slot(slot: Slot) -> Slot:
+        if slot in pools:
+            return DevicePool(tuple(map(key_slot, pools[slot].slots)), pools[slot].unit)
         if isinstance(slot, int):
             at, name = names[slot]
             return tree.members[at].id, name
@@ -269,13 +304,21 @@ NO_WAYS: Final = FlavorFootprints((), {}, coupled=False)
 
 
 class FootprintFinder:
-    """Finds the ways of a flavor, once for equivalent hosts."""
+    """Finds the ways of a flavor, once for equivalent hosts.
 
-    def __init__(self, snapshot: ModelSnapshot, request: CandidatesRequest, budget: SearchBudget) -> None:
+    :param pooled: whether equal devices that serve one need at a time form pools.
+    """
+
+    def __init__(
+        self,
+        snapshot: ModelSnapshot,
+        request: CandidatesRequest,
+        budget: SearchBudget,
+        *,
+        pooled: bool = False,
+    ) -> None:
         self._budget = budget
-        self._patterns: Callable[[HostTree, Sequence[Provider]], PatternBatch] = unused_patterns(
-            snapshot, request, budget
-        )
+        self._patterns = unused_patterns(snapshot, request, budget, pooled=pooled)
         self._found: dict[tuple[PatternBatch, TreeStructure], FlavorFootprints] = {}
 
     def footprints_at(self, tree: HostTree, shared: Sequence[Provider]) -> FlavorFootprints:
@@ -283,21 +326,25 @@ class FootprintFinder:
 
         :raises placement.search.budget.BudgetExhausted: the search takes too long.
         """
-        patterns = self._patterns(tree, shared)
+        unused = self._patterns(tree, shared)
+        patterns = unused.patterns
         if not patterns:
             return NO_WAYS
         # keyed by the identity of the batch, which the search shares between equivalent trees
         key = (patterns, tree.kind.shape)
         found = self._found.get(key)
         if found is None:
-            found = self._found[key] = self._find_ways(patterns, tree, shared)
+            found = self._found[key] = self._find_ways(unused, tree, shared)
         return found
 
     def _find_ways(
-        self, patterns: PatternBatch, tree: HostTree, shared: Sequence[Provider]
+        self, unused: UnusedPatterns, tree: HostTree, shared: Sequence[Provider]
     ) -> FlavorFootprints:
-        slots = tree.kind.shape.slots
+        patterns, slots = unused.patterns, tree.kind.shape.slots
         classes: dict[Slot, str] = {}
+        pools: dict[Slot, DevicePool] = {}
+        pool_of = {at: pool for pool in unused.pools for at in pool}
+        pool_slots: dict[tuple[int, ...], int] = {}
 
         def taken_way(pattern: CandidatePattern) -> Way:
             self._budget.spend(1 + len(pattern.resources))
@@ -307,8 +354,12 @@ class FootprintFinder:
                     slot: Slot = (
                         slots[at, name] if at < tree.own_count else (shared[at - tree.own_count].id, name)
                     )
+                    if at in pool_of:
+                        members = pool_of[at]
+                        slot = pool_slots.setdefault(members, len(slots) + len(pool_slots))
+                        pools[slot] = DevicePool(tuple([slots[each, name] for each in members]), amount)
                     classes[slot] = name
-                    way[slot] = amount
+                    way[slot] = way.get(slot, 0) + amount
             return tuple(sorted(way.items(), key=_slot_order))
 
         found = {taken_way(pattern) for pattern in patterns}
@@ -318,7 +369,7 @@ class FootprintFinder:
             for served in pattern.mappings.values()
             for at in served
         )
-        return FlavorFootprints(tuple(_pareto_minimal(found, self._budget)), classes, coupled)
+        return FlavorFootprints(tuple(_pareto_minimal(found, self._budget)), classes, coupled, pools)
 
 
 def _slot_order(part: tuple[Any, int]) -> tuple[bool, Any]:

@@ -8,7 +8,14 @@ from typing import Any, Final
 from placement.search.budget import SearchBudget
 from placement.search.request import CandidatesRequest
 from placement_extras.planner.capacity import CloudHosts, HostCoupling
-from placement_extras.planner.packing import FitBounds, FootprintFinder, Slot, Way, most_by_volume
+from placement_extras.planner.packing import (
+    FitBounds,
+    FlavorFootprints,
+    FootprintFinder,
+    Slot,
+    Way,
+    most_by_volume,
+)
 from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
 # in chunks, so that each host gets a mix of flavors
@@ -79,15 +86,22 @@ def _find_places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[
     common: dict[Slot, int] = {}
     own: dict[int, list[int]] = {}
     asked = [(number, request) for number, share in enumerate(shares) for request in share.requests]
-    finders = [FootprintFinder(cloud.snapshot, request, cloud.budget) for _, request in asked]
-    couplings = [HostCoupling(finder, cloud.sharing, cloud.budget) for finder in finders]
+    pooling, plain = (
+        [FootprintFinder(cloud.snapshot, request, cloud.budget, pooled=pooled) for _, request in asked]
+        for pooled in (True, False)
+    )
     by_request: list[list[Place]] = [[] for _ in asked]
     for tree, shared in cloud.hosts:
         cloud.budget.spend(len(asked))
-        found = [finder.footprints_at(tree, shared) for finder in finders]
-        if any(ways.coupled for ways in found) or any(each.id in cloud.sharing for each in tree.members):
-            for places, coupling in zip(by_request, couplings, strict=True):
-                host = coupling.couple_host(tree, shared)
+        finders, found = pooling, [finder.footprints_at(tree, shared) for finder in pooling]
+        if not _agree_on_pools(found):
+            finders, found = plain, [finder.footprints_at(tree, shared) for finder in plain]
+        # slots of pools have one name for all flavors, like those of shared providers
+        if any(ways.coupled or ways.pools for ways in found) or any(
+            each.id in cloud.sharing for each in tree.members
+        ):
+            for places, finder in zip(by_request, finders, strict=True):
+                host = HostCoupling(finder, cloud.sharing, cloud.budget).couple_host(tree, shared)
                 common.update(host.free)
                 if host.ways.ways:
                     places.append((common, host.ways.ways))
@@ -101,6 +115,18 @@ def _find_places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[
     for (number, _), places in zip(asked, by_request, strict=True):
         by_flavor[number] += places
     return by_flavor
+
+
+def _agree_on_pools(found: Sequence[FlavorFootprints]) -> bool:
+    """Return whether each device of a pool is in the same pool of each flavor that takes of it."""
+    pool_of: dict[Slot, Slot] = {}
+    for ways in found:
+        for slot in ways.classes:
+            pool = ways.pools.get(slot)
+            for each in (slot,) if pool is None else pool.slots:
+                if pool_of.setdefault(each, pool) != pool:
+                    return False
+    return True
 
 
 class _SetPlacing:

@@ -88,7 +88,7 @@ class _SplitCount:
         self._uncounted = 0
         self._placing = _HostPlacing(cloud, request, topology, placing or cloud.budget)
         self._bounds = _AmountBounds(request, topology)
-        self._finder = FootprintFinder(cloud.snapshot, request, cloud.budget)
+        self._finder = FootprintFinder(cloud.snapshot, request, cloud.budget, pooled=True)
         self._topology = topology
         #: for each pair of an unsplit guest's ways and split classes, the ways that the policy allows
         self._allowed: dict[tuple[FlavorFootprints, Hashable], FlavorFootprints] = {}
@@ -150,7 +150,8 @@ class _SplitCount:
             ways = self._allowed_ways(tree, shared, names)
             if not ways.ways:
                 return False, NONE
-            return bool(ways.ways_within(tree.capacities)), fit_function(ways, self._budget)(tree.free)
+            fit = fit_function(ways, self._budget)(ways.with_pools(tree.free))
+            return bool(ways.ways_within(ways.with_pools(tree.capacities))), fit
         if self._uncounted:  # the budget ended at an earlier host
             return self._bound_host(tree, shared)
         try:
@@ -183,6 +184,11 @@ class _SplitCount:
                 for at in zone
                 for name in names
                 if (at, name) in tree.kind.shape.slots
+            }
+
+            # all devices of a pool have the same parent, and are no zones themselves
+            zone_of |= {
+                slot: zone_of[pool.slots[0]] for slot, pool in ways.pools.items() if pool.slots[0] in zone_of
             }
 
             def is_allowed(way: Way) -> bool:

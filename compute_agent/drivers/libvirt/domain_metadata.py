@@ -54,6 +54,7 @@ from xml.etree import ElementTree
 
 from compute_agent.drivers.base import GuestFlavor
 from compute_agent.drivers.libvirt.qemu import EMULATOR, ThreadRole
+from compute_agent.host.pci_devices import MDEV_UUID
 from compute_agent.model import cpuset
 from compute_agent.model.guest import GuestCell, GuestIdentity, PlacementConstraints
 from compute_agent.model.guest_settings import MAX_VCPUS, SETTING_NAMES, GuestSettings, read_setting
@@ -101,7 +102,8 @@ class DomainDescription:
     :ivar owner: the user of the QEMU process, as a name, or as ``+`` and a number; empty if the XML has none.
     :ivar problems: sentences about settings that cannot be used.
     :ivar identity: the names, owner, flavor and image that Nova wrote.
-    :ivar devices: the PCI addresses of the host's devices that are passed through to the domain.
+    :ivar devices: the PCI addresses of the host's devices that are passed through to the domain, and the
+        uuids of its mediated devices.
     """
 
     uuid: str
@@ -154,14 +156,19 @@ def describe_domain(domain_xml: str) -> DomainDescription:
 
 
 _DEVICE_PATHS: Final = ("devices/hostdev[@type='pci']", "devices/interface[@type='hostdev']")
+_MEDIATED_PATH: Final = "devices/hostdev[@type='mdev']/source/address"
 _ADDRESS_LIMITS: Final = {"domain": 0xFFFFFFFF, "bus": 0xFF, "slot": 0x1F, "function": 7}
 
 
 def read_devices(root: ElementTree.Element) -> frozenset[str]:
-    """The PCI addresses of the host's devices that the domain has. Unreadable addresses are left out."""
+    """The PCI addresses of the host's devices that the domain has, and the uuids of mediated devices.
+
+    Unreadable addresses are left out.
+    """
     sources = (element.find("source/address") for path in _DEVICE_PATHS for element in root.iterfind(path))
-    found = (_read_address(source) for source in sources if source is not None)
-    return frozenset(address for address in found if address)
+    found = {_read_address(source) for source in sources if source is not None}
+    mediated = [each.get("uuid", "").lower() for each in root.iterfind(_MEDIATED_PATH)]
+    return frozenset((found - {""}).union(filter(MDEV_UUID.fullmatch, mediated)))
 
 
 def _read_address(source: ElementTree.Element) -> str:

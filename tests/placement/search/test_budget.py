@@ -170,6 +170,13 @@ class Spending(SearchBudget):
         super().spend(steps)
 
 
+def test_the_order_of_equal_groups_has_a_bounded_price() -> None:
+    # 60 groups on 8 equal devices: a proof that no other distinct way is left takes a million steps per host
+    budget = Spending()
+    find_candidates(crowd(30), groups(60, limit=100), budget=budget)
+    assert sum(budget.parts) < 20_000
+
+
 def test_rules_on_several_needs_are_counted_for_each_need() -> None:
     snapshot, suffixes = crowd(1), frozenset({"_0", "_1", "_2"})
     devices = [each for each in snapshot if "CUSTOM_DEV" in each.inventories]

@@ -68,6 +68,13 @@ def test_the_alias_has_the_policy_where_flavor_and_image_have_none() -> None:
     assert not any(group.outside for group in found.request.groups)
 
 
+def test_a_mix_of_policies_that_leaves_out_hosts_is_named() -> None:
+    mixed = translated(**PINNED, **{"pci_passthrough:alias": "gpu:1,nic:1"})
+    assert ["policies preferred and legacy" in each for each in mixed.warnings] == [True]
+    alike = translated(**PINNED, **{"pci_passthrough:alias": "gpu:2"})
+    assert alike.warnings == ()
+
+
 def test_memory_of_the_root_is_of_no_node() -> None:
     """The root is above all nodes: with its memory, CPUs and device could be of two nodes."""
     flavor = NovaFlavor(

@@ -1,13 +1,26 @@
 """Capacity and stranded amounts of hosts with devices below their NUMA nodes."""
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas.query import parse_candidates
 from placement.search.budget import SearchBudget
+from placement.search.request import CandidatesRequest, RequestGroup
 from placement_extras.planner.capacity import CloudHosts, FlavorCapacity, count_flavor
 from placement_extras.planner.packing import FitBounds
+from placement_extras.planner.proportions import FlavorProportion, count_sets
+from tests.examples import examples
+from tests.placement.search.device_hosts import device_requests, unlike_hosts
 from tests.placement.search.snapshots import Spec, build
+from tests.placement_extras.planner import brute
+
+exhaustive = settings(
+    max_examples=examples(80),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
 
 NEAR = (
     ("resources_cpu", "PCPU:8"),
@@ -49,3 +62,55 @@ def test_guests_with_several_equal_devices_are_counted(asked: int, guests: int) 
     node = (("required_node", "HW_NUMA_ROOT"), ("same_subtree", together), ("group_policy", "none"))
     found = counted(build(*host("a", (16, 16))), *groups, *node)
     assert found.fit == FitBounds(guests, guests)
+
+
+@exhaustive
+@given(unlike_hosts(), device_requests())
+def test_devices_are_counted_as_brute_force_does(snapshot: ModelSnapshot, request: CandidatesRequest) -> None:
+    found = count_flavor(CloudHosts(snapshot, SearchBudget()), request)
+    expected = brute.most(snapshot, request)
+    assert found.fit == FitBounds(expected, expected)
+    serving = [root for root in brute.roots(snapshot) if brute.serves_when_empty(snapshot, request, root.id)]
+    assert found.hosts == len(serving)
+    assert sum(each.hosts for each in found.shortages) == found.hosts - found.candidate_hosts
+
+
+@exhaustive
+@given(unlike_hosts(), device_requests(), device_requests(), st.integers(1, 2))
+def test_sets_of_guests_with_devices_are_counted_as_brute_force_does(
+    snapshot: ModelSnapshot, one: CandidatesRequest, other: CandidatesRequest, number: int
+) -> None:
+    cloud = CloudHosts(snapshot, SearchBudget())
+    shares = [
+        FlavorProportion((request,), guests, count_flavor(cloud, request).fit.upper_bound)
+        for request, guests in ((one, number), (other, 1))
+    ]
+    expected = brute.most_sets(snapshot, [(one,), (other,)], (number, 1))
+    found = count_sets(cloud, shares)
+    assert found.lower_bound <= expected <= found.upper_bound
+
+
+@pytest.mark.parametrize(
+    ("nodes", "asked", "guests"), [(1, 8, 2), (2, 8, 2), (2, 6, 2), (4, 3, 5), (4, 16, 1)]
+)
+def test_guests_with_many_of_sixteen_devices_take_few_steps(nodes: int, asked: int, guests: int) -> None:
+    specs = [Spec("a")]
+    for node in range(nodes):
+        specs.append(Spec(f"n{node}", "a", traits=["HW_NUMA_ROOT"]))
+        specs += [Spec(f"n{node}d{at}", f"n{node}", {"CUSTOM_GPU": 1}) for at in range(16 // nodes)]
+    snapshot = build(*specs)
+    groups = tuple([RequestGroup(f"_{at}", {"CUSTOM_GPU": 1}) for at in range(asked)])
+    budget = CountedSteps()
+    found = count_flavor(CloudHosts(snapshot, budget), CandidatesRequest(groups))
+    assert found.fit == FitBounds(guests, guests)
+    assert budget.steps < 200_000
+
+
+class CountedSteps(SearchBudget):
+    """A budget that only counts."""
+
+    steps = 0
+
+    def spend(self, steps: int = 1) -> None:
+        """Count."""
+        self.steps += steps

@@ -1,0 +1,122 @@
+"""Mediated devices (vGPUs) have the provider, class and amount that Nova gives them, and only one."""
+
+import os_traits
+import pytest
+
+from compute_agent.drivers.libvirt.domain_metadata import describe_domain
+from compute_agent.host.pci_devices import MdevType, PciDevice, read_pci_devices
+from compute_agent.inventory.derive import InventorySettings, derive_provider_tree
+from compute_agent.inventory.device_providers import offer_devices, with_devices
+from compute_agent.inventory.device_spec import parse_device_specs
+from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree, device_of
+from compute_agent.model.cpuset import CpuSets
+from compute_agent.model.messages import ConfigError
+from compute_agent.promises.devices import cards_of, device_faults
+from compute_agent.report.devices import without_foreign_devices
+from compute_agent.report.plan import ReportedProvider
+from tests.compute_agent.host.pci_trees import FakeDevice, make_pci_tree
+from tests.compute_agent.inventory.machines import machine
+
+ROOT = "00000000-0000-0000-0000-000000000007"
+GPU = "0000:81:00.0"
+UUID = "4b20d080-1b54-4048-85b3-a6a62d165c01"
+SPEC = '{"vendor_id": "10de", "mdev_type": "nvidia-35"}'
+
+
+def gpu(*, available: int = 3, made: tuple[str, ...] = (UUID,), address: str = GPU) -> PciDevice:
+    types = (
+        MdevType("nvidia-35", "GRID A100-5C", available, made),
+        MdevType("nvidia-36", "GRID A100-10C", 0),
+    )
+    return PciDevice(address, "10de", "2331", 0x030200, numa_node=1, mdev_types=types)
+
+
+def tree_of(specs: list[str], devices: list[PciDevice]) -> ProviderTree:
+    topology = machine(nodes=2, l3=2, cores=2)
+    sets = CpuSets(dedicated=topology.online, shared=frozenset(), emulator=frozenset())
+    tree = derive_provider_tree(topology, sets, InventorySettings("numa"), ROOT, "host")
+    return with_devices(tree, offer_devices(parse_device_specs(specs), devices).providers, topology)[0]
+
+
+def test_existing_and_possible_devices_are_counted() -> None:
+    tree = tree_of([SPEC], [gpu()])
+    (node,) = tree.device_providers
+    assert node.name == "host_pci_0000_81_00_0"
+    assert device_of(node.name) == node.device == GPU
+    assert node.inventories == {"VGPU": ProviderInventory(total=4, max_unit=4)}
+    parent = tree.get(node.parent or "")
+    assert parent is not None
+    assert parent.numa_nodes == {1}
+
+
+def test_class_and_amount_can_be_chosen() -> None:
+    spec = '{"mdev_type": "nvidia-35", "resource_class": "vgpu-5c", "max_instances": 2}'
+    (offered,) = offer_devices(parse_device_specs([spec]), [gpu()]).providers
+    assert (offered.resource_class, offered.amount) == ("CUSTOM_VGPU_5C", 2)
+
+
+def test_other_cards_are_not_selected() -> None:
+    offer = offer_devices(parse_device_specs([SPEC]), [PciDevice(GPU, "10de", "2331")])
+    assert offer.providers == ()
+    assert "selects no PCI device" in offer.warnings[0]
+
+
+def test_a_card_with_devices_of_another_type_is_named() -> None:
+    offer = offer_devices(parse_device_specs([SPEC]), [gpu(available=0, made=())])
+    assert offer.providers == ()
+    assert offer.warnings[0].endswith("because it has devices of another type: it is not offered")
+
+
+@pytest.mark.parametrize(
+    "entry", ['{"max_instances": 2}', '{"mdev_type": "a", "max_instances": 0}', '{"mdev_type": 5}']
+)
+def test_wrong_values_are_refused(entry: str) -> None:
+    with pytest.raises(ConfigError, match="device_spec"):
+        parse_device_specs([entry])
+
+
+@pytest.mark.parametrize("spec", [SPEC, '{"vendor_id": "10de"}'])
+def test_vgpus_of_nova_are_not_offered_twice(spec: str) -> None:
+    tree = tree_of([spec], [gpu()])
+    novas = ReportedProvider(
+        "other", "host_pci_0000_81_00_0", ROOT, 1, traits=frozenset({os_traits.OWNER_NOVA})
+    )
+    left, (sentence,) = without_foreign_devices(tree, {"other": novas})
+    assert left.device_providers == ()
+    assert sentence.startswith(f"{GPU}: nova-compute reports them")
+
+
+def test_types_and_devices_are_read(tmp_path) -> None:
+    make_pci_tree(tmp_path, [FakeDevice(("0000:80:01.0", GPU))])
+    folder = tmp_path / "sys/bus/pci/devices" / GPU / "mdev_supported_types/nvidia-35"
+    (folder / "devices" / UUID).mkdir(parents=True)
+    (folder / "devices" / "power").mkdir()
+    (folder / "available_instances").write_text("3\n")
+    device = next(each for each in read_pci_devices(tmp_path) if each.address == GPU)
+    assert device.mdev_types == (MdevType("nvidia-35", "", 3, (UUID,)),)
+
+
+def test_the_definition_of_a_domain_is_compared_with_its_allocation() -> None:
+    hostdev = f"<hostdev type='mdev'><source><address uuid='{UUID.upper()}'/></source></hostdev>"
+    domain = f"<domain><uuid>{ROOT}</uuid><name>a</name><vcpu>1</vcpu><memory>1</memory>"
+    has = describe_domain(f"{domain}<devices>{hostdev}<hostdev type='mdev'/></devices></domain>").devices
+    assert has == {UUID}
+    node = ProviderNode("host_pci_0000_81_00_0", "a", ROOT, device=GPU, device_class="VGPU")
+    cards = cards_of(ProviderTree((ProviderNode("host", ROOT, None), node)), lambda: [gpu()])
+    assert device_faults({GPU: 1}, has, cards) == []
+    assert device_faults({}, has, cards) == [f"it has 1 of {GPU}, and holds 0"]
+
+
+def test_whole_cards_and_functions_of_one_class_are_named() -> None:
+    whole = PciDevice("0000:81:00.0", "8086", "1572", max_virtual=8, iommu_group=1)
+    card = PciDevice("0000:82:00.0", "8086", "1572", max_virtual=8, iommu_group=2)
+    function = PciDevice("0000:82:02.0", "8086", "154c", physical_function=card.address, iommu_group=3)
+    specs = parse_device_specs(
+        [
+            '{"address": "0000:81:00.0", "resource_class": "nic"}',
+            '{"product_id": "154c", "resource_class": "nic"}',
+        ]
+    )
+    offer = offer_devices(specs, [whole, card, function])
+    assert len(offer.providers) == 2
+    assert any("CUSTOM_NIC has whole cards and virtual functions" in each for each in offer.warnings)
