@@ -97,8 +97,8 @@ def _distinct_first(
     for ways in passes:
         for chosen in ways:
             if chosen is None:
-                # passes only order the ways: the search behind them finds all that they have missed.
-                # A proof that there are no more would cost more than an answer
+                # these passes only order the ways: the complete search below finds all that they have missed.
+                # Proving that a pass has no more ways would cost more than an answer
                 if yielded:
                     break
                 yield None

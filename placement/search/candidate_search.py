@@ -152,7 +152,7 @@ class CandidateSearch:
         self._met_in: list[MetPositions] = [each.met_in(snapshot) for each in self._rules.conditions]
         # one cache for all plans, because trees of two structures may have the same positions of options
         self._searched = SearchResults(1, distinct_only=distinct_only)
-        #: by class of trees, and by the providers that are in no pool
+        #: patterns of unused trees by class of trees, and by the positions that belong to no pool
         self._when_empty: dict[tuple[CompiledRequest, TreeClass], UnusedPatterns] = {}
         self._unused: dict[tuple[CompiledRequest, tuple[int, ...]], UnusedPatterns] = {}
         self._known_unused: dict[int, Provider] = {}
@@ -251,7 +251,7 @@ class CandidateSearch:
             return _NO_PATTERNS
         found = self._when_empty.get((plan, tree.kind))
         if found is None:
-            # trees of one plan differ in traits that the request does not name
+            # trees of one plan may differ in traits that the request does not name
             apart = tuple([at for at, traits in enumerate(tree.kind.traits) if never_pooled(traits)])
             key = plan, apart if pooled else ()
             found = self._unused.get(key)

@@ -63,8 +63,8 @@ class PatternBatch(tuple[CandidatePattern, ...]):
 class UnusedPatterns(NamedTuple):
     """All patterns of unused trees of one structure.
 
-    ``pools`` has the positions of equal devices that each serve one need at a time. Of patterns that differ
-    only in devices of a pool, ``patterns`` has one.
+    Each of the ``pools`` has the positions of equal devices that serve one need at a time. Of patterns that
+    differ only in devices of one pool, ``patterns`` has only one.
     """
 
     patterns: PatternBatch

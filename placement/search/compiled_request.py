@@ -31,7 +31,7 @@ from placement.search.conditions import ProviderNeed
 from placement.search.rules import RequestRules
 from placement.search.symmetry import AssignmentKinds
 
-# a batch of a tree has as many, and recognising equivalent ones would cost more than listing them
+# fewer ways fit into one batch, and recognising equivalent ones would cost more than listing them
 _WIDE: Final = 17
 """Smallest number of ways at a tree for which one of all equivalent ways comes before the others."""
 
@@ -70,9 +70,10 @@ class SearchResults:
 
 
 class _ContestedClass(NamedTuple):
-    """A class that several needs ask for, and where the options of these needs have it.
+    """A class that several needs ask for, and the options of these needs that have it.
 
-    - ``asking`` are the needs, ``asked`` is the sum of their amounts, ``least`` the smallest of these.
+    - ``asking`` are the indexes of the needs, ``asked`` is the sum of their amounts, ``least`` the smallest
+      amount.
     - ``own_only`` tells whether no sharing provider can serve any of the needs.
     - ``positions`` of the tree have the class; ``places`` are their slots, with the most that each gives.
     """
@@ -169,7 +170,7 @@ class CompiledRequest:
     def unused_patterns(self, empty: ProviderSet, *, pooled: bool) -> UnusedPatterns:
         """Return all patterns of a tree as if nothing were used.
 
-        The result holds for all trees of the structure, as the structure has the capacities of the largest.
+        The result holds for all trees of the structure, which has the capacities of its largest tree.
 
         :param empty: the unused tree, and the providers that share with it.
         :param pooled: whether equal devices form pools; the results have to be ``distinct_only``.
@@ -195,7 +196,7 @@ class CompiledRequest:
         return options
 
     def _batches_alike(self, provider_set: ProviderSet, free: tuple[int, ...]) -> Iterable[PatternBatch]:
-        """Return the patterns of trees like this one: a tuple, or an iterator that is copied for each use."""
+        """Return the patterns of trees like this one: a tuple, or an iterator that each caller copies."""
         contested = self._contested_amounts(free)
         options = None if contested is None else self._options_within(free)
         if contested is not None and options is not None and self._rules.subtrees:

@@ -95,7 +95,7 @@ class SharingProviders:
             roots = self._snapshot.roots_having(self._snapshot.by_aggregate, aggregate).ids
             self.budget.spend(1 + len(roots) // 16)
             for root in roots:
-                # tuples of names are keys: hosts with equal ones have the same pools
+                # tuples of names are keys: hosts with equal names have the same sharing providers
                 found[root] = (*found.get(root, ()), aggregate)
         return found
 
@@ -188,7 +188,7 @@ def possible_roots(
     result may contain roots that have no candidate; it misses none that has one.
     """
     needs = tuple(needs)
-    # pools give their classes to any tree, so that the free amounts of trees exclude nothing
+    # sharing providers give their classes to any tree, so the free amounts of trees exclude nothing
     scarcest = min(
         (
             (snapshot.free_index(name), amount)

@@ -23,9 +23,9 @@ MAX_REMEMBERED: Final = 100_000
 
 
 def never_pooled(traits: frozenset[str]) -> bool:
-    """Return whether a provider with these traits is in no pool.
+    """Return whether a provider with these traits belongs to no pool.
 
-    Topologies tell NUMA nodes apart, and guests of other hosts take from what is shared.
+    Topologies distinguish NUMA nodes, and guests of other hosts take from sharing providers, too.
     """
     return not traits.isdisjoint((ZONE, SHARES))
 
@@ -34,8 +34,8 @@ class AssignmentKinds:
     """The kinds of needs, and of providers, at one tree: two of a kind can be swapped in any assignment.
 
     :param options: for each need, the providers that can serve it.
-    :param pooled: providers are of one kind only if they form a pool: each serves one need at most, so that
-        several guests can swap them, too.
+    :param pooled: whether providers are of one kind only if they form a pool: each serves at most one need,
+        so that several guests can swap them, too.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class AssignmentKinds:
         return len({*self.of_providers.values()}) < len(self.of_providers)
 
     def pools(self) -> Iterator[list[int]]:
-        """Yield the ids of the providers of each kind with several, in the order of the options."""
+        """Yield the ids of the providers of each kind that has several, in the order of the options."""
         by_kind: dict[int, list[int]] = {}
         for provider_id, kind in self.of_providers.items():
             by_kind.setdefault(kind, []).append(provider_id)
@@ -129,7 +129,7 @@ class AssignmentKinds:
         )
 
     def _serves_one(self, provider: Provider, serves: Sequence[int]) -> bool:
-        """Return whether an unused provider has enough for one need and not for two, all of one amount."""
+        """Return whether all needs of a provider ask for one amount, which it can give once but not twice."""
         asked = {self._rules.needs[index].resources for index in serves}
         if len(asked) > 1 or provider.parent_id is None:
             return False

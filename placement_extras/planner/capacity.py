@@ -156,7 +156,7 @@ class HostCoupling:
 def _amounts_at(
     ways: FlavorFootprints, providers: Iterable[Provider], amount_of: Callable[[Provider, str], int]
 ) -> dict[Slot, int]:
-    """Return an amount of each inventory by provider id and class, and those of the pools."""
+    """Return an amount of each inventory by provider id and class, then the usable amounts of the pools."""
     found = {(each.id, name): amount_of(each, name) for each in providers for name in each.inventories}
     return found | {slot: pool.usable_amount(found) for slot, pool in ways.pools.items()}
 

@@ -199,20 +199,20 @@ class _PackingSearch:
 Slot = Any
 """The slot in the tree for inventories of the host itself; for other inventories provider id and class.
 
-A pool has a slot behind those of the tree. Among slots of provider ids, the pool itself is the slot."""
+A pool has a slot after those of the tree. If slots are provider ids, the pool itself is the slot."""
 
 Way = tuple[tuple[Slot, int], ...]
 """The amounts that one guest takes, as pairs of slot and amount in the order of the slots."""
 
 
 class DevicePool(NamedTuple):
-    """The slots of equal devices. Each gives one unit at a time, so that only their number matters."""
+    """The slots of equal devices, each of which gives one unit: only the number of free devices matters."""
 
     slots: tuple[Slot, ...]
     unit: int
 
     def usable_amount(self, amounts: Mapping[Any, int] | Sequence[int]) -> int:
-        """Return the sum of what the devices can give."""
+        """Return the sum of the units that the devices can give."""
         return sum([self.unit for slot in self.slots if amounts[slot] >= self.unit])
 
 
@@ -221,7 +221,7 @@ class FlavorFootprints:
     """The Pareto-minimal ways of a flavor at hosts of one structure.
 
     ``classes`` are the resource classes of the slots of the ways. The footprints are ``coupled`` if a
-    provider that shares with the host serves a part of one of the ways. ``pools`` are by slot.
+    provider that shares with the host serves a part of one of the ways. ``pools`` has each pool by its slot.
     """
 
     ways: tuple[Way, ...]
@@ -230,13 +230,13 @@ class FlavorFootprints:
     pools: Mapping[Slot, DevicePool] = field(default_factory=dict)
 
     def with_pools(self, amounts: Sequence[int]) -> tuple[int, ...]:
-        """Return amounts of the slots of a tree, and of the pools."""
+        """Return the amounts of the slots of a tree, then the usable amounts of the pools."""
         if not self.pools:
             return tuple(amounts)
         return (*amounts, *[pool.usable_amount(amounts) for pool in self.pools.values()])
 
     def named(self, tree: HostTree) -> FlavorFootprints:
-        """Return these footprints with provider ids and classes in place of the slots of a tree."""
+        """Return these footprints with provider ids and classes instead of slots of a tree."""
         key = key_slots(tree, self.pools)
         return FlavorFootprints(
             tuple([tuple([(key(slot), amount) for slot, amount in way]) for way in self.ways]),

@@ -118,7 +118,7 @@ def _find_places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[
 
 
 def _agree_on_pools(found: Sequence[FlavorFootprints]) -> bool:
-    """Return whether each device of a pool is in the same pool of each flavor that takes of it."""
+    """Return whether each device belongs to the same pool for all flavors that use it."""
     pool_of: dict[Slot, Slot] = {}
     for ways in found:
         for slot in ways.classes:

@@ -268,7 +268,7 @@ def _hosts_left(
 
 
 def _without_pools(snapshot: ModelSnapshot, wanted: WantedClaim) -> ModelSnapshot:
-    """Return the snapshot in which pools of avoided roots have nothing free."""
+    """Return the snapshot in which sharing providers of avoided roots have nothing free."""
     # most claims avoid nothing, and need no copy of the snapshot
     if not wanted.avoid:
         return snapshot
@@ -285,7 +285,7 @@ def _without_pools(snapshot: ModelSnapshot, wanted: WantedClaim) -> ModelSnapsho
 def _mark_avoided(
     snapshot: ModelSnapshot, wanted: WantedClaim, explanation: RequestExplanation
 ) -> RequestExplanation:
-    """Return the explanation that calls pools avoided, instead of full."""
+    """Return the explanation that calls sharing providers avoided, instead of full."""
     avoided = {snapshot.by_uuid.get(uuid) for uuid in wanted.avoid}
 
     def is_avoided(miss: NearestMiss) -> bool:

@@ -244,7 +244,7 @@ def _best_standing(whole: tuple[float, float], ranges: Iterable[tuple[float, flo
 
 
 def _pool_sums(pools: Iterable[Provider], name: str) -> Sequence[tuple[int, int]]:
-    """Return the used amount and the capacity of each pool that has the class."""
+    """Return the used amount and the capacity of each sharing provider that has the class."""
     return [
         (each.used.get(name, 0), each.inventories[name].capacity)
         for each in pools
@@ -255,9 +255,10 @@ def _pool_sums(pools: Iterable[Provider], name: str) -> Sequence[tuple[int, int]
 def _beside_pools(
     own: tuple[int, int], pools: Sequence[tuple[int, int]], amount: int, *, is_apart: bool
 ) -> tuple[float, float]:
-    """Return the bounds of the used share of a class at a host, together with the pools that serve the host.
+    """Return the bounds of the used share of a class at a host and the sharing providers that serve it.
 
-    :param is_apart: whether several needs ask for the class, so that several pools may serve these needs.
+    :param is_apart: whether several needs ask for the class, so that several of these providers may serve
+        the needs.
     """
     used, capacity = own
     found = [used_share(used, capacity, amount)] if capacity > 0 else []
