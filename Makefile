@@ -10,13 +10,15 @@
 # make test-failover  databases that fail over and break under load, 30 times each, with a table: a quarter of an hour
 # make test-shadow  requests at random to OpenStack Placement through placement-shadow, an hour's worth: half an hour
 # make test-openstack  Nova's life of guests on this service and on OpenStack Placement, their classes on two hosts: 40 minutes
+# make test-dependencies  quick tests with the lowest versions of the dependencies and those of OpenStack's series
 # make test-packages  builds, installs and removes Debian packages and an image; kolla's templates: ten minutes
 # make test-nova    Nova's own functional tests that are about Placement, on both services; what Nova makes of flavors
 # make lint         the first three of these
 # make doc          builds the site in doc/_build/html; a warning is an error
 # make man         writes the pages for man(1) to doc/_build/man
 # make doc-links    asks for every link that leaves the site (needs the internet)
-# make dist         a wheel and an sdist in dist/, to install elsewhere
+# make dist         a wheel and an sdist of the last commit in dist/, to install elsewhere
+# make release      a release with changelog, packages and checksums: VERSION=1.2.0
 # make deb          Debian packages in dist/
 # make image        a container image of the service, by buildah (BUILDER='docker build' for another builder)
 # make format       lets ruff put the sources in order
@@ -25,6 +27,7 @@
 # make clean        removes the virtual environment and all caches
 #
 # PYTEST_ARGS adds to the test run: make test PYTEST_ARGS='-k candidates -x'
+# RELEASE_ARGS to a release: make release VERSION=1.2.0 RELEASE_ARGS='--key operator@example.org'
 # FAILOVER_ARGS to that of failures: make test-failover FAILOVER_ARGS='galera --faults 5 --seed 1'
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -34,6 +37,7 @@ RUNTIME := $(VENV)/.runtime
 INSTALLED := $(VENV)/.installed
 LIBVIRT := $(VENV)/.libvirt
 COSMIC_RAY := $(VENV)/.cosmic-ray
+CYCLONEDX := $(VENV)/.cyclonedx
 CONSTRAINTS := etc/constraints.txt
 EXTRAS := postgresql,mysql,memcached,console,tracing,test,lint,doc,dist
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
@@ -50,8 +54,8 @@ SPHINX := $(BIN)/sphinx-build -W --keep-going -n -q
 # Tests start hundreds of programs, each of which would compile all that it imports where this is set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo adopt-demo test test-long test-kills coverage check mutants test-vm test-failover test-shadow test-openstack test-nova \
-    test-packages lint format samples doc man doc-links dist deb image constraints clean packages
+.PHONY: demo adopt-demo test quick-tests test-long test-kills coverage check mutants test-vm test-failover test-shadow test-openstack test-nova \
+    test-packages test-dependencies lint format samples doc man doc-links dist deb image release constraints clean packages
 
 demo: $(RUNTIME)
 	@$(BIN)/python -m tests.demo
@@ -75,7 +79,11 @@ coverage: packages lint $(LIBVIRT)
 # A fifth of the random examples that all tests try.
 check mutants: export PLACEMENT_EXAMPLES_PERCENT ?= 20
 
-check: lint
+# The linters use one processor, the tests the others.
+check: $(INSTALLED)
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint quick-tests
+
+quick-tests: $(INSTALLED)
 	$(BIN)/python -m pytest -q $(QUICK) $(PARALLEL) -p no:schemathesis $(PYTEST_ARGS)
 
 mutants: check $(COSMIC_RAY)
@@ -99,6 +107,9 @@ test-shadow: packages $(INSTALLED)
 
 test-openstack: packages $(INSTALLED) $(LIBVIRT)
 	$(BIN)/python -m pytest -q -m openstack tests/openstack $(PYTEST_ARGS)
+
+test-dependencies: $(INSTALLED)
+	$(BIN)/python -m tests.dependencies $(PYTEST_ARGS)
 
 test-packages: packages $(INSTALLED)
 	$(BIN)/python -m pytest tests/packages -m packages $(PYTEST_ARGS)
@@ -136,20 +147,17 @@ doc-links: $(INSTALLED)
 	$(BIN)/sphinx-build --keep-going -n -q -b linkcheck doc doc/_build/linkcheck
 
 dist: $(INSTALLED)
-	rm -rf dist
-	$(BIN)/python -m build --no-isolation --outdir dist . >/dev/null
-	@echo "Built:"; ls dist
+	@$(BIN)/python -m tests.builds dist
 
 deb: $(INSTALLED)
-	rm -rf $(SDIST)
-	$(BIN)/python -m build --no-isolation --sdist --outdir $(SDIST) . >/dev/null
-	etc/packages/build-deb $(SDIST)/*.tar.gz dist >build/deb.log 2>&1 || { tail -n 30 build/deb.log; exit 1; }
-	@echo "Built:"; ls dist/*.deb
+	@$(BIN)/python -m tests.builds dist --debian
 
 image: $(INSTALLED)
-	rm -rf $(SDIST)
-	$(BIN)/python -m build --no-isolation --sdist --outdir $(SDIST) . >/dev/null
+	@$(BIN)/python -m tests.builds $(SDIST)
 	$(BUILDER) --tag placement-compute --file etc/packages/Containerfile $(SDIST)
+
+release: packages $(CYCLONEDX)
+	@$(BIN)/python -m tests.release $(VERSION) $(RELEASE_ARGS)
 
 # Database servers and the like, which tests use where they find them; only root can install them.
 packages:
@@ -167,7 +175,7 @@ $(RUNTIME): setup.cfg pyproject.toml $(CONSTRAINTS)
 	@echo "Installing into $(VENV) ..."
 	@rm -rf *.egg-info  # left by a distribution that was made: it would hide the entry points of what is installed
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) install --constraint $(CONSTRAINTS) setuptools setuptools-scm
+	@$(PIP) install --constraint $(CONSTRAINTS) setuptools
 	@$(PIP) install --no-compile --constraint $(CONSTRAINTS) --no-build-isolation --editable .
 	@touch $@
 
@@ -184,6 +192,11 @@ $(LIBVIRT): $(INSTALLED) | packages
 	        && touch $@ || echo "Tests of the libvirt driver will be skipped: libvirt-python cannot be built"; \
 	fi
 
+# What the bill of materials needs: only a release does.
+$(CYCLONEDX): $(INSTALLED)
+	@$(PIP) install --constraint $(CONSTRAINTS) --no-build-isolation --editable '.[release]'
+	@touch $@
+
 # What mutants need: nothing else does.
 $(COSMIC_RAY): $(INSTALLED)
 	@$(PIP) install --constraint $(CONSTRAINTS) --no-build-isolation --editable '.[mutants]'
@@ -192,8 +205,8 @@ $(COSMIC_RAY): $(INSTALLED)
 constraints:
 	rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install --upgrade setuptools setuptools-scm
-	$(PIP) install --no-build-isolation --editable '.[$(EXTRAS),libvirt,mutants]'
+	$(PIP) install --upgrade setuptools
+	$(PIP) install --no-build-isolation --editable '.[$(EXTRAS),libvirt,mutants,release]'
 	sed -i '/^[^#]/d' $(CONSTRAINTS)
 	$(BIN)/pip freeze --all --exclude-editable --exclude pip >> $(CONSTRAINTS)
 	touch $(RUNTIME) $(INSTALLED)

@@ -20,3 +20,14 @@ Order of calls
 Imports point one way, from the commands down to ``model``, which imports no other package. CONTRIBUTING.md
 has the table, and ``pyproject.toml`` the contract.
 """
+
+from importlib.metadata import PackageNotFoundError, version
+
+
+def installed_version() -> str:
+    """Return the version of the distribution."""
+    try:
+        return version("placement-compute")
+    except PackageNotFoundError:
+        # The program runs from its source, which was not installed.
+        return "not installed"

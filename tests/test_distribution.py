@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import configparser
 import os
 import shutil
 import sqlite3
 import subprocess
 import sys
+import tarfile
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from tests.environments import copy_sources
+from tests.environments import copy_sources, run
 
 ROOT = Path(__file__).parents[1]
 FILES = Path("share/placement-compute")
@@ -101,36 +103,42 @@ def test_a_wheel_contains_units_and_samples(installed: Path) -> None:
         assert there == here
 
 
-def test_a_wheel_built_without_git_has_a_version(installed: Path) -> None:
+def test_packages_and_programs_have_the_version_of_setup_cfg(installed: Path, tmp_path: Path) -> None:
+    declared = configparser.ConfigParser()
+    declared.read(ROOT / "setup.cfg")
+    version = declared["metadata"]["version"]
     metadata = (next(installed.glob("*.dist-info")) / "METADATA").read_text()
-    assert "\nVersion: 0.1.0.dev0\n" in metadata
-
-
-@pytest.mark.parametrize(("tag", "version"), [("v1.2.3", "1.2.4.dev1"), (None, "0.0")])
-def test_an_export_of_git_archive_has_its_version(tag: str | None, version: str, tmp_path: Path) -> None:
-    checkout, exported = tmp_path / "checkout", tmp_path / "exported"
-    checkout.mkdir()
-    exported.mkdir()
-    for name in ("pyproject.toml", ".gitattributes", ".git_archival.txt"):
-        shutil.copy(ROOT / name, checkout)
-
-    def git(*words: object) -> None:
-        who = ("-c", "user.name=Test", "-c", "user.email=test@example.org")
-        subprocess.run(["git", "-C", checkout, *who, *map(str, words)], check=True, capture_output=True)
-
-    git("init")
-    git("add", ".")
-    git("commit", "-m", "one")
-    if tag:
-        git("tag", "-a", tag, "-m", tag)
-    git("commit", "--allow-empty", "-m", "another")
-    git("archive", "--output", tmp_path / "exported.tar", "HEAD")
-    shutil.unpack_archive(tmp_path / "exported.tar", exported)
-    told = subprocess.run(
-        [sys.executable, "-m", "setuptools_scm", "--root", exported],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=exported,
+    assert f"\nVersion: {version}\n" in metadata
+    script = (
+        "import compute_agent; from placement.conf import installed_version; "
+        "print(compute_agent.installed_version(), installed_version())"
     )
-    assert told.stdout.strip().startswith(version)
+    told = run(sys.executable, "-c", script, cwd=tmp_path, PYTHONPATH=str(installed))
+    assert told.split() == [version, version]
+
+
+def test_an_sdist_has_the_files_of_the_repository_and_builds_the_same_wheel(tmp_path: Path) -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("these sources are not a checkout")
+    exported = tmp_path / "exported"
+    run("git", "checkout-index", "--all", f"--prefix={exported}/", cwd=ROOT)
+    build = (sys.executable, "-m", "build", "--no-isolation")
+    run(*build, "--sdist", "--outdir", tmp_path, exported, cwd=tmp_path)
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    here = set(run("git", "ls-files", cwd=ROOT).splitlines())
+    # the link to the migrations becomes a folder with them
+    assert here - names <= {"placement/db/migrations"}
+    run(*build, "--wheel", "--outdir", tmp_path / "here", exported, cwd=tmp_path)
+    shutil.unpack_archive(sdist, tmp_path / "unpacked", filter="data")
+    (unpacked,) = (tmp_path / "unpacked").iterdir()
+    run(*build, "--wheel", "--outdir", tmp_path / "there", unpacked, cwd=tmp_path)
+    assert _members(tmp_path / "here") == _members(tmp_path / "there")
+
+
+def _members(folder: Path) -> dict[str, int]:
+    """Return the checksums of the files in the wheel of a folder, by name."""
+    (path,) = folder.glob("*.whl")
+    with zipfile.ZipFile(path) as wheel:
+        return {each.filename: each.CRC for each in wheel.infolist()}

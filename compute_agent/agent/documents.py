@@ -13,6 +13,7 @@ from typing import Any
 
 from oslo_config import cfg
 
+from compute_agent import installed_version
 from compute_agent.agent.configured_host import policy_of
 from compute_agent.agent.host_access import HostDriver, HostResctrl
 from compute_agent.agent.maintenance import MaintenanceMode
@@ -421,6 +422,7 @@ def agent_document(shown: StatusSources) -> dict[str, Any]:
     host_state, views = pipeline.host_state, pipeline.guest_views()
     return {
         "pid": os.getpid(),
+        "version": installed_version(),
         "provider": host_state.tree.root.name,
         "provider_uuid": host_state.tree.root.uuid,
         "provider_is": root_keeper(host_state.tree.beside),

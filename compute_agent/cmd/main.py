@@ -5,15 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from importlib.metadata import PackageNotFoundError, version
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cliff.app import App
 from cliff.command import Command
-from cliff.commandmanager import CommandManager, EntryPointT
+from cliff.commandmanager import CommandManager
 from cliff.help import HelpCommand
 
+from compute_agent import installed_version
 from compute_agent.cmd.base import Commands, ConfigMixin
+
+# versions of cliff that OpenStack 2025.1 has do not name this type
+if TYPE_CHECKING:
+    from cliff.commandmanager import EntryPointT
 
 WORDS: Final = (
     *(
@@ -34,6 +38,7 @@ WORDS: Final = (
         "metrics",
         "qos",
         "release",
+        "report",
         "reshape",
         "resctrl",
         "run",
@@ -81,6 +86,8 @@ def commands_of(word: str) -> Commands:
             from compute_agent.cmd.metrics import COMMANDS
         case "release":
             from compute_agent.cmd.release import COMMANDS
+        case "report":
+            from compute_agent.cmd.report import COMMANDS
         case "reshape":
             from compute_agent.cmd.reshape import COMMANDS
         case "resctrl":
@@ -138,7 +145,7 @@ class AgentShell(App):
         manager = AgentCommandManager()
         super().__init__(
             description="The host agent of the placement service: inventories, guests, pinning.",
-            version=_version(),
+            version=installed_version(),
             command_manager=manager,
             deferred_help=True,
         )
@@ -168,14 +175,6 @@ class AgentShell(App):
         """Print the type of an error that has no text, for which cliff prints an empty line."""
         if isinstance(err, Exception) and not str(err).strip():
             self.LOG.error("%s failed with %s; --debug shows the place.", cmd.cmd_name, type(err).__name__)
-
-
-def _version() -> str:
-    try:
-        return version("placement-compute")
-    except PackageNotFoundError:
-        # The program runs from a source folder that was not installed.
-        return "not installed"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -13,12 +13,10 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Final
 
-import os_traits
-
 from compute_agent.host.pci_devices import PciDevice
 from compute_agent.host.topology import HostTopology
 from compute_agent.inventory.attributes import of_device
-from compute_agent.inventory.device_spec import OPTION, DeviceSpec, match_devices
+from compute_agent.inventory.device_spec import ONE_TIME_USE, OPTION, DeviceSpec, match_devices
 from compute_agent.inventory.device_switches import Path, common_junction, junctions_of
 from compute_agent.inventory.provider_tree import (
     NAME_LIMIT,
@@ -135,7 +133,7 @@ def _amount_of(group: Sequence[tuple[PciDevice, DeviceSpec]]) -> int:
 def _find_conflict(address: str, group: Sequence[tuple[PciDevice, DeviceSpec]]) -> str:
     """A sentence with the reason why a card gets no provider; empty if it gets one."""
     first, spec = group[0]
-    if first.is_virtual and os_traits.HW_PCI_ONE_TIME_USE in spec.traits:
+    if first.is_virtual and ONE_TIME_USE in spec.traits:
         return (
             f"{OPTION} has one_time_use for {first.address}, and a provider does not tell used virtual"
             f" functions of {address} from others: {address} is not offered"

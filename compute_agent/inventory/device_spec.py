@@ -49,9 +49,12 @@ _KEYS: Final = frozenset(
     }
 )
 
+ONE_TIME_USE: Final = "HW_PCI_ONE_TIME_USE"
+"""Trait of devices that serve one guest and are then cleaned; os-traits before 3.4 does not have it."""
+
 _TRAIT_TAGS: Final = {
     "live_migratable": os_traits.HW_PCI_LIVE_MIGRATABLE,
-    "one_time_use": os_traits.HW_PCI_ONE_TIME_USE,
+    "one_time_use": ONE_TIME_USE,
 }
 """The keys of an entry that become traits of the device's provider."""
 

@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-import os_traits
-
 from compute_agent.inventory.attributes import is_ours
+from compute_agent.inventory.device_spec import ONE_TIME_USE
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree, device_of
 from compute_agent.model.messages import full_name, named_few
 from compute_agent.report.plan import Ownership, ReportedProvider, is_novas_device
@@ -68,7 +67,7 @@ def keep_gone_devices(
             continue
         amounts = {name: held(uuid, name) for name in provider.inventories}
         traits = provider.traits & owned[uuid].traits
-        is_used = os_traits.HW_PCI_ONE_TIME_USE in traits and _is_reserved(provider.inventories)
+        is_used = ONE_TIME_USE in traits and _is_reserved(provider.inventories)
         if not (is_used or any(amounts.values())):
             continue
         # The provider of the parent may have gone together with the device.
@@ -98,7 +97,7 @@ def reserve_used_devices(
     """
     nodes, sentences = [], []
     for node in derived.nodes:
-        used = node.device and os_traits.HW_PCI_ONE_TIME_USE in node.traits and _is_used(node, reported, held)
+        used = node.device and ONE_TIME_USE in node.traits and _is_used(node, reported, held)
         if used:
             inventories = reserve_inventories(node.inventories)
             sentences.append(

@@ -4,6 +4,7 @@ A handler contains little code. The decorator :func:`api_operation` has checked 
 policy. The handler parses, calls the store or the model, and serialises the result.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, wraps
 from http import HTTPStatus
@@ -145,8 +146,7 @@ class ApiRequest:
 
     def add_location(self, response: Response, path: str) -> Response:
         """Add the address of a new resource to the response, and return it."""
-        # root_url has the prefix at which the service is mounted
-        response.headers["Location"] = request.root_url.rstrip("/") + path
+        response.headers["Location"] = _root_url() + path
         return response
 
     def add_dates(self, response: Response, last_modified: float | None) -> Response:
@@ -156,6 +156,19 @@ class ApiRequest:
             # clients may keep the answer, but have to ask whether it is current
             response.headers["Cache-Control"] = "no-cache"
         return response
+
+
+_HOST: Final = re.compile(r"([\w.~-]+|\[[0-9A-Fa-f:.]+\])(:\d+)?", re.ASCII)
+"""A host with an optional port, as the header ``Host`` may have it."""
+
+
+def _root_url() -> str:
+    """Return the address of the API for links, without a host if the client's header has a wrong one."""
+    # Werkzeug before 3.1.8 passes any text on, or raises ValueError
+    host = request.environ.get("HTTP_HOST")
+    if host is not None and not _HOST.fullmatch(host):
+        return f"{request.scheme}://{mount_prefix()}"
+    return request.root_url.rstrip("/")
 
 
 # cached, because many answers have the same date

@@ -14,6 +14,7 @@ from sqlalchemy import exc
 
 from placement import extensions
 from placement.cmd.common import Command, ManageCommand, open_database, print_json, print_table
+from placement.cmd.report import add_report_arguments, make_report
 from placement.conf import installed_version, new_config
 from placement.conf.unknown import unknown_options
 from placement.db import adoption, errors, migration
@@ -172,6 +173,7 @@ COMMANDS: Final = (
     ManageCommand("db renew-epoch", db_renew_epoch),
     ManageCommand("audit", audit_database, add_audit_arguments),
     ManageCommand("heal", repair_database, add_heal_arguments),
+    ManageCommand("report", make_report, add_report_arguments),
 )
 
 

@@ -149,8 +149,9 @@ def _old_names(rules: policy.Enforcer) -> Iterator[tuple[str, str]]:
     """Yield the former name of each rule that the operator's files use, and its current name."""
     # oslo.policy applies such a rule, too, but its warning is one of Python's, which no log contains
     for name, default in rules.registered_rules.items():
+        # older versions of oslo.policy have an empty list in place of None
         old = default.deprecated_rule
-        if old is not None and old.name in rules.file_rules and name not in rules.file_rules:
+        if old and old.name in rules.file_rules and name not in rules.file_rules:
             yield old.name, name
 
 

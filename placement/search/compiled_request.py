@@ -130,7 +130,7 @@ class CompiledRequest:
             # positions of sharing providers begin after those of the tree; their free amounts are not in the
             # key
             whose = (len(lineages), self._shared_ids) if shared else ()
-            self._apart = (related, traits, whose, *[each.positions for each in self._contested])
+            self._apart = (related, traits, whose, *[each.positions for each in self._contested_classes])
         self._relevant: Callable[[tuple[int, ...]], Any] | None = None
         self._by_relevant: dict[Hashable, Iterable[PatternBatch]] | None = None
 
@@ -184,7 +184,7 @@ class CompiledRequest:
         kinds = self._kinds_at(empty, options, pooled=True)
         found = [each for each in self._find_patterns(empty, options, kinds=kinds) if each is not None]
         positions = {member.id: at for at, member in enumerate(empty.members)}
-        pools = [tuple([positions[each] for each in ids]) for ids in (kinds.pools() if kinds else ())]
+        pools = [tuple([positions[each] for each in ids]) for ids in (kinds.list_pools() if kinds else ())]
         return UnusedPatterns(PatternBatch(found), tuple(pools))
 
     def _options_within(self, free: tuple[int, ...]) -> Sequence[Sequence[int]] | None:
@@ -279,7 +279,7 @@ class CompiledRequest:
         None if all options together have too little of some class.
         """
         found = []
-        for each in self._contested:
+        for each in self._contested_classes:
             least = each.least
             # without min() and max(), which would be half of the cost of this loop
             here = [
@@ -296,7 +296,7 @@ class CompiledRequest:
     ) -> list[list[int]] | None:
         """Return the contested amounts of these options; None if they have too little of a class."""
         found = []
-        for each, amounts in zip(self._contested, contested, strict=True):
+        for each, amounts in zip(self._contested_classes, contested, strict=True):
             positions = set[int]().union(*[options[index] for index in each.asking])
             here = [amount for at, amount in zip(each.positions, amounts, strict=True) if at in positions]
             if each.own_only and sum(here) < each.asked:
@@ -305,7 +305,7 @@ class CompiledRequest:
         return found
 
     @cached_property
-    def _contested(self) -> Sequence[_ContestedClass]:
+    def _contested_classes(self) -> Sequence[_ContestedClass]:
         rules, portions = self._rules, self._shape.portions
         found = []
         for name, asking in rules.adding_up.items():

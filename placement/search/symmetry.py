@@ -78,7 +78,7 @@ class AssignmentKinds:
         """Whether two providers are of one kind."""
         return len({*self.of_providers.values()}) < len(self.of_providers)
 
-    def pools(self) -> Iterator[list[int]]:
+    def list_pools(self) -> Iterator[list[int]]:
         """Yield the ids of the providers of each kind that has several, in the order of the options."""
         by_kind: dict[int, list[int]] = {}
         for provider_id, kind in self.of_providers.items():

@@ -34,14 +34,14 @@ class DeviceRow:
 
 
 @dataclass(frozen=True, slots=True)
-class ListedDevices:
-    """The first PCI devices of a host, and the number of all its devices."""
+class ShownDevices:
+    """The first PCI devices of a host, and the number of all."""
 
     rows: tuple[DeviceRow, ...] = ()
     count: int = 0
 
 
-def list_devices(node: ProviderNodeView, held: Sequence[ConsumerHolding]) -> ListedDevices:
+def list_devices(node: ProviderNodeView, held: Sequence[ConsumerHolding]) -> ShownDevices:
     """Return the PCI devices of a provider and of all providers below it, with their holders."""
     holders: dict[int, list[int]] = {}
     for number, each in enumerate(held, 1):
@@ -49,7 +49,7 @@ def list_devices(node: ProviderNodeView, held: Sequence[ConsumerHolding]) -> Lis
             holders.setdefault(provider, []).append(number)
     found = _device_rows(node, holders)
     rows = tuple(islice(found, MAX_DEVICES))
-    return ListedDevices(rows, len(rows) + sum(1 for _ in found))
+    return ShownDevices(rows, len(rows) + sum(1 for _ in found))
 
 
 def _device_rows(node: ProviderNodeView, holders: Mapping[int, Sequence[int]]) -> Iterator[DeviceRow]:

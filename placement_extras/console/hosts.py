@@ -13,7 +13,7 @@ from placement.api.resource_providers import existing_provider
 from placement.policies import ext, rest
 from placement.store.holders import list_holders
 from placement_extras.console import fleet, host, host_scheduling, page_request, settings
-from placement_extras.console.devices import ListedDevices, list_devices
+from placement_extras.console.devices import ShownDevices, list_devices
 from placement_extras.console.fleet import HostCondition, HostFilter
 from placement_extras.console.page_request import MAX_NAME, SEE_HOSTS, PageRequest, console_page
 
@@ -127,7 +127,7 @@ def show_provider(visit: PageRequest, uuid: str) -> str:
         host=shown,
         held=held,
         picture=host.draw_picture(shown.node, held) if held else None,
-        devices=list_devices(shown.node, held or ()) if may_see_attributes else ListedDevices(),
+        devices=list_devices(shown.node, held or ()) if may_see_attributes else ShownDevices(),
         positions=host.agent_positions(members, held) if is_whole and held is not None else None,
         more_holders=more_holders,
         holders_page=number,

@@ -72,8 +72,8 @@ class HostCoupling:
 
         :raises placement.search.budget.BudgetExhausted: the work takes too long.
         """
-        # names instead of positions, because positions of slots mean nothing at another host
-        ways = replace(self._finder.footprints_at(tree, shared).named(tree), coupled=True)
+        # slots in a tree are positions, which mean nothing at another host; coupled hosts need common names
+        ways = replace(self._finder.footprints_at(tree, shared).with_provider_ids(tree), coupled=True)
         free = {
             slot: amount
             for slot, amount in _amounts_at(ways, (*tree.members, *shared), Provider.free).items()

@@ -235,8 +235,8 @@ class FlavorFootprints:
             return tuple(amounts)
         return (*amounts, *[pool.usable_amount(amounts) for pool in self.pools.values()])
 
-    def named(self, tree: HostTree) -> FlavorFootprints:
-        """Return these footprints with provider ids and classes instead of slots of a tree."""
+    def with_provider_ids(self, tree: HostTree) -> FlavorFootprints:
+        """Return these footprints with provider ids and classes in place of the slots of a tree."""
         key = key_slots(tree, self.pools)
         return FlavorFootprints(
             tuple([tuple([(key(slot), amount) for slot, amount in way]) for way in self.ways]),

@@ -319,7 +319,8 @@ def older_release(folder: Path) -> Path:
     except (CloudFailed, OSError) as error:
         raise DoorClosedError("the checkout has no history of an older release") from error
     run(["tar", "-xf", archive, "-C", source], folder)
-    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-compile", "--target", library]
+    options = ["--quiet", "--no-deps", "--no-compile", "--target", library]
+    # the sources of that time derive their version from git
     version = {"SETUPTOOLS_SCM_PRETEND_VERSION": "0.0"}
     run([sys.executable, "-m", "pip", "install", *options, source], folder, version)
     return library

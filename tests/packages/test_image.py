@@ -69,7 +69,7 @@ def wheels(context: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (sdist,) = context.glob("*.tar.gz")
     download = [environment / "bin/pip", "--quiet", "download", "--dest", folder]
     download += ["--constraint", ROOT / "etc/constraints.txt", f"{sdist}[{EXTRAS}]"]
-    subprocess.run([*download, "setuptools", "setuptools-scm"], check=True, timeout=1800)
+    subprocess.run([*download, "setuptools"], check=True, timeout=1800)
     return folder
 
 

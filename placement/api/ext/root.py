@@ -6,8 +6,9 @@ from flask import Blueprint, Response
 
 from placement.api.call import ApiRequest, mount_prefix
 from placement.api.paths import EXT
+from placement.conf import installed_version
 
-VERSION: Final = "1.15"
+VERSION: Final = "1.16"
 """The version: its minor number grows with each addition below ``/ext/v1``, and nothing is removed."""
 
 blueprint = Blueprint("ext", __name__)
@@ -22,5 +23,6 @@ def show_version() -> Response:
         "min_version": "1.0",
         "status": "CURRENT",
         "links": [{"rel": "self", "href": mount_prefix() + EXT}],
+        "release": installed_version(),
     }
     return ApiRequest().json_answer({"version": document})

@@ -263,6 +263,7 @@ def test_unbound_workqueues_have_their_former_mask_after_a_partition(host):
     assert host.kernel.masks()[WORKQUEUE_MASK] == set(range(1, 8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [(6, 1), *MODERN])
 def test_killed_at_any_write_the_next_agent_gives_all_back(memory, version):
     number = 0

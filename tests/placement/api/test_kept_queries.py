@@ -11,6 +11,7 @@ from tests.placement.running import Admin
 MIB = 1 << 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "query",
     [

@@ -1,0 +1,192 @@
+"""Builds of a commit that have the same bytes each time: sdist, wheel, Debian packages and bill of materials.
+
+Times in archives are those of the commit (``SOURCE_DATE_EPOCH``, see
+https://reproducible-builds.org/specs/source-date-epoch/), and archives list files by name. Names of users,
+the order of directories and the time of the build have no effect.
+
+``python -m tests.builds FOLDER [--debian] [--bill]`` builds the last commit of a checkout. Sources without
+git have the time of their ``setup.cfg``.
+"""
+
+import argparse
+import gzip
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[1]
+EXTRAS: Final = "postgresql,mysql,memcached"
+"""The extras that Debian packages and the image have."""
+CHECKSUMS: Final = "SHA256SUMS"
+_SECONDS: Final = 1800
+
+
+class BuildFailed(Exception):
+    """A program of the build failed; the message has the end of its output."""
+
+
+def run(*words: object, folder: Path = ROOT, **variables: str) -> str:
+    """Return the output of a program.
+
+    :raises BuildFailed: the program fails.
+    """
+    done = subprocess.run(
+        [*map(str, words)],
+        cwd=folder,
+        env=os.environ | {"LC_ALL": "C.UTF-8"} | variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=_SECONDS,
+        check=False,
+    )
+    if done.returncode:
+        raise BuildFailed(f"{' '.join(map(str, words))}\n{done.stdout[-4000:]}")
+    return done.stdout
+
+
+def commit_time(commit: str, checkout: Path) -> str:
+    """Return the time of a commit, in seconds since the epoch."""
+    return run("git", "log", "-1", "--format=%ct", commit, folder=checkout).strip()
+
+
+def export_commit(commit: str, folder: Path, checkout: Path) -> Path:
+    """Write the files of a commit into a new folder."""
+    archive = folder.with_suffix(".tar")
+    run("git", "archive", "--output", archive, commit, folder=checkout)
+    with tarfile.open(archive) as packed:
+        packed.extractall(folder, filter="data")
+    archive.unlink()
+    return folder
+
+
+def build_distributions(source: Path, folder: Path, epoch: str) -> tuple[Path, Path]:
+    """Build the sdist of a folder, and the wheel of the sdist.
+
+    :param epoch: the time of all files, in seconds since the epoch.
+    """
+    build = (sys.executable, "-m", "build", "--no-isolation")
+    with tempfile.TemporaryDirectory() as name:
+        run(*build, "--sdist", "--outdir", name, source, SOURCE_DATE_EPOCH=epoch)
+        (made,) = Path(name).glob("*.tar.gz")
+        unpacked = Path(name, "unpacked")
+        with tarfile.open(made) as packed:
+            packed.extractall(unpacked, filter="data")
+        sdist = folder / made.name
+        _pack(unpacked, sdist, int(epoch))
+        (sources,) = unpacked.iterdir()
+        run(*build, "--wheel", "--outdir", name, sources, SOURCE_DATE_EPOCH=epoch)
+        (wheel,) = Path(name).glob("*.whl")
+        return sdist, Path(shutil.copy(wheel, folder))
+
+
+def _pack(folder: Path, target: Path, epoch: int) -> None:
+    """Write a tar archive of all files below a folder, in the order of their names, without owners."""
+
+    def without_owner(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+        entry.uid = entry.gid = 0
+        entry.uname = entry.gname = ""
+        entry.mtime = epoch
+        # the umask of the build decides on the bits of groups and others
+        entry.mode = 0o755 if entry.isdir() or entry.mode & 0o100 else 0o644
+        return entry
+
+    with (
+        target.open("wb") as output,
+        gzip.GzipFile("", "wb", 9, output, mtime=epoch) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for path in sorted(folder.rglob("*")):
+            archive.add(path, str(path.relative_to(folder)), recursive=False, filter=without_owner)
+
+
+def build_debian(sdist: Path, folder: Path, epoch: str) -> list[Path]:
+    """Build the Debian packages of an sdist."""
+    before = set(folder.glob("*.deb"))
+    run(ROOT / "etc/packages/build-deb", sdist, folder, SOURCE_DATE_EPOCH=epoch)
+    return sorted(set(folder.glob("*.deb")) - before)
+
+
+def write_bill(sdist: Path, folder: Path, epoch: str) -> Path:
+    """Write the bill of materials of the packages' environment, with licences, in CycloneDX's format."""
+    target = folder / sdist.name.replace(".tar.gz", ".cdx.json")
+    with tempfile.TemporaryDirectory() as name:
+        environment = Path(name, "environment")
+        run(sys.executable, "-m", "venv", environment)
+        pip = (environment / "bin/pip", "--quiet", "--disable-pip-version-check")
+        constraints = ("--constraint", ROOT / "etc/constraints.txt")
+        run(*pip, "install", "--no-compile", *constraints, f"{sdist}[{EXTRAS}]")
+        run(*pip, "uninstall", "--yes", "pip", "setuptools")
+        run(
+            *(sys.executable, "-m", "cyclonedx_py", "environment", "--output-reproducible"),
+            *("--gather-license-texts", "--output-file", target, environment),
+            SOURCE_DATE_EPOCH=epoch,
+        )
+    return target
+
+
+def write_checksums(files: Iterable[Path], folder: Path) -> Path:
+    """Write the checksums of files for ``sha256sum --check``."""
+    target = folder / CHECKSUMS
+    lines = [f"{hashlib.sha256(each.read_bytes()).hexdigest()}  {each.name}\n" for each in sorted(files)]
+    target.write_text("".join(lines))
+    return target
+
+
+def build_all(source: Path, folder: Path, epoch: str, *, debian: bool, bill: bool) -> list[Path]:
+    """Build the sources into a new folder, and return the files with their checksums last.
+
+    :raises BuildFailed: a program fails.
+    """
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    sdist, wheel = build_distributions(source, folder, epoch)
+    files = [sdist, wheel]
+    if debian:
+        files += build_debian(sdist, folder, epoch)
+    if bill:
+        files.append(write_bill(sdist, folder, epoch))
+    return [*files, write_checksums(files, folder)]
+
+
+def build_commit(checkout: Path, commit: str, folder: Path, *, debian: bool, bill: bool) -> list[Path]:
+    """Build a commit like :func:`build_all`."""
+    with tempfile.TemporaryDirectory() as name:
+        source = export_commit(commit, Path(name, "source"), checkout)
+        return build_all(source, folder, commit_time(commit, checkout), debian=debian, bill=bill)
+
+
+def main() -> int:
+    """Build the sources that this module is part of."""
+    parser = argparse.ArgumentParser(prog="python -m tests.builds", description=__doc__)
+    parser.add_argument("folder", type=Path, help="folder for the files; it is emptied first")
+    parser.add_argument("--debian", action="store_true", help="build the Debian packages")
+    parser.add_argument("--bill", action="store_true", help="write the bill of materials")
+    words = parser.parse_args()
+    wanted = {"debian": words.debian, "bill": words.bill}
+    try:
+        if (ROOT / ".git").exists():
+            if run("git", "status", "--porcelain"):
+                print("Changes that are not committed are not part of the build.", file=sys.stderr)
+            files = build_commit(ROOT, "HEAD", words.folder, **wanted)
+        else:
+            epoch = os.environ.get("SOURCE_DATE_EPOCH") or str(int((ROOT / "setup.cfg").stat().st_mtime))
+            files = build_all(ROOT, words.folder, epoch, **wanted)
+    except BuildFailed as failure:
+        print(failure, file=sys.stderr)
+        return 1
+    print(*files, sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

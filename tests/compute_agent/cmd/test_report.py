@@ -1,0 +1,91 @@
+"""The archive for the report of a defect: complete where it can be, and without secrets."""
+
+import tarfile
+
+import pytest
+
+from compute_agent.cmd import report
+from tests.compute_agent.cmd.agents import run_here
+
+TOKEN = "gAAAAABn" + "x" * 40
+
+
+def parts(path):
+    """Return the texts of an archive by name."""
+    with tarfile.open(path) as archive:
+        assert {entry.mode for entry in archive} == {0o600}
+        return {
+            name.rpartition("/")[2]: archive.extractfile(name).read().decode() for name in archive.getnames()
+        }
+
+
+def test_the_report_of_a_running_agent_has_its_state(agent, write_ini, metrics_port, tmp_path):
+    ini = write_ini(daemon=f"http_port = {metrics_port}")
+    agent.start_reporting()
+    target = tmp_path / "report.tar.gz"
+    done = run_here(ini, "report", "--output", target)
+    assert (done.returncode, done.stdout) == (0, f"{target}\n"), done.stderr
+    assert target.stat().st_mode & 0o777 == 0o600
+    found = parts(target)
+    assert found["versions.txt"].startswith("placement-compute ")
+    assert '"provider_uuid"' in found["status.txt"]
+    assert "http_port" in found["options.txt"]
+    assert "compute_agent_" in found["metrics.txt"]
+    assert "PCPU" in found["inventories.txt"]
+    assert not any("is not a " in text for text in found.values())
+    assert all(text.strip() for name, text in found.items() if name not in ("log.txt", "events.txt"))
+
+
+def test_a_report_without_a_daemon_says_what_is_missing(two_cpus, write_ini, tmp_path):
+    log = tmp_path / "agent.log"
+    log.write_text(f"X-Auth-Token: {TOKEN} password=hunter2 postgresql://placement:hunter2@db/placement\n")
+    ini = write_ini(DEFAULT=f"log_file = {log}", placement="password = hunter2")
+    target = tmp_path / "report.tar.gz"
+    assert run_here(ini, "report", "--output", target).returncode == 0
+    found = parts(target)
+    assert "does not answer" in found["status.txt"] or "Exit status" in found["status.txt"]
+    assert found["metrics.txt"].startswith("Not available: ")
+    assert found["log.txt"].count("***") == 3
+    assert not any("hunter2" in text or TOKEN in text for text in found.values())
+
+
+def test_a_report_is_made_when_the_configuration_is_wrong(tmp_path):
+    ini = tmp_path / "wrong.conf"
+    ini.write_text("[daemon]\nhttp_port = many\n")
+    target = tmp_path / "report.tar.gz"
+    assert run_here(ini, "report", "--output", target).returncode == 0
+    found = parts(target)
+    assert "http_port" in found["log.txt"]
+    assert "http_port" in found["check.txt"]
+
+
+def test_a_file_that_exists_is_kept(two_cpus, write_ini, tmp_path):
+    target = tmp_path / "report.tar.gz"
+    target.write_text("mine")
+    done = run_here(write_ini(), "report", "--output", target)
+    assert done.returncode == 1
+    assert "File exists" in done.stderr
+    assert target.read_text() == "mine"
+
+
+def test_a_full_disk_leaves_no_part_of_an_archive(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tarfile.TarFile.addfile", fail)
+    target = tmp_path / "report.tar.gz"
+    with pytest.raises(OSError, match="No space left"):
+        report.write_archive(target, {"status.txt": "x"})
+    assert not target.exists()
+
+
+def test_a_long_log_is_read_from_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "_MAX_BYTES", 10)
+    log = tmp_path / "agent.log"
+    log.write_text("first\n" + "x" * 50 + "\nlast\n")
+    assert report.read_log(str(log), None) == "xxxx\nlast\n"
+
+
+def test_a_command_that_hangs_is_one_part(monkeypatch):
+    monkeypatch.setattr(report, "_SECONDS", 0.1)
+    assert "timed out" in report.run_program(["sleep", "60"])
