@@ -69,7 +69,7 @@ from at most this number.
         ],
         help="""
 Order in which candidates are generated. The order decides which candidates are in the answer if
-max_allocation_candidates or the limit of the request ends the list. If a root has eight or more candidates,
+max_allocation_candidates or the limit of the request ends the list. If a root has 17 or more candidates,
 some of them only exchange equal providers or groups of another candidate. These come last, after the other
 candidates of all roots.
 """,
