@@ -5,7 +5,8 @@
 # make test-long    the same with those that take longest, and all random examples, rounds and kills: 35 minutes
 # make coverage     the same tests, and which lines none of them reaches: takes twice as long
 # make check        what a developer runs all day: lint, types, import directions, tests that need no server
-# make mutants      whether the quick tests notice when one token of what decides is another: MUTANTS=200 SEED=1
+# make mutants      whether the quick tests notice when one token of what decides is another: MUTANTS=200 SEED=1;
+#                   FOLDERS='compute_agent/isolation' for some folders
 # make test-vm      the tests that need a virtual machine with cache and bandwidth control, which it makes first
 # make test-failover  databases that fail over and break under load, 30 times each, with a table: a quarter of an hour
 # make test-shadow  requests at random to OpenStack Placement through placement-shadow, an hour's worth: half an hour
@@ -87,7 +88,8 @@ quick-tests: $(INSTALLED)
 	$(BIN)/python -m pytest -q $(QUICK) $(PARALLEL) -p no:schemathesis $(PYTEST_ARGS)
 
 mutants: check $(COSMIC_RAY)
-	$(BIN)/python -m tests.mutants $(if $(MUTANTS),--count $(MUTANTS)) $(if $(SEED),--seed $(SEED)) -- $(QUICK)
+	$(BIN)/python -m tests.mutants $(if $(MUTANTS),--count $(MUTANTS)) $(if $(SEED),--seed $(SEED)) \
+	    $(addprefix --folder ,$(FOLDERS)) -- $(QUICK)
 
 test-kills: export KILL_POINTS ?= 100
 

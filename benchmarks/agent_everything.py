@@ -4,6 +4,7 @@
     python -m benchmarks.agent_everything --guests 10 --seconds 5
     python -m benchmarks.agent_everything --watermarks   # and with watermarks for CPU and memory, each second
     python -m benchmarks.agent_everything --caches       # and with one that has counters read each second
+    python -m benchmarks.agent_everything --isolation    # and with guests on dedicated, quiet CPUs
 
 Guests are processes that sleep, each in a group with limits of memory and block I/O, of a class with a CPU
 class, in a pool of CPUs, and counted in the cache; some have ways and a group of their own. The kernel's part
@@ -12,12 +13,17 @@ a real kernel takes to answer is not in the numbers.
 """
 
 import argparse
+import os
 import subprocess
 import sys
+import threading
 import time
+import urllib.request
 import uuid
 
+from benchmarks import isolation
 from benchmarks.agent_cost import AGENT, SAMPLINGS, Cost, WithGuests, cpu_seconds, status
+from tests.compute_agent.isolation.fake_kernel import FakeKernel
 from tests.compute_agent.power_trees import xeon
 from tests.compute_agent.resctrl import fake
 from tests.compute_agent.two_caches import two_caches
@@ -60,6 +66,30 @@ memory_high = 90
 """
 
 
+SHARED_CPUS = 28
+"""Shared CPUs of a host with dedicated ones for each guest."""
+
+ISOLATION = {
+    "isolation, realtime, core scheduling and watermarks, with a scrape each 15 s": SAMPLINGS[
+        "watermarks for CPU and memory"
+    ]
+    + """
+[qos_class:LSR]
+isolation = quiet
+realtime_priority = 5
+core_scheduling = guest
+cpu_class = fast
+
+[qos_class:LSE]
+rank = 25
+isolation = alone
+realtime_priority = 5
+core_scheduling = guest
+cpu_class = fast
+"""
+}
+SCRAPE_SECONDS = 15.0
+
 CACHES = {
     "a watermark for the cache": """
 [watermark:cache]
@@ -74,9 +104,16 @@ mode = preview
 class Host(WithGuests):
     """A service, and an agent on files."""
 
+    options = ()
+
+    @property
+    def cgroups(self):
+        """The folder of the guests' groups."""
+        return self.folder / "host/sys/fs/cgroup/agent"
+
     def start_agent(self):
         """As the installed one."""
-        command = [sys.executable, "-m", "benchmarks.agent_on_fakes", self.folder / "cgroups"]
+        command = [sys.executable, "-m", "benchmarks.agent_on_fakes", self.cgroups, *self.options]
         with self.log(AGENT).open("ab") as log:
             self.processes[AGENT] = subprocess.Popen(
                 [*map(str, command), "--config-file", str(self.agent_ini), "run"],
@@ -104,6 +141,54 @@ def make_host(root):
     fake.FakeResctrl.of(fake.INTEL, root / "sys/fs/resctrl")
 
 
+def make_large_host(root, cpus):
+    """Two packages with an L3 cache each, one NUMA node, and all the work that a host has on its CPUs."""
+    xeon(root, cpus=cpus)
+    half = cpus // 2
+    files = two_caches() | {
+        "sys/block/vda/dev": "254:0",
+        "sys/block/vda/queue/scheduler": "[bfq] none",
+        "sys/devices/system/cpu/online": f"0-{cpus - 1}",
+        "sys/devices/system/node/node0/cpulist": f"0-{cpus - 1}",
+        "proc/self/status": f"CapEff:\t{1 << 21:016x}",
+    }
+    for package in range(2):
+        listed = f"{package * half}-{(package + 1) * half - 1}"
+        for cpu in range(package * half, (package + 1) * half):
+            folder = f"sys/devices/system/cpu/cpu{cpu}"
+            files |= {
+                f"{folder}/topology/core_cpus_list": str(cpu),
+                f"{folder}/topology/package_cpus_list": listed,
+                f"{folder}/topology/core_id": str(cpu),
+                f"{folder}/cache/index3/level": "3",
+                f"{folder}/cache/index3/type": "Unified",
+                f"{folder}/cache/index3/id": str(package),
+                f"{folder}/cache/index3/size": "16384K",
+                f"{folder}/cache/index3/ways_of_associativity": "16",
+                f"{folder}/cache/index3/shared_cpu_list": listed,
+            }
+    for path, content in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(f"{content}\n")
+    for name in ("stat", "meminfo", "loadavg", "pressure", "vmstat"):
+        (root / "proc" / name).symlink_to(f"/proc/{name}")
+    kernel = FakeKernel(root, cpus=cpus)
+    kernel.cgroups.settle = lambda: None
+    isolation.write_work(kernel)
+    for path in kernel.managed:
+        os.chmod(root / path, 0o444)
+    isolation.write_interrupts(root, cpus)
+    fake.FakeResctrl.of(fake.INTEL, root / "sys/fs/resctrl")
+
+
+def scrape(system, ended):
+    """Read the metrics as Prometheus does, until an event."""
+    url = f"http://127.0.0.1:{system.agent_port}/metrics"
+    while not ended.wait(SCRAPE_SECONDS):
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            answer.read()
+
+
 def claims(system, guests):
     """What each guest holds, by provider."""
     has = {}
@@ -111,11 +196,11 @@ def claims(system, guests):
         path = f"/resource_providers/{provider['uuid']}/inventories"
         for name in system.call("GET", path)["inventories"]:
             has.setdefault(name, []).append((provider["name"], provider["uuid"]))
-    pool = next(found for name, found in has["VCPU"] if "POOL" in name)
-    (_, memory), *_ = has["MEMORY_MB"]
+    pool = next((found for name, found in has["VCPU"] if "POOL" in name), "")
     for number in range(guests):
-        held = {pool: {"VCPU": 1}}
-        held.setdefault(memory, {})["MEMORY_MB"] = 64
+        node = number % len(has["MEMORY_MB"])
+        held = {pool: {"VCPU": 1}} if pool else {has["PCPU"][node][1]: {"PCPU": 1}}
+        held.setdefault(has["MEMORY_MB"][node][1], {})["MEMORY_MB"] = 64
         if number < OWN_WAYS:
             cache = has["LLC"][number % 2][1]
             held.setdefault(cache, {}).update(LLC=1, MBA=10)
@@ -123,22 +208,34 @@ def claims(system, guests):
         yield str(uuid.uuid4()), held
 
 
-def running(sections, guests, seconds):
+def running(sections, guests, seconds, with_isolation):
     """The cost of an agent with so many guests."""
     with Host() as system:
-        host, cgroups = system.folder / "host", system.folder / "cgroups"
-        make_host(host)
-        cgroups.mkdir()
+        host, cgroups = system.folder / "host", system.cgroups
+        cpus, ini_text = SHARED_CPUS + guests + guests % 2, INI
+        if with_isolation:
+            system.options = ("--all-cpus",)
+            make_large_host(host, cpus)
+            ini_text = INI.replace("[cpu_pool:bulk]\ncpus = 1\n", "")
+        else:
+            make_host(host)
+        cgroups.mkdir(parents=True)
         system.configure_service()
         system.manage("db", "sync")
         system.start_service(workers=1)
-        system.configure_agent(
-            "cpu_dedicated_set = 0\ncpu_shared_set = 1\n\n[DEFAULT]\ncpu_allocation_ratio = 1000"
-        )
+        sets = "cpu_dedicated_set = 0\ncpu_shared_set = 1"
+        if with_isolation:
+            shared = SHARED_CPUS // 2
+            half = cpus // 2
+            sets = (
+                f"cpu_shared_set = 0-{shared - 1},{half}-{half + shared - 1}\n"
+                f"cpu_dedicated_set = {shared}-{half - 1},{half + shared}-{cpus - 1}"
+            )
+        system.configure_agent(f"{sets}\n\n[DEFAULT]\ncpu_allocation_ratio = 1000")
         with system.agent_ini.open("a") as ini:
-            ini.write(INI.format(host=host, cgroups=cgroups) + sections)
+            ini.write(ini_text.format(host=host, cgroups=cgroups) + sections)
         system.start_agent()
-        for consumer, held in claims(system, guests):
+        for number, (consumer, held) in enumerate(claims(system, guests)):
             body = {
                 "allocations": {one: {"resources": amounts} for one, amounts in held.items()},
                 "project_id": "p",
@@ -147,14 +244,23 @@ def running(sections, guests, seconds):
                 "consumer_type": "INSTANCE",
             }
             system.call("PUT", f"/allocations/{consumer}", body=body)
-            system.guests("run", uuid=consumer, command=["sleep", "1000000"], blockio_class="bulk")
+            settings = {"blockio_class": "bulk"}
+            if with_isolation:
+                settings["qos_class"] = "LSE" if number < isolation.ALONE else "LSR"
+            system.guests("run", uuid=consumer, command=["sleep", "1000000"], **settings)
         shown = system.agent("status")
         if shown["pending_guests"] or shown["cache_control"] != "on":
             raise RuntimeError(f"not all is in force: {shown}")
-        pid = system.processes[AGENT].pid
+        pid, ended = system.processes[AGENT].pid, threading.Event()
+        if with_isolation:
+            threading.Thread(target=scrape, args=(system, ended), daemon=True).start()
         time.sleep(min(seconds, 12))  # what the starts left to do is done
+        if with_isolation:
+            shown = system.agent("status")
+            print({name: shown[name] for name in ("quiet_cpus", "alone_cpus", "isolation_refusals")})
         used, since = cpu_seconds(pid), time.monotonic()
         time.sleep(seconds)
+        ended.set()
         elapsed = time.monotonic() - since
         percent = (cpu_seconds(pid) - used) / elapsed * 100
         resident = status(pid, "VmRSS") / 1024
@@ -170,10 +276,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--watermarks", action="store_true", help="also with watermarks for CPU and memory")
     parser.add_argument("--caches", action="store_true", help="also with a watermark for the cache")
+    parser.add_argument("--isolation", action="store_true", help="only guests on dedicated, quiet CPUs")
     args = parser.parse_args()
     samplings = SAMPLINGS if args.watermarks else dict(list(SAMPLINGS.items())[:1])
+    if args.isolation:
+        samplings = ISOLATION
     for name, sections in (samplings | CACHES if args.caches else samplings).items():
-        cost = running(sections, args.guests, args.seconds)
+        cost = running(sections, args.guests, args.seconds, args.isolation)
         print(
             f"all controllers, {name}: {cost.guests} guests for {cost.seconds} s: {cost.cpu_percent} % of a"
             f" core, {cost.resident_mb} MB, {cost.threads} threads",

@@ -1,18 +1,29 @@
 """The agent on a host whose cgroups and resctrl are folders that behave like the kernel's.
 
     python -m benchmarks.agent_on_fakes CGROUPS --config-file FILE run
+    python -m benchmarks.agent_on_fakes CGROUPS --all-cpus --config-file FILE run
+
+The option ``--all-cpus`` is for a host with CPUs that this machine lacks.
 
 For :mod:`benchmarks.agent_everything`. What is read is read from files as ever; what is written costs more
 than a kernel's file does, and is written when guests start.
 """
 
+import contextlib
+import os
 import sys
 import threading
 from pathlib import Path
 
+from compute_agent.agent import configured_host
 from compute_agent.cmd.main import main
-from compute_agent.drivers import cgroup
+from compute_agent.drivers import cgroup, procfs
+from compute_agent.host import kernel_files
+from compute_agent.isolation.facts import MaskReader
+from compute_agent.model import cpuset
 from compute_agent.resctrl import mount
+from compute_agent.schedules.kernel_cookies import CookieError, KernelCookies, NoSiblingsError
+from tests.compute_agent import cgroups
 from tests.compute_agent.cgroups import FakeCgroups
 from tests.compute_agent.resctrl.fake import FakeResctrl
 
@@ -50,9 +61,69 @@ class Locked(FakeResctrl):
             super().remove_folder(path)
 
 
+class FileMasks(MaskReader):
+    """Affinities of the kernel's threads are written into files as well."""
+
+    def bind_thread(self, thread, cpus):
+        """As the kernel shows it."""
+        text = f"Cpus_allowed_list:\t{cpuset.format(cpus)}"
+        kernel_files.write_text(f"{self.root}/proc/{thread}/status", text)
+
+
+class TableAffinity:
+    """Affinities in memory, as this machine has fewer CPUs; each answer costs the kernel's call as well."""
+
+    def __init__(self):
+        self._table, self._read = {}, os.sched_getaffinity
+        os.sched_getaffinity, os.sched_setaffinity = self.read, self.write
+
+    def read(self, pid):
+        """The CPUs of a thread."""
+        found = self._read(pid)
+        return self._table.get(pid, found)
+
+    def write(self, pid, cpus):
+        """Set them."""
+        self._read(pid)
+        self._table[pid] = frozenset(cpus)
+
+
+class TableCookies(KernelCookies):
+    """Cookies in memory, as this kernel may have none; each answer costs the kernel's call as well."""
+
+    def __init__(self):
+        self._table = {}
+
+    def clear_own_cookie(self):
+        """The agent has none."""
+
+    def read_cookie(self, tid):
+        """The cookie of a thread."""
+        with contextlib.suppress(CookieError, NoSiblingsError):
+            super().read_cookie(tid)
+        return self._table.get(tid, 0)
+
+    def create_cookie(self, pid):
+        """Give one to all threads of a process."""
+        self._table.update(dict.fromkeys(procfs.thread_ids(pid), pid))
+
+
+def have_all_cpus():
+    """Isolation, core scheduling and pins on CPUs that this machine lacks."""
+    TableAffinity()
+    configured_host.MaskReader = FileMasks
+    configured_host.KernelCookies = TableCookies
+    files = ("cpuset.cpus.partition", "cpuset.cpus.exclusive", "cpuset.cpus.exclusive.effective")
+    cgroups.FILES.update(dict.fromkeys(files, ""), **{"cpuset.cpus.partition": "member\n"})
+
+
 if __name__ == "__main__":
+    arguments = sys.argv[2:]
+    if "--all-cpus" in arguments:
+        arguments.remove("--all-cpus")
+        have_all_cpus()
     processes = cgroup.GuestCgroup.process_ids
     FakeCgroups(Path(sys.argv[1]), Patch)
     cgroup.GuestCgroup.add, cgroup.GuestCgroup.process_ids = add, processes
     mount.ResctrlFilesystem = Locked
-    sys.exit(main(sys.argv[2:]))
+    sys.exit(main(arguments))

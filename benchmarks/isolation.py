@@ -66,17 +66,15 @@ class NoNotes:
         self.kept_notes = dict(notes)
 
 
-def build_host(folder, guests):
-    """The host with its guests, isolated; and the demand."""
-    host = IsolationHost(folder, cpus=CPUS)
-    kernel = host.kernel
-    settle, kernel.cgroups.settle = kernel.cgroups.settle, lambda: None
+def write_work(kernel):
+    """The work of a host that may run on any CPU: interrupts, threads of the kernel, services."""
+    cpus = len(kernel.cpus)
     listing, kernel._list_threads = kernel._list_threads, lambda: None
     for number in range(INTERRUPTS):
         kernel.put(f"proc/irq/{number + 20}/node", str(number % 2))
         (kernel.root / f"proc/irq/{number + 20}/device{number}").mkdir()
-        kernel.put(kernel.irq(number + 20), f"0-{CPUS - 1}")
-        kernel.put(f"proc/irq/{number + 20}/effective_affinity_list", str(number % CPUS))
+        kernel.put(kernel.irq(number + 20), f"0-{cpus - 1}")
+        kernel.put(f"proc/irq/{number + 20}/effective_affinity_list", str(number % cpus))
         if number < MANAGED:
             kernel.managed.add(kernel.irq(number + 20))
     for number in range(FIXED_THREADS + THREADS):
@@ -88,6 +86,16 @@ def build_host(folder, guests):
     kernel.cgroups.add("system.slice")
     kernel.cgroups.add("user.slice")
     kernel.cgroups.add("machine.slice")
+    kernel._list_threads = listing
+    listing()
+
+
+def build_host(folder, guests):
+    """The host with its guests, isolated; and the demand."""
+    host = IsolationHost(folder, cpus=CPUS)
+    kernel = host.kernel
+    settle, kernel.cgroups.settle = kernel.cgroups.settle, lambda: None
+    write_work(kernel)
     held = []
     for number in range(guests):
         cpu, scope = SHARED + number, f"machine.slice/machine-{number}.scope"
@@ -96,8 +104,7 @@ def build_host(folder, guests):
         kernel.cgroups.add(f"{scope}/libvirt/vcpu0", str(cpu))
         cpus = frozenset({cpu})
         held.append(HeldCpus(f"g{number}", cpus, True, 0, number < ALONE, scope, (cpus,)))
-    kernel._list_threads, kernel.cgroups.settle = listing, settle
-    listing()
+    kernel.cgroups.settle = settle
     settle()
     nodes = {0: frozenset(range(0, CPUS, 2)), 1: frozenset(range(1, CPUS, 2))}
     demand = IsolationDemand(tuple(held), frozenset(range(SHARED, CPUS)), nodes)
@@ -120,14 +127,14 @@ def make_targets(driver, guests):
     return targets
 
 
-def write_interrupts(root):
+def write_interrupts(root, cpus=CPUS):
     """A file /proc/interrupts of this size."""
-    lines = ["      " + " ".join(f"CPU{cpu}" for cpu in range(CPUS))]
-    row = " ".join(["12345"] * CPUS)
+    lines = ["      " + " ".join(f"CPU{cpu}" for cpu in range(cpus))]
+    row = " ".join(["12345"] * cpus)
     # An interrupt of a device came to a few CPUs since boot.
     for number in range(INTERRUPTS):
-        counts = ["0"] * CPUS
-        counts[number % CPUS] = counts[(number + 1) % CPUS] = "12345"
+        counts = ["0"] * cpus
+        counts[number % cpus] = counts[(number + 1) % cpus] = "12345"
         lines.append(f"{number + 20}: {' '.join(counts)} IR-PCI-MSIX device{number}")
     lines += [f"{name}: {row} Local interrupts" for name in ("LOC", "RES", "CAL", "TLB")]
     (root / "proc/interrupts").write_text("\n".join(lines) + "\n")

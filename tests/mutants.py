@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,10 +102,13 @@ def _tests_that_mention(module: Path, folder: Path) -> list[Path]:
     return [test for test in folder.rglob("test_*.py") if _mentions(test, module)]
 
 
-def sample(count: int, seed: int) -> list[Mutant]:
-    """Draw random mutants: first a place, then an operator, because some places have many operators."""
+def sample(count: int, seed: int, folders: Collection[str] = ()) -> list[Mutant]:
+    """Draw random mutants: first a place, then an operator, because some places have many operators.
+
+    :param folders: those of ``DECIDING`` to draw from; empty: all.
+    """
     chance, places = random.Random(seed), []
-    for file in sorted(file for folder in DECIDING for file in Path(folder).rglob("*.py")):
+    for file in sorted(file for folder in folders or DECIDING for file in Path(folder).rglob("*.py")):
         source = file.read_text()
         places += [(str(file), source, changes) for _, changes in sorted(changes_of(source).items())]
     drawn = []
@@ -244,6 +247,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Count the mutants that the quick tests notice.")
     parser.add_argument("--count", type=int, default=200, help="how many mutants (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="the same ones again")
+    parser.add_argument(
+        "--folder",
+        action="append",
+        choices=sorted(DECIDING),
+        help="draw from this one alone; may be repeated",
+    )
     parser.add_argument("quick", nargs="*", help="after --: what pytest takes for the quick tests")
     given = parser.parse_args()
     options = [each for each in given.quick if not Path(each).is_dir()]  # and not its folders
@@ -255,7 +264,7 @@ def main() -> None:
         os.chdir(copy)
         print(f"Seed {given.seed}", flush=True)
         import_libraries(given.quick, Path(folder))
-        for number, mutant in enumerate(sample(given.count, given.seed), 1):
+        for number, mutant in enumerate(sample(given.count, given.seed, given.folder or ()), 1):
             reasons = [each["why"] for each in explained if each.items() >= mutant.change().items()]
             noticed = is_noticed(mutant, options)
             fate = "noticed" if noticed else "explained" if reasons else "survived"

@@ -22,7 +22,7 @@ from compute_agent.controllers.cpu_class_plan import in_words
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.host.cpus import read_online
 from compute_agent.inventory.provider_tree import FIELDS
-from compute_agent.isolation.shell import IsolationStatus, stuck_sentences
+from compute_agent.isolation.shell import IsolationStatus
 from compute_agent.loops.devices import DeviceUse
 from compute_agent.loops.events import EventLog, OomEvents
 from compute_agent.loops.monitoring import CacheMonitoring
@@ -458,7 +458,7 @@ def agent_document(shown: StatusSources) -> dict[str, Any]:
         "parked_cpus": cpuset.format(_parked_cpus(shown)),
         "quiet_cpus": cpuset.format(shown.isolation.quiet),
         "alone_cpus": cpuset.format(shown.isolation.alone),
-        "isolation_refusals": [*stuck_sentences(shown.isolation.stuck), *shown.isolation.balancers],
+        "isolation_refusals": list(shown.isolation.refusal_sentences),
         "guests": len(views) if pipeline.has_taken_over else None,
         **guests_document(views),
         "events": f"not kept: {shown.events.trouble}" if shown.events.trouble else "kept",

@@ -251,9 +251,9 @@ QOS_CLASS_OPTS: Final = [
     ),
     cfg.BoolOpt(
         "cpu_idle",
-        help="Whether guests run only while no other control group of the host wants their CPUs"
-        " (cpu.idle, Linux 5.15). Such guests get even less CPU time than with the lowest weight."
-        " Default: false.",
+        help="Whether guests run only while no guest beside them wants their CPUs (cpu.idle, Linux 5.15)."
+        " Such guests get even less CPU time than with the lowest weight. Against processes of the host, all"
+        " guests together have the weight of their slice. Default: false.",
     ),
     cfg.IntOpt(
         "cpu_burst",

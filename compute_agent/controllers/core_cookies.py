@@ -30,7 +30,7 @@ from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import CoreScope
 from compute_agent.schedules.cookies import CookieGuest, CookiePlan, decide_cookies
-from compute_agent.schedules.kernel_cookies import CookieError, KernelCookies, NoSiblingsError
+from compute_agent.schedules.kernel_cookies import CookieError, KernelCookies, NoSiblingsError, OwnCookieError
 from compute_agent.schedules.run_notes import RunNotes, RunNoteStore
 
 LOG = logging.getLogger(__name__)
@@ -71,6 +71,7 @@ class CoreCookieController(KernelController):
         self._cookies = cookies
         self._count_drift = count_drift
         self._has_siblings = True
+        self._own_problem = ""
         #: The notes of the guests in which all threads had their cookie at the last sync().
         self._settled: RunNotes = {}
         self.refused: Mapping[str, Sequence[str]] = {}
@@ -87,6 +88,7 @@ class CoreCookieController(KernelController):
         if not any(groups.values()) and not self._store.kept_notes:
             return
         try:
+            self._clear_own_cookie()
             self._bring_about([target.guest for target in targets], groups)
         except NoSiblingsError:
             if self._has_siblings:
@@ -94,6 +96,22 @@ class CoreCookieController(KernelController):
             self._has_siblings = False
         else:
             self._has_siblings = True
+
+    def _clear_own_cookie(self) -> None:
+        """Take the cookie that the agent was started with.
+
+        :raises NoSiblingsError:
+        """
+        problem = ""
+        try:
+            self._cookies.clear_own_cookie()
+        except OwnCookieError as error:
+            problem = str(error)
+            if problem != self._own_problem:
+                LOG.warning("Guests that the agent starts share its own core cookie at first: %s", problem)
+        except CookieError as error:
+            LOG.debug("The agent's own core cookie is unknown: %s", error)  # each guest is told the same
+        self._own_problem = problem
 
     def _bring_about(self, guests: Sequence[Guest], groups: Mapping[str, str]) -> None:
         """Plan and change cookies until the plan is empty, or the passes are used up.
@@ -164,7 +182,7 @@ class CoreCookieController(KernelController):
         for grant in plan.grants:
             # The note of a guest changes with its group, so a guest that moved to another group is no drift.
             uuid = grant.guest.uuid
-            if grant.source and self._settled.get(uuid) == plan.notes[uuid]:
+            if grant.guest.group and self._settled.get(uuid) == plan.notes[uuid]:
                 self._count_drift()
 
     def describe_drift(self, target: GuestTarget) -> str | None:
@@ -191,7 +209,9 @@ class CoreCookieController(KernelController):
             yield PlannedChange(self.name, one.uuid, f"a cookie for {_group_text(one)}")
         for grant in plan.grants:
             if grant.guest.uuid not in created:
-                change = f"the cookie of {_group_text(grant.guest)}" if grant.source else "no cookie"
+                change = f"the cookie of {_group_text(grant.guest)}" if grant.guest.group else "no cookie"
+                if grant.source and not grant.guest.group:
+                    change = "its former cookie"
                 threads = f"{len(grant.threads)} threads -> {change}"
                 yield PlannedChange(self.name, grant.guest.uuid, threads)
 
@@ -222,13 +242,15 @@ class CoreCookieController(KernelController):
         failed: dict[str, str] = {}
         try:
             for _ in range(_ROUNDS):
-                plan = self._decide_cookies([guest for guest in guests if guest.uuid == uuid], {}, failed)
-                if failed or not plan.grants:
+                # All guests, one of which may have the cookie from before.
+                plan = self._decide_cookies(guests, {}, failed)
+                grants = tuple(grant for grant in plan.grants if grant.guest.uuid == uuid)
+                if uuid in failed or not grants:
                     break
-                self._carry_out(plan, failed)
+                self._carry_out(CookiePlan(plan.notes, grants=grants), failed)
         except NoSiblingsError as error:
             raise DriverError("no core has two threads online") from error
-        if failed or plan.grants:
+        if uuid in failed or grants:
             raise DriverError(failed.get(uuid, "some of its threads keep a cookie"))
         self._store.keep_notes(
             {other: note for other, note in self._store.kept_notes.items() if other != uuid}
@@ -239,9 +261,10 @@ class CoreCookieController(KernelController):
 
         An empty text for guests without a group.
         """
-        return {target.guest.uuid: self._group_of(target.guest) for target in without_preserved(targets)}
+        return {target.guest.uuid: self.group_of(target.guest) for target in without_preserved(targets)}
 
-    def _group_of(self, guest: Guest) -> str:
+    def group_of(self, guest: Guest) -> str:
+        """The guests that a guest shares cores with by its class, in words; empty for all guests."""
         name = guest.settings.qos_class
         scope = self._scopes.get(name, CoreScope.NONE)
         return {CoreScope.GUEST: f"guest {guest.uuid}", CoreScope.CLASS: f"class {name}"}.get(scope, "")
@@ -256,16 +279,18 @@ class CoreCookieController(KernelController):
         :raises NoSiblingsError: no core has two threads online.
         :raises OSError: the notes cannot be read.
         """
-        found, has_groups = [], any(groups.values())
+        notes = self._store.kept_notes
+        # If any guest has a group, all guests are read, because a guest of any class may have the same
+        # cookie. A guest without a group may have the cookie that another one shared with it before.
+        needs_all = any(groups.values()) or any(note.lender for note in notes.values())
+        found = []
         for guest in guests:
-            # If any guest has a group, all guests are read, because a guest of any class may have the same
-            # cookie.
-            concerned = bool(groups.get(guest.uuid)) or guest.uuid in self._store.kept_notes
-            if guest.uuid in failed or not (concerned or has_groups):
+            concerned = bool(groups.get(guest.uuid)) or guest.uuid in notes
+            if guest.uuid in failed or not (concerned or needs_all):
                 continue
             with _noted_refusal(guest.uuid, failed if concerned else {}):
                 found.append(self._read_guest(guest, groups.get(guest.uuid, "")))
-        return decide_cookies([one for one in found if one is not None], self._store.kept_notes)
+        return decide_cookies([one for one in found if one is not None], notes)
 
     def _read_guest(self, guest: Guest, group: str) -> CookieGuest | None:
         """A guest with the cookies of its threads; None when it has ended.
@@ -300,8 +325,9 @@ def _log_changes(former: RunNotes, plan: CookiePlan) -> None:
         if note.group and former.get(uuid) != note:
             LOG.info("Guest %s gets a core cookie for %s", uuid, note.group)
     for grant in plan.grants:
-        if not grant.source:
-            LOG.info("Guest %s loses its core cookie", grant.guest.uuid)
+        if not grant.guest.group:
+            change = "gets its former core cookie" if grant.source else "loses its core cookie"
+            LOG.info("Guest %s %s", grant.guest.uuid, change)
 
 
 def _group_text(guest: CookieGuest) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -135,7 +135,8 @@ class RealtimeController(KernelController):
     def _give_back(self, guest: Guest) -> None:
         """Give the threads of a guest the usual schedule again.
 
-        :raises OSError: the kernel refuses, or the note cannot be removed.
+        :raises GuestGoneError: the guest has ended.
+                :raises OSError: the kernel refuses, or the note cannot be removed.
         """
         for tid, schedule in self._plan_lifting(guest).items():
             self._write(tid, schedule)
@@ -160,7 +161,7 @@ class RealtimeController(KernelController):
         :raises OSError: the note cannot be written; no schedule is changed then.
         """
         guest = target.guest
-        priority, noted = self._priority_of(guest), self._is_noted(guest)
+        priority, noted = self.priority_of(guest), self._is_noted(guest)
         if priority is None and not noted:
             return False, ()
         changes, reasons = self._plan_guest(target)
@@ -178,12 +179,25 @@ class RealtimeController(KernelController):
                 break
             if schedule != USUAL and tid in set_before:
                 self._count_drift()
+        if noted:
+            self._restore_nice(guest, {tid for tid, one in done.items() if one != USUAL} - set_before)
         self._set_strangers_back(guest, done)
         own = {tid for tid, schedule in done.items() if schedule != USUAL}
         self._threads[guest.uuid] = (set_before - done.keys()) | own
         if priority is None and not changes:
             self._drop_note(guest)
         return bool(done), reasons
+
+    def _restore_nice(self, guest: Guest, tids: Collection[int]) -> None:
+        """Give threads that got the nice value 0 by their birth that of the main thread.
+
+        :raises OSError: the kernel refuses it.
+        """
+        nice = self._schedules.read_nice(guest.pid) or 0
+        for tid in tids if nice else ():
+            with contextlib.suppress(ProcessLookupError):
+                if self._schedules.read_nice(tid) == 0:
+                    self._schedules.write_nice(tid, nice)
 
     def _set_strangers_back(self, guest: Guest, done: Mapping[int, ThreadSchedule]) -> None:
         """Undo a schedule that another process got, because its thread has the id of an ended guest thread.
@@ -218,6 +232,13 @@ class RealtimeController(KernelController):
         LOG.info("Guest %s gets realtime priority %s", guest, priority)
 
     def _drop_note(self, guest: Guest) -> None:
+        """End the note of a guest without priorities.
+
+        :raises GuestGoneError:
+        :raises OSError: the note cannot be dropped.
+        """
+        # Threads that were made since the last look.
+        self._restore_nice(guest, self._driver.vcpu_threads(guest))
         notes = self._store.kept_notes
         self._store.keep_notes({uuid: note for uuid, note in notes.items() if uuid != guest.uuid})
         LOG.info("Guest %s has no realtime priority of the agent any more", guest)
@@ -235,7 +256,7 @@ class RealtimeController(KernelController):
         """
         guest, place = target.guest, target.assignment
         present, noted = self._read_schedules(guest), self._is_noted(guest)
-        priority = self._priority_of(guest)
+        priority = self.priority_of(guest)
         if priority is None or place is None:
             return decide_schedules(present, (), USUAL, noted), ()
         found = {tid: procfs.thread_affinity(tid) for tid in present}
@@ -260,7 +281,8 @@ class RealtimeController(KernelController):
         found = {tid: self._schedules.read(tid) for tid in self._driver.vcpu_threads(guest)}
         return {tid: one for tid, one in found.items() if one is not None}
 
-    def _priority_of(self, guest: Guest) -> int | None:
+    def priority_of(self, guest: Guest) -> int | None:
+        """The priority of a guest by its class; None for none."""
         return self._priorities.get(guest.settings.qos_class)
 
 

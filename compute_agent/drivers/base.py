@@ -144,7 +144,7 @@ class CpuLimits:
     :ivar weight: ``cpu.weight``, 1 to 10000; the kernel's default is 100. None: the agent leaves the weight
         unchanged.
     :ivar quota: the maximum CPU time that the guest gets, in cores; None: no limit.
-    :ivar idle: whether the guest runs only on CPUs that no other group of the host wants to use
+    :ivar idle: whether the guest runs only on CPUs that no group with the same parent wants to use
         (``cpu.idle``). An idle guest has no weight.
     :ivar burst: unused CPU time below the quota that the guest may use later above it, in cores
         (``cpu.max.burst``).
@@ -306,7 +306,7 @@ class CpuTuning(Protocol):
         ...
 
 
-# Below 2^63, the largest value of memory.max, and above the memory of any host.
+# The number is below 2^63, the largest value of memory.max, and above the memory of any host.
 UNLIMITED: Final = 1 << 62
 """The number of bytes that stands for "no limit" in :class:`MemoryLimits`."""
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import errno
+import itertools
 import os
 import re
 import stat
@@ -51,9 +52,6 @@ MASK_PATH: Final = re.compile(
 _PASSTHROUGH: Final = re.compile(r"vfio-[a-z]+\S*\(([0-9a-f:.]+)\)", re.ASCII)
 """The action of an interrupt of a device that a guest has: ``vfio-msix[0](0000:3b:00.0)``."""
 
-
-"""The threads of the kernel, all of which are children of kthreadd."""
-
 _INTERRUPT_FILES: Final = frozenset(
     {
         *("affinity_hint", "effective_affinity", "effective_affinity_list", "node", "smp_affinity"),
@@ -66,7 +64,7 @@ _VFIO_FILE: Final = re.compile(r"/dev/vfio/(?:([0-9]+)|devices/(vfio[0-9]+))", r
 """The file of a passthrough device: of a group, or of the device itself (Linux 6.6)."""
 
 _MAX_FILES: Final = 8192
-"""Open files of a process that are looked at: a process may have a million."""
+"""Open files of a process that are listed: a process may have a million."""
 
 _STAT: Final = re.compile(
     r"[0-9]+ \((?P<name>.*)\) \S(?: -?[0-9]+){5} (?P<flags>[0-9]+)(?: -?[0-9]+){12} (?P<start>[0-9]+) ",
@@ -474,7 +472,7 @@ class MaskReader:
         found: dict[str, str] = {}
         for uuid, pid in processes.items():
             folder = f"proc/{pid}/fd"
-            for name in self._files.list_names(folder)[:_MAX_FILES]:
+            for name in self._list_some(folder):
                 target = self._files.read_link(f"{folder}/{name}") or ""
                 match = _VFIO_FILE.fullmatch(target)
                 if match is None or not self._is_device(f"{folder}/{name}", target):
@@ -487,6 +485,12 @@ class MaskReader:
                     ]
                 found |= dict.fromkeys(devices, uuid)
         return found
+
+    def _list_some(self, folder: str) -> list[str]:
+        """The first names in a folder, at most ``_MAX_FILES``; none where it cannot be read."""
+        with contextlib.suppress(OSError), os.scandir(f"{self.root}/{folder}") as entries:
+            return [entry.name for entry in itertools.islice(entries, _MAX_FILES)]
+        return []
 
     def _is_device(self, opened: str, path: str) -> bool:
         """Whether an open file is a device of the host.

@@ -27,19 +27,28 @@ class MaskOwnership:
         """``folder`` is that of the lock; None: there is no other agent."""
         self._path = None if folder is None else folder / LOCK_FILE
         self._held: int | None = None
+        #: The reason why no lock can be taken, in words; empty without a problem.
+        self.problem = ""
 
     def find_objection(self) -> str:
-        """Take the right; the reason why another agent has it, or empty if it is ours."""
+        """Take the right; the reason why another agent has it, or empty if it is ours.
+
+        Without a lock the right counts as ours, and ``problem`` has the reason.
+        """
         if self._path is None or (self._held is not None and is_held(self._path, self._held)):
             return ""
         self.give_up()
+        problem = ""
         try:
             self._held = hold_lock(self._path, f"pid {os.getpid()}")
         except LockedError as error:
             return f"another agent has quiet CPUs on this host ({error})"
         except OSError as error:
-            # The lock is a precaution: the folder may be absent in a container.
-            LOG.debug("No lock is taken for masks: %s", error)
+            # Few hosts have two agents, and the folder may be absent in a container: guests stay isolated.
+            problem = f"a second agent of this host would undo the masks, as no lock can be taken: {error}"
+            if problem != self.problem:
+                LOG.warning("Quiet CPUs: %s", problem)
+        self.problem = problem
         return ""
 
     def give_up(self) -> None:

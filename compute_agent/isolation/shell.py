@@ -64,6 +64,7 @@ class IsolationStatus:
 
     :ivar refused: by guest, sentences about partitions that the guest does not have.
     :ivar balancers: sentences about irqbalance that do not keep off the quiet CPUs.
+    :ivar unlocked: the reason why another agent may write the same masks; empty if none can.
     """
 
     quiet: CpuSet = frozenset()
@@ -72,6 +73,12 @@ class IsolationStatus:
     alone: CpuSet = frozenset()
     refused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     balancers: tuple[str, ...] = ()
+    unlocked: str = ""
+
+    @property
+    def refusal_sentences(self) -> tuple[str, ...]:
+        """Sentences about all that may disturb quiet CPUs."""
+        return (*stuck_sentences(self.stuck), *self.balancers, *filter(None, [self.unlocked]))
 
 
 class HostIsolator:
@@ -159,7 +166,10 @@ class HostIsolator:
         }
         changed += len(plan.originals)
         changed += sum(bool(ban.written) for ban in self.kept_originals.bans.values())
-        self._show_status(IsolationStatus(demand.quiet_cpus, stuck, changed, plan.valid, refused, balancers))
+        unlocked = self._ownership.problem if demand.quiet_cpus else ""
+        self._show_status(
+            IsolationStatus(demand.quiet_cpus, stuck, changed, plan.valid, refused, balancers, unlocked)
+        )
         if not (demand.quiet_cpus or self._has_originals):
             self._ownership.give_up()
         return self.status

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,9 @@ from types import MappingProxyType
 from typing import Final
 
 from compute_agent.controllers.base import GuestTarget, KernelController, find_controller
+from compute_agent.controllers.core_cookies import CoreCookieController
 from compute_agent.controllers.isolation import isolation_level, isolation_status
+from compute_agent.controllers.realtime import RealtimeController
 from compute_agent.controllers.resctrl import ResctrlController, cache_demands
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import GuestDriver
@@ -35,6 +37,7 @@ from compute_agent.promises.verdict import (
     GuestPromises,
     HostFacts,
     ObservedGuest,
+    PromiseKind,
     PromiseState,
     PromiseVerdict,
     judge_promises,
@@ -45,6 +48,8 @@ from compute_agent.resctrl.layout import ResctrlLayout
 from compute_agent.resctrl.mount import ResctrlHandle
 from compute_agent.resctrl.resolution import GuestDemand
 from compute_agent.resctrl.schemata import BadSchemataError
+from compute_agent.schedules.kernel_cookies import CookieError, KernelCookies, NoSiblingsError
+from compute_agent.schedules.realtime import KernelSchedules, ThreadSchedule
 
 _NO_NODE: Final = frozenset({-1})
 """A set of NUMA nodes that equals no binding.
@@ -130,11 +135,36 @@ def read_caches(
     return CacheState(control, membership, {one.guest: one for one in demands}, present, layout)
 
 
+@dataclass(frozen=True, slots=True)
+class ScheduleDemand:
+    """The demand of a guest's class on schedules: a realtime priority, and guests that may share its cores.
+
+    :ivar group: these guests in words; empty: all guests.
+    """
+
+    priority: int | None = None
+    group: str = ""
+
+
+NO_DEMAND: Final = ScheduleDemand()
+
+
+def schedule_demand(controllers: Sequence[KernelController], guest: Guest) -> ScheduleDemand:
+    """The demand of a guest by the controllers."""
+    realtime = find_controller(controllers, RealtimeController)
+    cores = find_controller(controllers, CoreCookieController)
+    return ScheduleDemand(
+        None if realtime is None else realtime.priority_of(guest),
+        "" if cores is None else cores.group_of(guest),
+    )
+
+
 def make_promises(
     view: GuestView,
     level: IsolationLevel,
     caches: CacheState | None,
     devices: Mapping[str, int] = MappingProxyType({}),
+    schedule: ScheduleDemand = NO_DEMAND,
 ) -> GuestPromises:
     """Collect the promises to a guest.
 
@@ -144,7 +174,9 @@ def make_promises(
     guest, place = view.guest, view.assignment
     group = None if caches is None else caches.group_of(guest.uuid)
     shares = {} if caches is None or group is None else caches.promises_of(guest.uuid)
-    found = GuestPromises(guest.uuid, guest.name, group=group, caches=shares, devices=devices)
+    found = GuestPromises(
+        guest.uuid, guest.name, group=group, caches=shares, devices=devices, core_group=schedule.group
+    )
     if place is None:
         return found
     is_quiet = bool(place.held_cpus) and level.is_quiet
@@ -158,7 +190,21 @@ def make_promises(
         quiet=is_quiet,
         alone=is_quiet and level is IsolationLevel.ALONE,
         given=place.given,
+        priority=schedule.priority if place.held_cpus else None,
     )
+
+
+def _read_refusals(
+    controllers: Sequence[KernelController],
+) -> dict[tuple[str, PromiseKind], Sequence[str]]:
+    """The sentences of controllers of schedules about what guests do not get."""
+    kinds = {RealtimeController: PromiseKind.REALTIME, CoreCookieController: PromiseKind.CORE_SCHEDULING}
+    return {
+        (uuid, kind): sentences
+        for one in controllers
+        if (kind := kinds.get(type(one)))
+        for uuid, sentences in one.refused.items()
+    }
 
 
 class PromiseVerifier:
@@ -171,6 +217,8 @@ class PromiseVerifier:
         driver: GuestDriver,
         affinity_of: Callable[[int], CpuSet | None] = procfs.thread_affinity,
         sleep: Callable[[float], object] = time.sleep,
+        schedules: KernelSchedules | None = None,
+        cookies: KernelCookies | None = None,
     ) -> None:
         """``affinity_of`` reads the CPUs on which a thread may run; None if the thread has ended."""
         self._in_force = in_force
@@ -178,6 +226,8 @@ class PromiseVerifier:
         self._driver = driver
         self._affinity_of = affinity_of
         self._sleep = sleep
+        self._schedules = schedules or KernelSchedules()
+        self._cookies = cookies or KernelCookies()
         self._lock = threading.Lock()
 
     def verify_all(self) -> list[PromiseVerdict]:
@@ -208,15 +258,25 @@ class PromiseVerifier:
         tree = self._pipeline.reported_tree
         promises = {
             view.guest.uuid: make_promises(
-                view, self._level_of(view), caches, held_devices(tree, view.allocation or {})
+                view,
+                self._level_of(view),
+                caches,
+                held_devices(tree, view.allocation or {}),
+                schedule_demand(conf.controllers, view.guest),
             )
             for view in views
         }
+        # Another guest may have the same cookie.
+        with_cookies = any(promise.core_group for promise in promises.values())
         # Preserved guests are read, too, because they may run on the CPUs of another guest.
         guests = self._pipeline.guests()
-        found = {guest.uuid: self._read_guest(guest, promises.get(guest.uuid), caches) for guest in guests}
+        found = {
+            guest.uuid: self._read_guest(guest, promises.get(guest.uuid), caches, with_cookies)
+            for guest in guests
+        }
         cards = cards_of(tree, partial(read_pci_devices, Path(conf.options.host.root)))
-        facts = HostFacts(host_state.topology, found, cards=cards)
+        refused = _read_refusals(conf.controllers)
+        facts = HostFacts(host_state.topology, found, cards=cards, refused=refused)
         facts = self._with_host(facts, promises.values(), guests)
         return judge_promises(promises.values(), facts)
 
@@ -224,14 +284,15 @@ class PromiseVerifier:
         return isolation_level(self._in_force.controllers, view.guest.settings)
 
     def _read_guest(
-        self, guest: Guest, promise: GuestPromises | None, caches: CacheState | None
+        self, guest: Guest, promise: GuestPromises | None, caches: CacheState | None, with_cookies: bool
     ) -> ObservedGuest:
         try:
             ids = self._driver.thread_ids(guest)
             threads = {tid: cpus for tid in ids if (cpus := self._affinity_of(tid)) is not None}
             helpers = self._driver.helper_affinity(guest)
+            cookies = self._read_cookies(threads) if with_cookies else None
             if promise is None:
-                return ObservedGuest(threads=threads, helpers=helpers)
+                return ObservedGuest(threads=threads, helpers=helpers, cookies=cookies)
             group = None
             if caches is not None and promise.group is not None:
                 group = caches.facts_of(promise.group, threads)
@@ -244,11 +305,25 @@ class PromiseVerifier:
                 group,
                 helpers=helpers,
                 devices=guest.devices,
+                schedules={} if promise.priority is None else self._read_schedules(guest),
+                cookies=cookies,
             )
         except GuestGoneError:
             return ObservedGuest(problem="it has ended")
         except (DriverError, OSError) as error:
             return ObservedGuest(problem=str(error))
+
+    def _read_schedules(self, guest: Guest) -> dict[int, ThreadSchedule]:
+        """:raises GuestGoneError: as the driver."""
+        found = {tid: self._schedules.read(tid) for tid in self._driver.vcpu_threads(guest)}
+        return {tid: one for tid, one in found.items() if one is not None}
+
+    def _read_cookies(self, tids: Iterable[int]) -> dict[int, int] | None:
+        try:
+            found = {tid: self._cookies.read_cookie(tid) for tid in tids}
+        except (CookieError, NoSiblingsError):
+            return None
+        return {tid: cookie for tid, cookie in found.items() if cookie is not None}
 
     def _with_host(
         self, facts: HostFacts, promises: Collection[GuestPromises], guests: Sequence[Guest]

@@ -211,7 +211,7 @@ class CpuShare:
     """Settings of CPU time of a class of guests.
 
     :ivar cpu_weight: weight of each VCPU and PCPU of a guest; None: 100, or 1 for ``BE`` and classes below.
-    :ivar cpu_idle: whether guests run only on CPU time that no other group wants (``cpu.idle``).
+    :ivar cpu_idle: whether guests run only on CPU time that no guest beside them wants (``cpu.idle``).
     :ivar cpu_burst: unused CPU time that a guest may save and use later, in percent of its quota; None: the
         guest saves none.
     :ivar reclaimed_cap: maximum CPU use of a guest in percent of its reclaimed CPUs; None: no limit.

@@ -3,7 +3,8 @@
 Nouns:
 
 - A *promise* is what a guest should have by its allocation and its settings. There are promises of CPUs,
-  their siblings, NUMA nodes of memory, ways of caches, memory bandwidth, isolation and PCI devices.
+  their siblings, NUMA nodes of memory, ways of caches, memory bandwidth, isolation, realtime priority, core
+  scheduling and PCI devices.
 - A *verdict* is a promise with its state: ``kept``, ``limited`` (the agent or the kernel restricts it on
   purpose), ``broken``, or ``unknown`` (it cannot be read).
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,6 +14,7 @@ from compute_agent.model.cpuset import CpuSet, named_cpus
 from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.model.messages import named_few
 from compute_agent.promises.devices import device_faults, in_words
+from compute_agent.schedules.realtime import ThreadSchedule
 
 
 class PromiseKind(enum.StrEnum):
@@ -32,6 +33,10 @@ class PromiseKind(enum.StrEnum):
     """Interrupts and movable work of the kernel keep off the guest's dedicated CPUs."""
     ALONE = "alone"
     """Processes of the host keep off the guest's dedicated CPUs."""
+    REALTIME = "realtime"
+    """The threads that run guest CPUs on dedicated CPUs have a realtime schedule."""
+    CORE_SCHEDULING = "core_scheduling"
+    """No guest of another group ever runs on the other threads of its cores at the same time."""
     DEVICES = "devices"
     """The guest has the PCI devices that it holds, and no other devices that the host offers."""
 
@@ -77,6 +82,8 @@ class GuestPromises:
     :ivar alone: whether the dedicated CPUs are to be free of processes of the host.
     :ivar given: whether another program placed the guest.
     :ivar devices: the number of PCI devices that it holds, by the address of the card.
+    :ivar priority: its realtime priority; None: no promise.
+    :ivar core_group: the guests that may share its cores, in words; empty: all guests, so no promise.
     """
 
     uuid: str
@@ -92,6 +99,8 @@ class GuestPromises:
     alone: bool = False
     given: bool = False
     devices: Mapping[str, int] = field(default_factory=dict)
+    priority: int | None = None
+    core_group: str = ""
 
     @property
     def cpus(self) -> CpuSet:
@@ -132,6 +141,8 @@ class ObservedGuest:
     :ivar problem: the reason why the agent can read nothing of the guest.
     :ivar helpers: the CPUs of tasks that serve the guest outside its own processes, by thread id.
     :ivar devices: the addresses of the guest's PCI devices; None: not known.
+    :ivar schedules: the schedules of the threads that run guest CPUs, by thread id.
+    :ivar cookies: the core cookies of all threads by thread id, 0 for none; None: they cannot be read.
     """
 
     vcpus: Mapping[int, CpuSet] = field(default_factory=dict)
@@ -143,6 +154,8 @@ class ObservedGuest:
     problem: str = ""
     helpers: Mapping[int, CpuSet] = field(default_factory=dict)
     devices: frozenset[str] | None = None
+    schedules: Mapping[int, ThreadSchedule] = field(default_factory=dict)
+    cookies: Mapping[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +179,7 @@ class HostFacts:
     :ivar tasks: the threads that may run on CPUs of guests with the level ``alone``.
     :ivar cards: by the address of each offered PCI device, the address of its card. The card of a virtual
         function is its physical function.
+    :ivar refused: sentences about what the kernel refuses to a guest, by its uuid and the kind of promise.
     """
 
     topology: HostTopology
@@ -175,6 +189,7 @@ class HostFacts:
     owners: Mapping[str, str] = field(default_factory=dict)
     tasks: tuple[HostTask, ...] = ()
     cards: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[tuple[str, PromiseKind], Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,10 +223,11 @@ Pages from before the binding of the memory, and shared code, may be there.
 def judge_promises(promises: Iterable[GuestPromises], facts: HostFacts) -> list[PromiseVerdict]:
     """The verdicts on all promises, in the order of guests and kinds."""
     promises = tuple(promises)
+    groups = {promise.uuid: promise.core_group for promise in promises}
     found: list[PromiseVerdict] = []
     for promise in promises:
         guest = facts.guests.get(promise.uuid, ObservedGuest(problem="it was not read"))
-        judge = _GuestJudge(promise, guest, facts)
+        judge = _GuestJudge(promise, guest, facts, groups)
         found += judge.list_verdicts()
     return found
 
@@ -219,8 +235,11 @@ def judge_promises(promises: Iterable[GuestPromises], facts: HostFacts) -> list[
 class _GuestJudge:
     """Makes the verdicts on the promises to one guest."""
 
-    def __init__(self, promise: GuestPromises, guest: ObservedGuest, facts: HostFacts) -> None:
-        self._promise, self._guest, self._facts = promise, guest, facts
+    def __init__(
+        self, promise: GuestPromises, guest: ObservedGuest, facts: HostFacts, groups: Mapping[str, str]
+    ) -> None:
+        """``groups`` are those of core scheduling, by guest."""
+        self._promise, self._guest, self._facts, self._groups = promise, guest, facts, groups
 
     def list_verdicts(self) -> Iterator[PromiseVerdict]:
         promise = self._promise
@@ -254,6 +273,10 @@ class _GuestJudge:
             tasks = [f"{task.name} ({task.tid})" for task in self._facts.tasks if task.cpus & promise.held]
             faults = [f"{named_few(tasks, _SHOWN)} may run there"] if tasks else []
             yield self._judge_promise(PromiseKind.ALONE, f"no process of the host on CPUs {held}", faults)
+        if promise.priority is not None:
+            yield self._judge_realtime(f"realtime priority {promise.priority} on CPUs {held}")
+        if promise.core_group:
+            yield self._judge_cores(f"no core together with others than {promise.core_group}")
         if promise.devices or not self._facts.cards.keys().isdisjoint(self._guest.devices or ()):
             yield self._judge_devices(f"PCI devices {in_words(promise.devices)}")
 
@@ -429,6 +452,56 @@ class _GuestJudge:
         faults = [f"{named_few(movable, _SHOWN)} may run there"] if movable else []
         limits = [f"the kernel keeps {named_few(fixed, _SHOWN)} there"] if fixed else []
         return self._judge_promise(PromiseKind.QUIET, promised, faults, limits)
+
+    # Schedules
+
+    def _judge_realtime(self, promised: str) -> PromiseVerdict:
+        guest, held = self._guest, self._promise.held
+        # A thread on other CPUs as well breaks the promise of CPUs.
+        threads = {tid: one for tid, one in guest.schedules.items() if guest.threads.get(tid, held) <= held}
+        usual = [tid for tid, one in threads.items() if not one.is_realtime]
+        foreign = {one.priority for one in threads.values() if one.is_realtime} - {self._promise.priority}
+        limits = [f"priority {priority} of another program" for priority in sorted(foreign)]
+        faults = []
+        if not threads:
+            faults.append("no thread of a guest CPU has dedicated CPUs alone")
+        elif usual and (guest.vcpus or len(usual) == len(threads)):
+            faults.append(f"{_counted_things(frozenset(usual), 'thread')} without, such as {min(usual)}")
+        elif usual:
+            # A process makes threads all the time.
+            limits.append(f"{_counted_things(frozenset(usual), 'new thread')} until the next reconcile")
+        return self._judge_refused(PromiseKind.REALTIME, promised, faults, limits)
+
+    def _judge_cores(self, promised: str) -> PromiseVerdict:
+        kind, cookies = PromiseKind.CORE_SCHEDULING, self._guest.cookies
+        topology = self._facts.topology
+        if all(len(topology.threads_of(cpu) & topology.online) < 2 for cpu in topology.online):
+            return self._judge_promise(kind, promised, [])
+        if cookies is None and not self._guest.problem:
+            if not self._facts.refused.get((self._promise.uuid, kind)):
+                return self._make_verdict(kind, PromiseState.UNKNOWN, promised, ["no cookie can be read"])
+            return self._judge_refused(kind, promised, ["it has no cookie"])
+        return self._judge_refused(kind, promised, self._cookie_faults(cookies or {}))
+
+    def _cookie_faults(self, cookies: Mapping[int, int]) -> Iterator[str]:
+        without = frozenset(tid for tid, cookie in cookies.items() if not cookie)
+        if without:
+            yield f"{_counted_things(without, 'thread')} without a cookie, such as {min(without)}"
+        own = set(cookies.values()) - {0}
+        for uuid, other in sorted(self._facts.guests.items()):
+            is_stranger = self._groups.get(uuid, "") != self._promise.core_group
+            if is_stranger and not own.isdisjoint((other.cookies or {}).values()):
+                yield f"guest {uuid} has the same cookie"
+
+    def _judge_refused(
+        self, kind: PromiseKind, promised: str, faults: Iterable[str], limits: Iterable[str] = ()
+    ) -> PromiseVerdict:
+        """The verdict on a promise that may have faults because the kernel refuses a change."""
+        faults = list(faults)
+        refused = self._facts.refused.get((self._promise.uuid, kind))
+        if faults and refused:
+            return self._judge_promise(kind, promised, [], refused)
+        return self._judge_promise(kind, promised, faults, limits)
 
     # Devices
 

@@ -3,16 +3,19 @@
 The cookie of a group is that of the main thread of its first guest with a note and a cookie. All threads of
 the group get it. A group without a cookie gets a new one first. A guest that comes from another group brings
 no cookie along.
+
+A guest that leaves its group has no cookie afterwards, like most guests. If it shared one of another program
+before, it gets that one from a guest that still has it.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from compute_agent.drivers.procfs import ProcessIdentity
-from compute_agent.schedules.run_notes import RunNote, RunNotes, note_of
+from compute_agent.schedules.run_notes import CookieLender, RunNote, RunNotes, note_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +73,20 @@ def decide_cookies(guests: Iterable[CookieGuest], notes: RunNotes) -> CookiePlan
         if guest.preserved:
             if note is not None:
                 kept[guest.uuid] = note
-        elif note is not None and not guest.group and has - {0}:
-            kept[guest.uuid] = note
-            grants.append(_grant_to(guest, None, 0))
+        elif note is not None and not guest.group:
+            source = _find_lender(note, guests)
+            cookie = 0 if source is None else source.main_cookie
+            if has - {cookie}:
+                kept[guest.uuid] = note
+                grants.append(_grant_to(guest, None if source is None else source.main, cookie))
         elif guest.group and note is None and has and all(users[cookie] == 1 for cookie in has):
             # No other guest has its cookies, and all its threads have one: it is apart from all already.
             foreign.add(guest.uuid)
         elif guest.group:
-            if note is None or note.group != guest.group:
-                note = RunNote(guest.main, guest.main_cookie, guest.group)
+            if note is None:
+                note = RunNote(guest.main, lender=_choose_lender(guest, guests, known.keys()))
+            if note.group != guest.group:
+                note = replace(note, before=guest.main_cookie, group=guest.group)
             kept[guest.uuid] = note
             groups[guest.group].append(guest)
     taken: set[int] = set()
@@ -94,6 +102,27 @@ def decide_cookies(guests: Iterable[CookieGuest], notes: RunNotes) -> CookiePlan
         given = (_grant_to(guest, first.main, first.main_cookie) for guest in members)
         grants += [grant for grant in given if grant.threads]
     return CookiePlan(kept, tuple(created), tuple(grants), frozenset(foreign))
+
+
+def _choose_lender(
+    guest: CookieGuest, guests: Iterable[CookieGuest], noted: Collection[str]
+) -> CookieLender | None:
+    """Another guest that shares the cookie of a guest and keeps it, as it belongs to no group."""
+    cookie = guest.main_cookie
+    for other in guests:
+        if cookie and other.main_cookie == cookie and not (other.group or other.uuid in noted):
+            return CookieLender(other.main, cookie)
+    return None
+
+
+def _find_lender(note: RunNote, guests: Iterable[CookieGuest]) -> CookieGuest | None:
+    """The guest that can give the cookie from before a note back; None if there was none, or is none now."""
+    lender = note.lender
+    for other in guests:
+        # The kernel uses the number of a cookie again, but hardly for the same run of a guest.
+        if lender is not None and (other.main, other.main_cookie) == (lender.main, lender.cookie):
+            return other
+    return None
 
 
 def _grant_to(guest: CookieGuest, source: ProcessIdentity | None, cookie: int) -> CookieGrant:

@@ -1,7 +1,8 @@
 """Cookies of threads by prctl(2) with PR_SCHED_CORE (Linux 5.14, CONFIG_SCHED_CORE).
 
-The kernel has no call to give the cookie of one process to another: a thread takes it over and passes it on.
-Such a thread lives for one grant, since it keeps the cookie.
+The kernel has no call to give the cookie of one process to another. A thread takes the cookie of a process
+over and passes it on. To take a cookie away, the thread copies "no cookie" from a process without one. Such a
+thread lives for one grant, since it keeps what it took over.
 """
 
 from __future__ import annotations
@@ -10,15 +11,19 @@ import contextlib
 import ctypes
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
+from compute_agent.host import kernel_files
 from compute_agent.threads import NO_LOCK, ONCE, ThreadSpec, run_aside
 
 _PR_SCHED_CORE: Final = 62
 _GET, _CREATE, _SHARE_TO, _SHARE_FROM = range(4)
 _THREAD, _PROCESS = 0, 1
 """Scopes of the call: one thread, or all threads of a process."""
+
+_WITHOUT_COOKIE: Final = (kernel_files.KTHREADD, 1)
+"""Processes that mostly have no cookie: the parent of the kernel's threads, and the init process."""
 
 _GRANT_SECONDS: Final = 5.0
 
@@ -30,6 +35,7 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 NOT_PERMITTED: Final = "the kernel refuses it: it needs CAP_SYS_PTRACE"
 NOT_KNOWN: Final = "the kernel has no core scheduling (CONFIG_SCHED_CORE, Linux 5.14)"
+OWN_COOKIE: Final = "it finds no process without a cookie; start the agent without one"
 
 
 class NoSiblingsError(Exception):
@@ -38,6 +44,10 @@ class NoSiblingsError(Exception):
 
 class CookieError(Exception):
     """The kernel does not give cookies; the text is the reason."""
+
+
+class OwnCookieError(CookieError):
+    """The agent was started with a cookie, and cannot get rid of it."""
 
 
 class KernelCookies:
@@ -75,10 +85,52 @@ class KernelCookies:
         def pass_on() -> None:
             if source:
                 _call_kernel(_SHARE_FROM, source, _THREAD)
+            else:
+                self._drop_cookie()
             for tid in tids:
                 with contextlib.suppress(ProcessLookupError):
                     _call_kernel(_SHARE_TO, tid, _THREAD)
 
+        self._run_apart(pass_on)
+
+    def clear_own_cookie(self) -> None:
+        """Take the cookie of this process, if it was started with one, from all of its threads.
+
+        Guests that this process starts would have the cookie as well, and share cores for it.
+
+        :raises NoSiblingsError:
+        :raises OwnCookieError: no process without a cookie is there.
+        :raises CookieError:
+        """
+
+        def pass_on() -> None:
+            self._drop_cookie()
+            _call_kernel(_SHARE_TO, os.getpid(), _PROCESS)
+
+        # 0 is the calling thread.
+        if self.read_cookie(0):
+            self._run_apart(pass_on)
+
+    def _drop_cookie(self) -> None:
+        """Have the calling thread be without a cookie.
+
+        :raises NoSiblingsError:
+        :raises CookieError:
+        """
+        if not self.read_cookie(0):
+            return
+        for pid in _WITHOUT_COOKIE:
+            if self.read_cookie(pid) == 0:
+                _call_kernel(_SHARE_FROM, pid, _THREAD)
+                return
+        raise OwnCookieError(OWN_COOKIE)
+
+    def _run_apart(self, pass_on: Callable[[], None]) -> None:
+        """Run a function in a thread of its own.
+
+        :raises NoSiblingsError:
+        :raises CookieError:
+        """
         try:
             run_aside(COOKIE_THREAD, pass_on).result(_GRANT_SECONDS)
         except ProcessLookupError:

@@ -1,14 +1,16 @@
 """Realtime schedules of the threads that run guest CPUs.
 
 The agent sets SCHED_FIFO or SCHED_RR. Its flag SCHED_RESET_ON_FORK gives new threads of the guest the usual
-schedule at first. Other programs set the flag as well (rtkit, ``chrt -R``). So it marks threads of the agent
-in noted guests only. libvirt's ``<vcpusched>``, which Nova writes for ``hw:cpu_realtime``, has no such
-flag. A guest with realtime threads of another program stays as it is.
+schedule and the nice value 0 at first. The agent gives them the nice value of the guest's main thread. Other
+programs set the flag as well (rtkit, ``chrt -R``). So it marks threads of the agent in noted guests only.
+libvirt's ``<vcpusched>``, which Nova writes for ``hw:cpu_realtime``, has no such flag. A guest with realtime
+threads of another program stays as it is.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +35,10 @@ NOT_ALLOWED: Final = (
     "the kernel refuses it: it needs CAP_SYS_NICE and, in control groups of version 1, realtime runtime"
     " (cpu.rt_runtime_us)"
 )
+
+_RELEASE: Final = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})", re.ASCII)
+_FAIR_SERVER: Final = 6, 12
+"""The first version of Linux with a fair server in place of the limit for realtime threads."""
 
 _DEADLINE: Final = 6
 """SCHED_DEADLINE, which Python does not name."""
@@ -105,11 +111,14 @@ def decide_schedules(
     own = {tid for tid, has in present.items() if noted and has.is_like_own}
     if any(has.is_realtime and tid not in own for tid, has in present.items()):
         wanted = ()
+    # The flag alone is left by a thread that gave its priority up. It counts as the agent's at the first
+    # look as well: a second one would find it in a noted guest.
+    takes_flags = noted or bool(wanted)
     found = {}
     for tid, has in present.items():
         goal = schedule if tid in wanted else USUAL
         # Batch and idle schedules are another program's wish as well.
-        if has != goal and (tid in own or (has.is_usual and (noted or tid in wanted))):
+        if has != goal and (tid in own or (has.is_usual and takes_flags)):
             found[tid] = goal
     return found
 
@@ -132,12 +141,28 @@ class KernelSchedules:
         """
         os.sched_setscheduler(tid, schedule.policy, os.sched_param(schedule.priority))
 
+    def read_nice(self, tid: int) -> int | None:
+        """The nice value of a thread, which it has beside any schedule; None when it has ended."""
+        try:
+            return os.getpriority(os.PRIO_PROCESS, tid)
+        except ProcessLookupError:
+            return None
+
+    def write_nice(self, tid: int, nice: int) -> None:
+        """Set the nice value of a thread.
+
+        :raises ProcessLookupError: it has ended.
+        :raises OSError: the kernel refuses it.
+        """
+        os.setpriority(os.PRIO_PROCESS, tid, nice)
+
 
 def read_throttle(root: Path) -> str:
     """A sentence about the kernel's limit for busy realtime threads of the host below ``root``.
 
     Empty without a limit. From Linux 6.12 on, a busy realtime thread gives way only to threads that starve
-    (the fair server), which a dedicated CPU has none of.
+    (the fair server), which a dedicated CPU has none of. Distributions have it in older kernels as well, and
+    only the file in debugfs tells that.
     """
     folder = root / "proc/sys/kernel"
     runtime, period = (
@@ -145,6 +170,9 @@ def read_throttle(root: Path) -> str:
     )
     # Path.is_dir() raises an error where other users than root may not look.
     has_server = os.path.isdir(root / "sys/kernel/debug/sched/fair_server")
+    # Mostly only root may read debugfs, and a container or a locked kernel has none.
+    match = _RELEASE.match(kernel_files.read_optional(f"{folder}/osrelease") or "")
+    has_server |= match is not None and (int(match[1]), int(match[2])) >= _FAIR_SERVER
     try:
         limit, whole = int(runtime), int(period)
     except ValueError:

@@ -26,17 +26,30 @@ _MAX_NUMBER: Final = 1 << 64
 
 
 @dataclass(frozen=True, slots=True)
+class CookieLender:
+    """A guest that shared a cookie of another program with a noted guest: its main process, and the cookie.
+
+    The kernel has no call to set a cookie by its number, so only this guest can give the cookie back.
+    """
+
+    main: ProcessIdentity
+    cookie: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunNote:
     """A run of a guest that has something from the agent, or is about to get it.
 
     :ivar main: its main process.
     :ivar before: the cookie that the main process had before the guest came to its group.
     :ivar group: the group that it shares a cookie with.
+    :ivar lender: gives the guest the cookie back that it had before its first note.
     """
 
     main: ProcessIdentity
     before: int = 0
     group: str = ""
+    lender: CookieLender | None = None
 
 
 RunNotes = Mapping[str, RunNote]
@@ -113,13 +126,21 @@ def _read_notes(document: Any) -> RunNotes:
 
 
 def _read_note(one: Any) -> RunNote:
-    main = one["main"]
-    pid, start = (_read_whole(main[name]) for name in ("pid", "start_time"))
+    # An older agent noted no lender.
+    lender = one.get("lender")
     return RunNote(
-        ProcessIdentity(pid, start, kept_json.text(main["boot_id"])),
+        _read_identity(one["main"]),
         _read_whole(one["before"]),
         kept_json.text(one["group"]),
+        None
+        if lender is None
+        else CookieLender(_read_identity(lender["main"]), _read_whole(lender["cookie"])),
     )
+
+
+def _read_identity(main: Any) -> ProcessIdentity:
+    pid, start = (_read_whole(main[name]) for name in ("pid", "start_time"))
+    return ProcessIdentity(pid, start, kept_json.text(main["boot_id"]))
 
 
 def _read_whole(value: Any) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 from compute_agent.classes.guest_classes import QosClasses
 from compute_agent.controllers.base import GuestTarget, KernelController, find_controller
@@ -11,7 +12,7 @@ from compute_agent.controllers.resctrl import ResctrlController, cache_demands
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import GuestThreads
 from compute_agent.inventory.provider_tree import ProviderNode
-from compute_agent.model.guest import Guest
+from compute_agent.model.guest import Allocation, Guest
 from compute_agent.model.resource import BLOCKIO, CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH, ThrottleControl
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.resctrl.bandwidth import BYTES_PER_GB, BandwidthUnknownError
@@ -26,6 +27,9 @@ from compute_agent.usage.rounds import MeasuredGuest
 from compute_agent.usage.snapshot import GuestAllotment, GuestUsage
 
 LOG = logging.getLogger(__name__)
+
+_MAX_KNOWN: Final = 4096
+"""Guests with kept allotments. Those of ended guests are dropped with all others at this number."""
 
 
 def build_subject(
@@ -168,13 +172,27 @@ class CacheControlAllotments:
         self._zones = zones
         self._present = read_groups(control.files)
         self._host = control.build_layout(self._present)
+        #: The last inputs of each guest, with its allotments: a round each second has the same ones.
+        self._known: dict[str, tuple[tuple[object, ...], Mapping[ThrottleControl, GuestAllotment]]] = {}
 
-    def __call__(self, view: GuestView) -> dict[ThrottleControl, GuestAllotment]:
+    def __call__(self, view: GuestView) -> Mapping[ThrottleControl, GuestAllotment]:
         """The allotments of a guest, by control; empty if its allocation is not known."""
         if view.allocation is None:
             return {}
+        inputs = (view.guest, view.assignment, view.allocation, tuple(self._zones()))
+        known = self._known.get(view.guest.uuid)
+        if known is None or known[0] != inputs:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            known = inputs, self._compute_allotments(view, view.allocation)
+            self._known[view.guest.uuid] = known
+        return known[1]
+
+    def _compute_allotments(
+        self, view: GuestView, allocation: Allocation
+    ) -> dict[ThrottleControl, GuestAllotment]:
         # The demand comes from the function that the controller uses, so that there is one rule.
-        target = GuestTarget(view.guest, view.assignment, frozenset(), view.allocation)
+        target = GuestTarget(view.guest, view.assignment, frozenset(), allocation)
         (demand,) = cache_demands((target,), self._zones(), self._host, self._present).cache_demands
         wish = demand.share.overlaid_on(self._classes.get(demand.qos_class, ShareSpec()))
         return self._way_allotments(demand, wish) | self._bandwidth_allotments(demand, wish)

@@ -1,5 +1,7 @@
 """The agent gives priorities and cookies to process guests that share a core, and partitions to them.
 
+Then the kernel's tracer measures a CPU that no guest holds.
+
 Runs in the virtual machine only: `test_schedules.py` starts it there, and PLACEMENT is the service's address.
 CPUs N and N + 4 are the threads of a core.
 """
@@ -14,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from compute_agent.agent.protocol import call_agent
+from compute_agent.host import kernel_files
 from compute_agent.model import cpuset
 from compute_agent.schedules.kernel_cookies import CookieError, KernelCookies
 from compute_agent.schedules.realtime import USUAL, KernelSchedules, realtime_schedule
@@ -41,6 +44,10 @@ try:
     HAS_COOKIES = COOKIES.read_cookie(os.getpid()) is not None
 except CookieError:
     HAS_COOKIES = False
+TRACING = Path("/sys/kernel/tracing")
+if not (TRACING / "trace").exists():
+    subprocess.run(["mount", "-t", "tracefs", "none", TRACING], check=False)
+HAS_TRACER = "osnoise" in (kernel_files.read_optional(f"{TRACING}/available_tracers") or "")
 needs_cookies = pytest.mark.skipif(not HAS_COOKIES, reason="the kernel has no core scheduling")
 # A child each second shows what new processes have.
 SPIN = "while :; do sleep 1; done & while :; do :; done"
@@ -112,6 +119,9 @@ def test_without_options_guests_share_the_core(agent, guests):
     assert not HAS_COOKIES or cookies(1) == cookies(2) == {0}
     used["without"] = used_cores(guests)
     assert used["without"] > 1.4
+    if HAS_COOKIES:
+        # As coresched(1) starts a program.
+        COOKIES.create_cookie(agent.process.pid)
     reload(agent, INI + CLASSES)
     wait_for(lambda: SCHEDULES.read(guests[1][0]) == SCHEDULE, evidence=agent.log)
 
@@ -122,6 +132,7 @@ def test_guests_with_cookies_never_run_on_one_core_together(agent, guests):
     used["with"] = used_cores(guests)
     assert (len(cookies(1)), len(cookies(2)), len(cookies(1) | cookies(2))) == (1, 1, 2)
     assert used["with"] < 1.2
+    assert COOKIES.read_cookie(agent.process.pid) == 0
 
 
 @pytest.mark.skipif(HAS_COOKIES, reason="the kernel has core scheduling")
@@ -166,6 +177,9 @@ def test_a_guest_that_is_alone_is_verified(agent, guests):
         wait_for(lambda: (group / "cpuset.cpus.partition").read_text().strip() == "isolated")
     wait_for(lambda: states()["alone"] == "kept", evidence=lambda: (states(), agent.log()))
     assert states()["cpus"] == "kept"
+    # The child that sleeps has the usual schedule until the next reconcile.
+    assert states()["realtime"] in ("kept", "limited")
+    assert states()["core_scheduling"] == ("kept" if HAS_COOKIES else "limited")
     with subprocess.Popen(["sleep", "1000"]) as process:
         try:
             # The kernel keeps processes of the host off, whatever these want.
@@ -180,6 +194,22 @@ def test_a_guest_that_is_alone_is_verified(agent, guests):
                     os.sched_setaffinity(process.pid, {cpu})
         finally:
             process.kill()
+
+
+@pytest.mark.skipif(not HAS_TRACER, reason="the kernel has no tracer osnoise")
+def test_the_tracer_measures_cpus_that_no_guest_holds(agent, guests):
+    before = (TRACING / "osnoise/cpus").read_text()
+    command = [sys.executable, "-m", "compute_agent.cmd.main", "--config-file", FOLDER / "agent.ini"]
+    command += ["cpu", "noise", "--osnoise", "--seconds", "3", "-f", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = {row["cpu"]: row for row in json.loads(done.stdout)}
+    assert rows.keys() == {2, 3, 6, 7} - {cpu for _, cpu in guests.values()}
+    assert all(row["by"] == "osnoise" and row["interrupts"] > 0 for row in rows.values())
+    assert all(row["longest_us"] > 0 for row in rows.values())
+    assert (TRACING / "osnoise/cpus").read_text() == before
+    assert list((TRACING / "instances").iterdir()) == []
+    used["noise"] = list(rows.values())
 
 
 def test_release_gives_all_back(agent, guests):

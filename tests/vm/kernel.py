@@ -27,7 +27,7 @@ def build() -> int:
             # The user of apt writes there.
             folder.chmod(0o777)
             run_command("apt-get", "install", "-y", "-qq", "--no-install-recommends", *TOOLS)
-            run_command("apt-get", "download", f"{SOURCE}/bookworm-backports", folder=folder)
+            run_command("apt-get", "download", SOURCE, folder=folder)
             [package] = folder.glob("*.deb")
             run_command("dpkg-deb", "--extract", package, folder / "package")
             [archive] = (folder / "package/usr/src").glob("*.tar.xz")

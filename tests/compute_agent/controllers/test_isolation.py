@@ -163,6 +163,10 @@ def test_the_agent_keeps_off_the_cpus_of_realtime_guests_before_these_have_a_pri
     made.sync([quiet, realtime], ())
     made.sync([], ())
     assert seen == [{2}, {2, 3}, {2, 3}, set()]
+    # The masks of a captured tree are those of another machine.
+    monkeypatch.undo()
+    made.sync([quiet, realtime], ())
+    assert len(seen) == 4
 
 
 def test_metrics_count_quiet_cpus_and_all_that_does_not_keep_off(host):

@@ -1,7 +1,10 @@
 """Masks follow demands on files that answer as kernels do, and have their originals afterwards."""
 
+import contextlib
+import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -107,6 +110,29 @@ def test_managed_interrupts_are_left_and_said_and_not_tried_again(tmp_path, vers
     assert [path for path, _ in host.kernel.writes].count(host.kernel.irq(50)) == (version < (6, 11))
     assert host.bring_about(NOTHING).stuck == ()
     assert host.kept().masks == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(OSError(errno.EBUSY, "busy"), "Device or resource busy"), (None, "the kernel has 2-4 instead")],
+)
+def test_an_interrupt_that_does_not_move_for_now_is_said_and_tried_again(host, monkeypatch, error, reason):
+    write = host.kernel.write_mask
+
+    def write_mask(path, text, names=""):
+        if path != host.kernel.irq(40):
+            write(path, text, names)
+        elif error is not None:
+            raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(host.kernel, "write_mask", write_mask)
+        [stuck] = host.bring_about(demand(2)).stuck
+    assert (stuck.mask.in_words, stuck.reason) == ("interrupt 40 (eth1)", reason)
+    # It has the whole mask, and fires on one CPU of it.
+    assert stuck.cpus == host.kernel.effective(40) & {2}
+    assert host.bring_about(demand(2)).stuck == ()
+    assert not irq_masks(host)[40] & {2}
 
 
 def test_a_cpu_without_vectors_is_passed_over(tmp_path):
@@ -246,10 +272,35 @@ def test_only_one_agent_of_a_host_changes_masks(tmp_path):
     locks[1].give_up()
 
 
-def test_without_a_folder_of_locks_masks_are_changed(tmp_path):
-    ownership = MaskOwnership(tmp_path / "missing")
-    assert ownership.find_objection() == ""
-    ownership.give_up()
+def test_without_a_lock_masks_are_changed_and_that_is_said(tmp_path, caplog):
+    host, folder = IsolationHost(tmp_path), tmp_path / "locks"
+    isolator = HostIsolator(host.kernel, host.store, ownership=MaskOwnership(folder))
+    assert isolator.bring_about(NOTHING).refusal_sentences == ()
+    for _ in range(2):
+        status = isolator.bring_about(demand(2))
+        assert status.quiet == {2}
+        assert "no lock can be taken" in status.refusal_sentences[-1]
+    assert caplog.text.count("no lock can be taken") == 1
+    folder.mkdir()
+    assert isolator.bring_about(demand(2)).unlocked == ""
+    assert "another agent" in MaskOwnership(folder).find_objection()
+    isolator.bring_about(NOTHING)
+
+
+def test_a_process_with_a_million_open_files_costs_a_few_of_them(host, monkeypatch):
+    class Entries(contextlib.AbstractContextManager):
+        def __exit__(self, *error):
+            self.closed = True
+
+        def __iter__(self):
+            for number in range(1_000_000):
+                self.listed = number
+                yield SimpleNamespace(name=str(number))
+
+    entries = Entries()
+    monkeypatch.setattr(os, "scandir", lambda folder: entries)
+    assert len(host.kernel._list_some("proc/77/fd")) == entries.listed + 1 == 8192
+    assert entries.closed
 
 
 def test_movable_kernel_threads_leave_and_those_of_one_cpu_stay(host):

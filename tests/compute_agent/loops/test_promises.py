@@ -6,7 +6,9 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client import CollectorRegistry
 
+from compute_agent.controllers.core_cookies import CoreCookieController
 from compute_agent.controllers.isolation import IsolationController, IsolationSettings
+from compute_agent.controllers.realtime import RealtimeController
 from compute_agent.events.event import EventRecorder
 from compute_agent.inventory.attributes import BROKEN_PROMISES, is_ours
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
@@ -14,7 +16,7 @@ from compute_agent.loops.base import ConfigurationInForce
 from compute_agent.loops.promises import PromiseWatch
 from compute_agent.loops.verification import PromiseVerifier, make_promises, read_caches
 from compute_agent.model.guest_settings import IsolationLevel
-from compute_agent.model.resource import CACHE_WAYS, MEMORY_BANDWIDTH, ThrottleControl
+from compute_agent.model.resource import CACHE_WAYS, MEMORY_BANDWIDTH, CoreScope, ThrottleControl
 from compute_agent.promises.verdict import (
     HostFacts,
     ObservedGuest,
@@ -24,10 +26,14 @@ from compute_agent.promises.verdict import (
     judge_promises,
 )
 from compute_agent.resctrl.filesystem import ResctrlError
+from compute_agent.schedules.kernel_cookies import CookieError
+from compute_agent.schedules.realtime import ThreadSchedule, realtime_schedule
+from compute_agent.schedules.run_notes import RunNotesFile
 from tests.compute_agent.controllers.resctrl_host import GuestThreads, ResctrlHost
+from tests.compute_agent.inventory.machines import machine
 from tests.compute_agent.isolation.fake_kernel import IsolationHost
 from tests.compute_agent.loops.configurations import configuration
-from tests.compute_agent.pipeline.fake_host import TOPOLOGY, FakeHost
+from tests.compute_agent.pipeline.fake_host import HOST_STATE, TOPOLOGY, FakeHost
 from tests.compute_agent.resctrl import fake
 
 KEPT, LIMITED, BROKEN, UNKNOWN = PromiseState
@@ -42,16 +48,28 @@ def options(root, interval=300.0):
 class VerifiedHost(FakeHost):
     """A fake host with one guest on CPU 1, and a verifier."""
 
-    def __init__(self, root, *controllers):
-        super().__init__()
+    def __init__(self, root, *controllers, topology=TOPOLOGY):
+        super().__init__(replace(HOST_STATE, topology=topology))
         self.driver.nodes = {"a": frozenset({0}), "b": frozenset({1})}
         self.run("a", (0, 1, 0))
         self.looks = 0
         self.meanwhile = lambda: None
         conf = configuration(options(root), controllers=controllers)
+        self.schedules, self.cookies = {}, {}
         self.verifier = PromiseVerifier(
-            ConfigurationInForce(conf), self.pipeline, self.driver, self.affinity_of, self.pause
+            ConfigurationInForce(conf),
+            self.pipeline,
+            self.driver,
+            self.affinity_of,
+            self.pause,
+            SimpleNamespace(read=self.schedules.get),
+            SimpleNamespace(read_cookie=self.read_cookie),
         )
+
+    def read_cookie(self, tid):
+        if self.cookies is None:
+            raise CookieError("no core scheduling")
+        return self.cookies.get(tid)
 
     def affinity_of(self, tid):
         return next((each[tid] for each in self.driver.affinities.values() if tid in each), None)
@@ -134,6 +152,28 @@ def test_quiet_cpus_are_read_from_masks(tmp_path):
     assert host.verdicts()[quiet] == (KEPT, "")
     kernel.kernel.add_interrupt(30, "eth0", {0, 1})
     assert host.verdicts()[quiet] == (BROKEN, "interrupt 30 (eth0) may run there")
+
+
+def test_schedules_are_read_from_threads(tmp_path):
+    store = RunNotesFile(tmp_path / "notes")
+    realtime = RealtimeController(None, {"LS": 5}, store, None)
+    cores = CoreCookieController(None, {"LS": CoreScope.CLASS}, store, None)
+    host = VerifiedHost(tmp_path, realtime, cores, topology=machine(nodes=2, cores=2, threads=2))
+    priority, scheduling = ("a", PromiseKind.REALTIME), ("a", PromiseKind.CORE_SCHEDULING)
+    threads = host.driver.affinities["a"]
+    host.schedules |= dict.fromkeys(threads, realtime_schedule(5, in_turn=True))
+    host.cookies |= dict.fromkeys(threads, 9)
+    found = host.verdicts()
+    assert (found[priority], found[scheduling]) == ((KEPT, ""), (KEPT, ""))
+    host.schedules |= dict.fromkeys(threads, ThreadSchedule())
+    host.cookies |= dict.fromkeys(threads, 0)
+    found = host.verdicts()
+    assert (found[priority][0], found[scheduling][0]) == (BROKEN, BROKEN)
+    realtime.refused, cores.refused = {"a": ("it takes CAP_SYS_NICE",)}, {"a": ("no core scheduling",)}
+    host.cookies = None
+    found = host.verdicts()
+    assert found[priority] == (LIMITED, "it takes CAP_SYS_NICE")
+    assert found[scheduling] == (LIMITED, "no core scheduling")
 
 
 @pytest.fixture

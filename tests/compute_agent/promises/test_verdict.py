@@ -1,5 +1,6 @@
 """Each promise is kept, limited, broken or unknown by what the kernel shows, whatever the agent wrote."""
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -19,6 +20,7 @@ from compute_agent.promises.verdict import (
     count_broken,
     judge_promises,
 )
+from compute_agent.schedules.realtime import ThreadSchedule, realtime_schedule
 from tests.compute_agent.inventory.machines import machine
 
 KEPT, LIMITED, BROKEN, UNKNOWN = PromiseState
@@ -231,7 +233,13 @@ def test_a_process_of_the_host_breaks_the_promise_to_be_alone(host):
 
 def test_a_guest_that_cannot_be_read_has_unknown_promises(host):
     asks = replace(
-        QUIET, mems=cpus(0), group="g", caches={0: CachePromise(2, 20)}, thread_policy=ThreadPolicy.ISOLATE
+        QUIET,
+        mems=cpus(0),
+        group="g",
+        caches={0: CachePromise(2, 20)},
+        thread_policy=ThreadPolicy.ISOLATE,
+        priority=5,
+        core_group="guest a",
     )
     found = verdicts(asks, with_guest(host, problem="it has ended"))
     assert found.keys() == set(PromiseKind) - {PromiseKind.ALONE, PromiseKind.DEVICES}
@@ -276,3 +284,63 @@ def test_a_guest_has_the_devices_that_it_holds(host, held, has, state, found):
 def test_a_guest_without_devices_has_no_promise_of_them(host):
     facts = replace(with_guest(host, devices=frozenset({"0000:00:1f.0"})), cards=CARDS)
     assert PromiseKind.DEVICES not in verdicts(PINNED, facts)
+
+
+OWN, USUAL, NOVA = realtime_schedule(5, in_turn=False), ThreadSchedule(), ThreadSchedule(os.SCHED_FIFO, 1)
+
+
+@pytest.mark.parametrize(
+    ("schedules", "vcpus", "refused", "state", "found"),
+    [
+        ({11: OWN, 12: OWN}, True, (), KEPT, ""),
+        # The emulator's thread is on other CPUs, and has the usual one.
+        ({10: USUAL, 11: OWN, 12: OWN}, True, (), KEPT, ""),
+        ({11: OWN, 12: USUAL}, True, (), BROKEN, "1 thread without, such as 12"),
+        ({11: OWN, 12: USUAL}, False, (), LIMITED, "1 new thread until the next reconcile"),
+        ({11: USUAL, 12: USUAL}, False, (), BROKEN, "2 threads without, such as 11"),
+        ({10: OWN}, True, (), BROKEN, "no thread of a guest CPU has dedicated CPUs alone"),
+        ({11: USUAL, 12: USUAL}, True, ("no right",), LIMITED, "no right"),
+        ({11: OWN, 12: OWN}, True, ("no right",), KEPT, ""),
+        ({11: NOVA, 12: NOVA}, True, (), LIMITED, "priority 1 of another program"),
+    ],
+)
+def test_threads_of_guest_cpus_have_the_realtime_priority(host, schedules, vcpus, refused, state, found):
+    facts = with_guest(host, schedules=schedules, vcpus=IN_PLACE.vcpus if vcpus else {})
+    facts = replace(facts, refused={("a", PromiseKind.REALTIME): refused} if refused else {})
+    assert verdicts(replace(PINNED, priority=5), facts)[PromiseKind.REALTIME] == (state, found)
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "group", "refused", "state", "found"),
+    [
+        ({10: 7, 11: 7}, {20: 8}, "guest b", (), KEPT, ""),
+        ({10: 7, 11: 7}, {20: 0}, "", (), KEPT, ""),
+        ({10: 7, 11: 9}, {20: 8}, "", (), KEPT, ""),
+        ({10: 7, 11: 7}, None, "", (), KEPT, ""),
+        ({10: 7, 11: 7}, {20: 7}, "class C", (), KEPT, ""),
+        ({10: 7, 11: 7}, {20: 8, 21: 7}, "guest b", (), BROKEN, "guest b has the same cookie"),
+        ({10: 7, 11: 7}, {20: 7}, "", (), BROKEN, "guest b has the same cookie"),
+        ({10: 7, 11: 0}, {20: 0}, "", (), BROKEN, "1 thread without a cookie, such as 11"),
+        ({10: 0}, {}, "", ("no kernel",), LIMITED, "no kernel"),
+        (None, None, "", ("no kernel",), LIMITED, "no kernel"),
+        (None, None, "", (), UNKNOWN, "no cookie can be read"),
+    ],
+)
+def test_strangers_have_other_core_cookies(host, own, other, group, refused, state, found):
+    facts = with_guest(host, cookies=own)
+    facts = replace(
+        facts,
+        guests={**facts.guests, "b": ObservedGuest(threads={20: cpus(5)}, cookies=other)},
+        refused={("a", PromiseKind.CORE_SCHEDULING): refused} if refused else {},
+    )
+    promises = [replace(PINNED, core_group="class C"), GuestPromises("b", "b", core_group=group)]
+    [verdict] = [
+        one for one in judge_promises(promises, facts) if (one.guest, one.kind) == ("a", "core_scheduling")
+    ]
+    assert (verdict.state, verdict.found) == (state, found)
+    if refused or found:
+        return
+    # Each core of the host has one thread that is online.
+    few = replace(facts.topology, online=frozenset({0, 2, 4, 6}))
+    facts = replace(with_guest(facts, cookies=None), topology=few)
+    assert verdicts(promises[0], facts)[PromiseKind.CORE_SCHEDULING] == (KEPT, "")

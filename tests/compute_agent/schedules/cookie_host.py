@@ -31,6 +31,7 @@ class CookieHost:
 
     def __init__(self):
         self.guests, self.writes, self.kill_at, self.refusal = {}, 0, None, None
+        self.own_problem = None
         #: Refusals by guest, and the number of grants at which a guest makes a thread.
         self.refusing, self.busy = {}, {}
         self._numbers = itertools.count(100)
@@ -86,6 +87,10 @@ class CookieHost:
             raise self.refusal
         owner = self._owner_of(tid)
         return None if owner is None else owner.cookies[tid]
+
+    def clear_own_cookie(self):
+        if self.own_problem:
+            raise self.own_problem
 
     def create_cookie(self, pid):
         self._note_write()

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import os
 from concurrent.futures import Future
 
 import pytest
@@ -14,8 +15,8 @@ from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import CoreScope
 from compute_agent.schedules import kernel_cookies, run_notes
 from compute_agent.schedules.cookies import CookieGuest, RunNote, decide_cookies
-from compute_agent.schedules.kernel_cookies import CookieError, KernelCookies, NoSiblingsError
-from compute_agent.schedules.run_notes import COOKIES_FILE, RunNotesFile
+from compute_agent.schedules.kernel_cookies import CookieError, KernelCookies, NoSiblingsError, OwnCookieError
+from compute_agent.schedules.run_notes import COOKIES_FILE, CookieLender, RunNotesFile
 from tests.compute_agent.schedules.cookie_host import CookieHost
 
 SCOPES = {"G": CoreScope.GUEST, "C": CoreScope.CLASS}
@@ -210,6 +211,99 @@ def test_release_gives_all_cookies_back(controller, host, store):
     assert store.kept_notes == {}
 
 
+@pytest.mark.parametrize("by_release", [False, True])
+@pytest.mark.parametrize("remains", [True, False])
+def test_a_cookie_from_before_comes_from_a_guest_that_still_has_it(
+    controller, host, store, lost, by_release, remains
+):
+    launcher = 3
+    for name, qos_class in (("a", "G"), ("b", "C"), ("c", "LS")):
+        host.start(name, qos_class, launcher)
+    sync(controller, host)
+    host.guests["b"].qos_class = "G"  # another group on the way
+    sync(controller, host)
+    assert not (host.cookies_of("a") | host.cookies_of("b")) & {0, launcher}
+    if not remains:
+        del host.guests["c"]
+        host.start("c", "LS", launcher)  # the kernel may use the number of a cookie again
+    if by_release:
+        items = CoreCookieController(host, {}, store, host).release(
+            [target.guest for target in host.targets()], frozenset()
+        )
+        for item in items:
+            item.give_back()
+    else:
+        host.guests["a"].qos_class = host.guests["b"].qos_class = "LS"
+        rows = [row.change for row in controller.plan_changes(host.targets(), ())]
+        assert rows == ["2 threads -> its former cookie" if remains else "2 threads -> no cookie"] * 2
+        sync(controller, host)
+    expected = {launcher} if remains else {0}
+    assert host.cookies_of("a") == host.cookies_of("b") == expected
+    assert (host.cookies_of("c"), store.kept_notes, lost) == ({launcher}, {}, [])
+
+
+def test_an_agent_that_keeps_its_own_cookie_says_so(controller, host, caplog):
+    host.start("a", "G")
+    host.own_problem = OwnCookieError("it stays")
+    sync(controller, host)
+    sync(controller, host)
+    assert caplog.text.count("share its own core cookie at first: it stays") == 1
+    assert 0 not in host.cookies_of("a")
+
+
+class FakeKernel:
+    """Cookies by thread, with the answers of prctl(2) and the numbers of linux/prctl.h.
+
+    The calling thread is 0, and this process has the threads 70 and 71.
+    """
+
+    def __init__(self, monkeypatch, **cookies):
+        self.cookies = {0: 0, 1: 0, 2: 0} | {int(name[1:]): cookie for name, cookie in cookies.items()}
+        monkeypatch.setattr(kernel_cookies, "_LIBC", self)
+        monkeypatch.setattr(kernel_cookies.ctypes, "get_errno", lambda: errno.ESRCH)
+
+    def prctl(self, *arguments):
+        command, tid, scope = (number.value for number in arguments[1:4])
+        assert arguments[0] == 62
+        is_process = (tid, scope) == (os.getpid(), 1)
+        if tid not in self.cookies and not is_process:
+            return -1
+        match command:
+            case 0:
+                arguments[4]._obj.value = self.cookies[tid]
+            case 1:
+                self.cookies |= dict.fromkeys((70, 71) if is_process else (tid,), 5)
+            case 2:
+                self.cookies |= dict.fromkeys((70, 71) if is_process else (tid,), self.cookies[0])
+            case 3:
+                self.cookies[0] = self.cookies[tid]
+        return 0
+
+
+def test_cookies_are_read_created_and_passed_on_by_the_numbers_of_the_kernel(monkeypatch):
+    kernel, cookies = FakeKernel(monkeypatch, t70=0, t71=0, t80=4, t90=0), KernelCookies()
+    assert [cookies.read_cookie(tid) for tid in (80, 90, 91)] == [4, 0, None]
+    cookies.create_cookie(os.getpid())
+    assert (kernel.cookies[70], kernel.cookies[71]) == (5, 5)
+    cookies.grant_cookie(80, [90, 91])
+    assert kernel.cookies[90] == 4
+
+
+def test_the_agents_own_cookie_is_cleared_and_given_to_no_guest(monkeypatch):
+    kernel = FakeKernel(monkeypatch, t0=9, t1=9, t70=9, t71=9, t80=4)
+    KernelCookies().grant_cookie(0, [80, 81])
+    assert kernel.cookies[80] == 0
+    kernel.cookies[0] = 9
+    KernelCookies().clear_own_cookie()
+    assert (kernel.cookies[70], kernel.cookies[71]) == (0, 0)
+    kernel.cookies |= {0: 9, 2: 9, 80: 4}
+    with pytest.raises(OwnCookieError):
+        KernelCookies().grant_cookie(0, [80])
+    with pytest.raises(OwnCookieError):
+        KernelCookies().clear_own_cookie()
+    assert kernel.cookies[80] == 4
+
+
 def test_a_kernel_without_core_scheduling_is_a_refusal_of_each_guest(controller, host):
     host.start("a", "G")
     host.start("b", "LS")
@@ -247,7 +341,8 @@ def test_without_a_note_on_disk_no_cookie_is_given(controller, host, monkeypatch
     assert host.cookies_of("a") == {0}
 
 
-NOTE = RunNote(ProcessIdentity(7, (1 << 63) + 1, "boot"), (1 << 64) - 1)
+MAIN = ProcessIdentity(7, (1 << 63) + 1, "boot")
+NOTE = RunNote(MAIN, (1 << 64) - 1, lender=CookieLender(MAIN, 3))
 
 
 def test_notes_survive_a_restart(tmp_path):

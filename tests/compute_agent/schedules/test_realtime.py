@@ -2,10 +2,11 @@
 
 import errno
 import os
+import subprocess
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from compute_agent.controllers.base import GuestTarget
@@ -47,6 +48,7 @@ PLACE = CpuAssignment((cpu_set(2), cpu_set(3)), cpu_set(0, 1), (2, 3))
 
 
 @given(st.dictionaries(st.integers(1, 6), SCHEDULES), st.frozensets(st.integers(1, 8)), st.booleans())
+@example({1: USUAL, 2: RESET}, frozenset({1}), False)
 def test_schedules_of_others_stay_and_all_own_ones_are_as_wanted(present, wanted, noted):
     changes = decide_schedules(present, wanted, OWN, noted)
     after = present | changes
@@ -63,7 +65,7 @@ def test_schedules_of_others_stay_and_all_own_ones_are_as_wanted(present, wanted
         elif tid in wanted and not foreign:
             assert after[tid] == OWN
         else:
-            assert after[tid] == (USUAL if noted else has)
+            assert after[tid] == (USUAL if noted or (wanted and not foreign) else has)
     assert not decide_schedules(after, wanted, OWN, noted or OWN in changes.values())
 
 
@@ -88,18 +90,23 @@ def test_threads_on_dedicated_cpus_alone_are_chosen(threads, place, has_others, 
 
 
 @pytest.mark.parametrize(
-    ("runtime", "period", "server", "text"),
+    ("runtime", "period", "server", "release", "text"),
     [
-        ("950000", "1000000", False, "50 ms in each 1000 ms"),
-        ("-1", "1000000", False, ""),
-        ("1000000", "1000000", False, ""),
-        ("950000", "1000000", True, ""),
-        ("", "", False, ""),
+        ("950000", "1000000", False, "6.11.4-1-generic", "50 ms in each 1000 ms"),
+        ("950000", "1000000", False, "odd", "50 ms in each 1000 ms"),
+        ("-1", "1000000", False, "6.1.0", ""),
+        ("1000000", "1000000", False, "6.1.0", ""),
+        ("950000", "1000000", True, "6.1.0", ""),
+        # debugfs cannot be read.
+        ("950000", "1000000", False, "6.12.95+deb12-amd64", ""),
+        ("950000", "1000000", False, "7.0.0-rc1", ""),
+        ("", "", False, "6.1.0", ""),
     ],
 )
-def test_the_kernels_limit_is_said(tmp_path, runtime, period, server, text):
+def test_the_kernels_limit_is_said(tmp_path, runtime, period, server, release, text):
     folder = tmp_path / "proc/sys/kernel"
     folder.mkdir(parents=True)
+    (folder / "osrelease").write_text(f"{release}\n")
     if runtime:
         (folder / "sched_rt_runtime_us").write_text(runtime)
         (folder / "sched_rt_period_us").write_text(period)
@@ -113,6 +120,13 @@ def test_the_kernels_limit_is_said(tmp_path, runtime, period, server, text):
 class FakeSchedules(KernelSchedules):
     def __init__(self):
         self.schedules, self.refusal, self.before_write = {}, None, lambda tid: None
+        self.nices = {}
+
+    def read_nice(self, tid):
+        return self.nices.get(tid, 0)
+
+    def write_nice(self, tid, nice):
+        self.nices[tid] = nice
 
     def read(self, tid):
         return self.schedules.get(tid, USUAL)
@@ -210,6 +224,24 @@ def test_a_thread_that_lost_its_schedule_is_drift_and_a_new_one_is_not(host):
     host.schedules.schedules[5000] = USUAL
     controller.sync([host.target()], ())
     assert (host.present(), host.lost) == ({OWN}, [1])
+
+
+@pytest.mark.parametrize("main", [5, -5, 0])
+def test_threads_born_with_a_priority_get_the_nice_value_that_they_did_not_inherit(host, main):
+    # As SCHED_RESET_ON_FORK does, the flag of the agent's schedules.
+    threads, nices = list(host.threads), host.schedules.nices
+    nices |= {threads[0]: main, threads[1]: 0}
+    controller = host.controller(RT=5)
+    controller.sync([host.target()], ())
+    assert nices == {threads[0]: main, threads[1]: 0}, "the guest itself has chosen that"
+    host.threads |= {5000: cpu_set(2), 5001: cpu_set(3)}
+    nices[5001] = 7
+    controller.sync([host.target()], ())
+    assert (nices.get(5000, 0), nices[5001], nices[threads[1]]) == (main, 7, 0)
+    host.threads[5002] = cpu_set(3)
+    [item] = host.controller().release([host.guest], frozenset())
+    item.give_back()
+    assert nices.get(5002, 0) == main
 
 
 def test_a_guest_of_novas_realtime_stays(host):
@@ -347,3 +379,8 @@ def test_a_thread_of_this_kernel_gets_a_schedule_and_loses_it():
     finally:
         kernel.write(0, before)
     assert kernel.read(0) == before
+    with subprocess.Popen(["sleep", "60"]) as process:
+        kernel.write_nice(process.pid, 7)
+        assert kernel.read_nice(process.pid) == 7
+        process.kill()
+    assert kernel.read_nice(process.pid) is None

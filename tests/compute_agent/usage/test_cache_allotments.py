@@ -81,3 +81,17 @@ def test_without_the_memorys_bandwidth_megabytes_cannot_be_limited(tmp_path):
 def test_a_guest_with_unknown_allocation_has_unknown_allotments(intel):
     of, _ = intel
     assert of(guest_view("BE", None)) == {}
+
+
+def test_allotments_are_computed_once_until_a_guest_changes(intel, monkeypatch):
+    of, _ = intel
+    computed = []
+    compute = of._compute_allotments
+    monkeypatch.setattr(of, "_compute_allotments", lambda *given: computed.append(1) or compute(*given))
+    for view in (guest_view("BE", {}), guest_view("LS", {}), guest_view("LS", {"l3-0": {"LLC": 5}})):
+        first = of(view)
+        assert of(view) == first == compute(view, view.allocation)
+    assert len(computed) == 3
+    monkeypatch.setattr("compute_agent.usage.subjects._MAX_KNOWN", 1)
+    assert of(guest_view("BE", {})) == compute(guest_view("BE", {}), {})
+    assert len(of._known) == 1
