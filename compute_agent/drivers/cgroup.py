@@ -151,7 +151,8 @@ class CgroupRoot:
         except OSError as error:
             LOG.warning("Guests get no cgroups, and are pinned by affinity instead: %s", error)
             return None
-        # One at a time: a write of several names is refused as a whole if one of them cannot be enabled.
+        # Controllers are enabled one at a time: a write of several names is refused as a whole if one of them
+        # cannot be enabled.
         for controller in _WANTED:
             if controller in offered and controller not in enabled:
                 try:
@@ -174,17 +175,19 @@ class CgroupRoot:
         return group
 
     def protect_guests(self) -> None:
-        """Set memory.low of the delegated group to the sum of the memory.low of all guests.
+        """Set memory.low and memory.min of the delegated group to the sums of those of all guests.
 
         :raises OSError: the kernel refuses the value.
         """
-        # memory.low of a guest's group has no effect beyond memory.low of its parent, and the parent's value
-        # is 0 unless the agent writes it.
+        # Protection of a guest's group has no effect beyond that of its parent, and the parent's value is 0
+        # unless the agent writes it.
         root = GuestCgroup(self.folder)
-        found = [GuestCgroup(folder).memory_limit("memory.low") for folder in self.folder.glob(f"{_PREFIX}*")]
-        whole = sum(amount for amount in found if amount is not None)
-        if root.memory_limit("memory.low") not in (None, whole):
-            root.limit_memory("memory.low", whole)
+        groups = [GuestCgroup(folder) for folder in self.folder.glob(f"{_PREFIX}*")]
+        for name in ("memory.low", "memory.min"):
+            found = [group.memory_limit(name) for group in groups]
+            whole = sum(amount for amount in found if amount is not None)
+            if root.memory_limit(name) not in (None, whole):
+                root.limit_memory(name, whole)
 
     def owner_of(self, folder: Path) -> str:
         """The uuid of the guest that has this folder as its group or below its group; empty if there is none.
@@ -305,7 +308,8 @@ class GuestCgroup:
         Both numbers count from the start of the group (``memory.events``). None without the controller
         memory, or when the group is gone.
         """
-        # One read(2) without a file object of Python: each round reads this file for each guest.
+        # Each round reads this file for each guest, so it is read with one read(2) and without a file object
+        # of Python.
         try:
             words = kernel_files.read_piece(f"{self.path}/memory.events").split()
         except OSError:
