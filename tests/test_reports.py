@@ -98,7 +98,7 @@ def test_a_full_disk_leaves_no_part_of_an_archive(report, tmp_path, monkeypatch)
     assert not target.exists()
 
 
-def test_nothing_is_collected_for_a_file_that_exists(report, tmp_path):
+def test_an_existing_file_is_refused_before_parts_are_collected(report, tmp_path):
     target = tmp_path / "report.tar.gz"
     target.write_text("mine")
     collected = (pytest.fail("collected") for _ in "x")
