@@ -11,7 +11,7 @@ from compute_agent.report.audit import DEFAULT_MIN_AGE, FindingKind
 
 _COLUMNS: Final = ("finding", "consumer", "name", "resources", "detail", "remedy", "outcome")
 
-# The same exit status for each case as that of ``nova-manage placement audit``.
+# Each case has the same exit status as in ``nova-manage placement audit``.
 NOTHING_FOUND: Final = 0
 FOUND: Final = 3
 ALL_MENDED: Final = 4

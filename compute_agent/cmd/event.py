@@ -23,7 +23,7 @@ from compute_agent.events.store import FILE, read_events
 _FOR_PEOPLE: Final = ("time", "kind", "outcome", "text", "reason")
 _COLUMNS: Final = ("id", "time", "kind", "outcome", "guest", "name", "text", "reason")
 
-# Short enough for a reader, and long enough for an idle host: stat() of one file for each poll.
+# The pause is short enough for a reader, and a poll costs only stat() of one file.
 _POLL_SECONDS: Final = 0.5
 
 
@@ -151,6 +151,7 @@ def _followed_events(path: Path, wanted: argparse.Namespace) -> Iterator[AgentEv
     last, seen = 0, None
     while True:
         present = _file_identity(path)
+        # An unchanged file is not read again: most polls find no new event.
         if present != seen:
             events = read_events(path)
             if events and events[-1].id < last:

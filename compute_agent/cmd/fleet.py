@@ -115,7 +115,7 @@ class FleetSign(_SigningCommand):
         content = signature.sign_revision(
             revision.write(settings, parsed_args.group, generation, expires), private
         )
-        # Read back as a host would read it, before hosts can see the file.
+        # The file is read back as a host would read it, before hosts can see it.
         made = signature.read(content, [signature.public_key(private)])
         write_durably(target, content, 0o644)
         return document_columns({"file": str(target), **_revision_document(made)})

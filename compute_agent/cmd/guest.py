@@ -155,6 +155,7 @@ class GuestAdopt(_GuestStart):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Request the daemon to adopt the processes. Returns the names and values to print."""
+        # The daemon has another working folder, so it gets the absolute path.
         origin = (
             {"pid": parsed_args.pid}
             if parsed_args.pid is not None

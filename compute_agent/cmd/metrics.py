@@ -20,7 +20,7 @@ from compute_agent.drawing.boxes import format_size
 from compute_agent.monitoring.history import HistoryError, SampleHistory, TimeSpan, plot_samples
 from compute_agent.monitoring.samples import FILE, StoredSample
 
-# In the order of the values of _use_values().
+# The columns are in the order of the values of _use_values().
 USE: Final = ("llc_occupancy_bytes", "local_bytes_per_second", "total_bytes_per_second", "cpu_cores")
 
 

@@ -135,6 +135,7 @@ class CpuNoiseList(AgentLister):
         root = Path(conf.host.root)
         topology = known_topology(conf, read_topology(root))
         sets = resolve_cpu_sets(options.cpu_options(conf), topology)
+        # The tracer runs a busy thread on each CPU, so CPUs of guests and offline CPUs are left out.
         free = (sets.dedicated & topology.online) - holders.guests.keys()
         if not free:
             self.say_why_empty("Nothing to measure: guests hold all dedicated CPUs.")

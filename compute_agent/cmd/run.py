@@ -60,6 +60,7 @@ class RunCommand(AgentLister):
             if parsed_args.dry_run:
                 return super().run(parsed_args)
             own = self.load_own_conf()
+            # The log is set up first, so that it gets the errors of the start.
             logs.set_up(own)
             with _by_fleet(own):
                 agent = HostAgent(self.load_conf)

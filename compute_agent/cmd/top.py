@@ -53,6 +53,7 @@ class TopCommand(AgentCommand):
         out, conf = self.app.stdout, self.load_conf()
         look = partial(_read_agent, partial(call_agent, socket_path(conf)), Path(conf.state_path) / FILE)
         if parsed_args.once or not (out.isatty() and sys.stdin.isatty()):
+            # A file or pipe has no width, so its lines are not cut at that of a terminal.
             width = shutil.get_terminal_size((200, 0)).columns if out.isatty() else 1000
             lines = screen_lines(look(), parsed_args.sort, width, sys.maxsize)
             out.write("".join(f"{line}\n" for line in lines))
@@ -114,6 +115,7 @@ def _own_screen(out: Any) -> Iterator[None]:
 
 def _wants_to_leave(seconds: float) -> bool:
     ready, _, _ = select.select([sys.stdin], [], [], seconds)
+    # The escape key and the end of the input end the command, too.
     return bool(ready) and sys.stdin.read(1) in ("q", "Q", "\x1b", "")
 
 

@@ -219,7 +219,7 @@ class CpuController(GuestController):
         """The quotas of guests, which are temporary limits, and their weights, which count as pins."""
 
         def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
-            # Two items, so that a release that keeps pins removes the quota and leaves the weight.
+            # There are two items, so that a release that keeps pins removes the quota and leaves the weight.
             usual = CpuLimits(_DEFAULT_WEIGHT)
             give_back = self._driver.apply_cpu_limits
             has = self._driver.cpu_limits(guest, CpuLimits())

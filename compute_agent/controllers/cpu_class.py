@@ -215,7 +215,7 @@ class CpuClassController(KernelController):
         if fresh or any(text != wanted[path].text for path, text in has.items()):
             former = replace(former, values={**former.values, **fresh})
             self._store.keep_former_values(former)
-        # Done before the writes, after which the changes of other programs would no longer show.
+        # Drift is reported before the writes, after which the changes of other programs would no longer show.
         self._tell_drift(wanted, has)
         failures: dict[str, str] = {}
         back: set[str] = set()

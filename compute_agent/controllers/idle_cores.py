@@ -100,8 +100,8 @@ def _spare_domains(topology: HostTopology, cores: Iterable[CpuSet]) -> list[CpuS
     domains += [node.cpus for node in topology.numa_nodes if node.cpus]
     found: list[CpuSet] = []
     gone: CpuSet = NO_CPUS
-    # From the last core to the first, so that the first core of a domain stays online, whatever was parked
-    # before.
+    # The loop runs from the last core to the first, so that the first core of a domain stays online, whatever
+    # was parked before.
     for cpus in sorted(cores, key=min, reverse=True):
         if all(cpus.isdisjoint(domain) or domain - gone - cpus for domain in domains):
             found.append(cpus)

@@ -324,11 +324,11 @@ class ResctrlController(KernelController):
         self._lacking = frozenset(resolution.refused)
         self._warn_once(plan)
         self._record_changes(plan, outcome.held_up)
-        # Done before the state counts as complete: if a thread cannot be moved, the next sync() must not be
-        # skipped.
+        # Threads are moved before the state counts as complete: if one cannot be moved, the next sync() must
+        # not be skipped.
         self._move_all(targets)
         if outcome.complete:
-            # Read again after writes, because the kernel rounds bandwidths to its steps.
+            # The groups are read again after writes, because the kernel rounds bandwidths to its steps.
             self._synced = (wanted, self._read_present() if plan.steps else present)
         if outcome.held_up:
             raise DriverError("; ".join(map(str, outcome.held_up.values())))

@@ -84,6 +84,7 @@ def nest_boxes(topology: HostTopology, devices: DeviceLines = NO_DEVICES) -> tup
     crossing = []
     for box in sorted(_list_boxes(topology, devices), key=lambda box: (-len(box.cpus), box.kind)):
         around = _innermost_box(host, box.cpus)
+        # The cells of a core are drawn in its own box, so a core shares no box.
         if around is not host and around.cpus == box.cpus and box.kind != CORE:
             around.lines += box.lines
             around.devices += box.devices
@@ -92,6 +93,8 @@ def nest_boxes(topology: HostTopology, devices: DeviceLines = NO_DEVICES) -> tup
         else:
             crossing.append(f"{box.lines[0]}: CPUs {cpuset.format(box.cpus)}")
     _sort_children(host)
+    # Nodes without CPUs, such as memory expanders, come after the boxes, which are in the order of their
+    # CPUs.
     host.children += [
         CpuBox(NUMA, [_node_line(node), "no CPUs"], frozenset())
         for node in topology.numa_nodes
@@ -114,6 +117,7 @@ def _list_boxes(topology: HostTopology, devices: DeviceLines) -> Iterator[CpuBox
     for package in topology.packages:
         yield CpuBox(PACKAGE, [f"Package {package.id}"], package.cpus)
     for die in topology.dies:
+        # A package with one die needs no box for it.
         if sum(other.package == die.package for other in topology.dies) > 1:
             yield CpuBox(DIE, [f"Die {die.id}"], die.cpus)
     for node in topology.numa_nodes:

@@ -160,7 +160,9 @@ def _place_box(box: CpuBox) -> _PlacedBox:
         return _PlacedBox(box, width, heading + -(-cells // columns) * _CELL_HEIGHT, [])
     children = [_place_box(child) for child in box.children]
     heading = len(box.all_lines) * _LINE + _GAP
+    # The box must be wide enough for its longest line of text.
     least = max(map(len, box.all_lines)) * _CHARACTER + 2 * _GAP
+    # The number of columns is tried from one to all. Boxes have few children, so this is cheap.
     options = [_arrange_rows(children, columns, heading) for columns in range(1, len(children) + 1)]
     placed, width, height = min(options, key=_shape_error, default=([], 0.0, float(heading)))
     return _PlacedBox(box, max(width, least), height, placed)
@@ -215,6 +217,7 @@ def _draw_cell(cpu: int, x: float, y: float, scene: _DrawingScene) -> str:
         f' fill="{fill}"/>'
         for n, fill in enumerate(fills)
     ]
+    # The frame is drawn inside of the cell, so that frames of adjacent CPUs do not cover each other.
     frame = _draw_rectangle(x + 1, y + 1, _CELL_WIDTH - 2, _CELL_HEIGHT - 2, "none", role)
     if height := _noise_height(scene.conditions.noise.get(cpu, 0.0)):
         top = y + _CELL_HEIGHT - 2 - height

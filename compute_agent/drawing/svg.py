@@ -130,6 +130,7 @@ class _TimeAxis:
         step = next((step for step in _STEPS if step >= wanted), days * 86400)
         first = datetime.fromtimestamp(self.since).astimezone()
         midnight = first.replace(hour=0, minute=0, second=0, microsecond=0)
+        # Marks are counted from midnight, so that they are at round times of the day.
         passed = math.ceil((first - midnight).total_seconds() / step)
         mark = midnight + timedelta(seconds=passed * step)
         while mark.timestamp() <= self.until:
@@ -167,6 +168,7 @@ class _ValueAxis:
         if highest <= 0:
             return cls(top, 1.0, 1.0)
         size = 10.0 ** math.floor(math.log10(highest / 5))
+        # The factor 0.999 tolerates rounding, so that a highest value on a line needs no further step.
         step = next(size * factor for factor in (1, 2, 2.5, 5, 10) if size * factor * 5 >= highest * 0.999)
         return cls(top, step, math.ceil(highest / step * 0.999) * step)
 

@@ -122,6 +122,8 @@ def _format_amount(amount: float, unit: str) -> str:
 
 def _draw_bar(usage: float | None, amounts: Collection[float]) -> str:
     """A bar of text, filled up to the usage, with a mark at each threshold of the watermark."""
+    # The bar ends a tenth above the highest number, so that a mark is never at its end. The tiny number
+    # avoids a division by 0.
     whole = max([usage or 0.0, *amounts, 1e-9]) * 1.1
     filled = round((usage or 0.0) / whole * _BAR)
     cells = ["#" if at < filled else "." for at in range(_BAR)]

@@ -306,7 +306,7 @@ class CpuTuning(Protocol):
         ...
 
 
-# Below 2^63, the largest value of memory.max, and above the memory of any host.
+# The number is below 2^63, the largest value of memory.max, and above the memory of any host.
 UNLIMITED: Final = 1 << 62
 """The number of bytes that stands for "no limit" in :class:`MemoryLimits`."""
 

@@ -151,7 +151,8 @@ class CgroupRoot:
         except OSError as error:
             LOG.warning("Guests get no cgroups, and are pinned by affinity instead: %s", error)
             return None
-        # One at a time: a write of several names is refused as a whole if one of them cannot be enabled.
+        # Controllers are enabled one at a time: a write of several names is refused as a whole if one of them
+        # cannot be enabled.
         for controller in _WANTED:
             if controller in offered and controller not in enabled:
                 try:
@@ -305,7 +306,8 @@ class GuestCgroup:
         Both numbers count from the start of the group (``memory.events``). None without the controller
         memory, or when the group is gone.
         """
-        # One read(2) without a file object of Python: each round reads this file for each guest.
+        # Each round reads this file for each guest, so it is read with one read(2) and without a file object
+        # of Python.
         try:
             words = kernel_files.read_piece(f"{self.path}/memory.events").split()
         except OSError:

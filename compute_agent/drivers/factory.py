@@ -185,7 +185,7 @@ def lock_path(conf: cfg.ConfigOpts) -> Path:
 
 
 def _name(kind: str, claimed: str) -> str:
-    # A digest, because a path or a URI can be longer than the 255 bytes of a file name.
+    # The name contains a digest, because a path or a URI can be longer than the 255 bytes of a file name.
     return f"{kind}-{hashlib.sha256(os.fsencode(claimed)).hexdigest()[:16]}.lock"
 
 

@@ -193,7 +193,7 @@ class OomScores:
                 with acting_as_owner(path), open(path, "w", encoding="ascii") as file:
                     file.write(str(score))
             except (FileNotFoundError, ProcessLookupError):
-                continue  # It has ended.
+                continue  # The process has ended.
             except PermissionError as error:
                 self._refused.add(guest.uuid)
                 LOG.warning(

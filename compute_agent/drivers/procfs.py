@@ -20,11 +20,11 @@ MAX_PASSES: Final = 16
 # Clock ticks per second, the unit of start times in /proc. The kernel's timer frequency may be another.
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
-# The most bytes of a command line that are read. A process may make its command line as long as its memory
-# (PR_SET_MM_MAP).
+# Maximum number of bytes of a command line that are read. A process may make its command line as long as its
+# memory (PR_SET_MM_MAP).
 _MAX_COMMAND_LINE: Final = 1 << 17
 
-# The most bytes of an environment that are read, which may be as long as the command line.
+# Maximum number of bytes of an environment that are read, which may be as long as the command line.
 _MAX_ENVIRONMENT: Final = 1 << 20
 
 

@@ -11,8 +11,13 @@ Nouns
 An example
     A file ``edge.conf``::
 
-    # compute-agent fleet revision 1, signed: 0SGUBuI7...Cw== # group = edge # generation = 7 # expires =
-    2027-01-01T00:00:00+00:00 # [DEFAULT] cpu_allocation_ratio = 4
+        # compute-agent fleet revision 1, signed: 0SGUBuI7...Cw==
+        # group = edge
+        # generation = 7
+        # expires = 2027-01-01T00:00:00+00:00
+        #
+        [DEFAULT]
+        cpu_allocation_ratio = 4
 
     Hosts with generation 6 adopt this revision. Hosts with generation 8 refuse it, since generations never go
     down. Hosts of other groups refuse it, and so do hosts without the CPUs that it names. To go back, the

@@ -62,7 +62,7 @@ _OURS: Final = frozenset(
 )
 # The kernel's cpu_capacity of the fastest kind of core.
 _FULL_CAPACITY: Final = 1024
-# In intervals: two reports may fail before the agent counts as stopped.
+# The number of intervals: two reports may fail before the agent counts as stopped.
 _MISSED: Final = 3
 
 
@@ -264,7 +264,7 @@ def _with_homes(zones: list[HostZone], shape: str) -> tuple[HostZone, ...]:
     candidates = [zone for zone in zones if shape == "l3" or (shape == "numa" and zone.node is not None)]
     homes: dict[str, frozenset[int]] = {}
     taken: frozenset[int] = frozenset()
-    # Inner zones first, then outer ones; in each group NUMA nodes before caches.
+    # Inner zones come before outer ones, and in each group NUMA nodes before caches.
     for zone in sorted(candidates, key=lambda zone: (zone.parent is None, zone.node is None)):
         homes[zone.name] = zone.cpus - taken
         taken |= zone.cpus

@@ -64,7 +64,7 @@ def lay_out_pools(pools: Sequence[CpuPool], cpu_sets: CpuSets, topology: HostTop
         )
     _check_traits(pools)
     found: dict[str, CpuSet] = {}
-    # Pools with named CPUs first; the other pools take from the CPUs that these leave.
+    # Pools with named CPUs come first; the other pools take from the CPUs that these leave.
     for pool in sorted(pools, key=lambda pool: (not pool.cpus, pool.name)):
         taken = frozenset[int]().union(*found.values())
         if pool.cpus:

@@ -85,7 +85,7 @@ def with_device_sets(tree: ProviderTree, sets: Sequence[DeviceSet]) -> tuple[Pro
     :return: the tree, and sentences about sets that cannot be offered.
     """
     warnings = []
-    # The largest set first, so that a smaller one is placed inside it.
+    # The largest set comes first, so that a smaller one is placed inside it.
     for each in sorted(sets, key=lambda one: (-len(one.addresses), sorted(one.addresses))):
         tree, reason = _with_set(tree, each)
         if reason:
@@ -110,7 +110,8 @@ def _with_set(tree: ProviderTree, wanted: DeviceSet) -> tuple[ProviderTree, str]
     for provider, address in alike.items():
         for each in _lineage_of(provider, parents):
             below.setdefault(each, set()).add(address)
-    # The lowest provider that has all members below it. Members have no providers below them.
+    # The set is placed at the lowest provider that has all members below it. Members have no providers below
+    # them.
     members = [devices[address].uuid for address in wanted.addresses]
     common = set.intersection(*({*_lineage_of(each, parents)} for each in members))
     top = next(each for each in _lineage_of(members[0], parents) if each in common)

@@ -12,7 +12,7 @@ from typing import Final
 PERIOD: Final = 300.0
 """The length of a period in seconds. The largest reading of a period counts."""
 
-# Two hours of periods.
+# The periods together are two hours.
 PERIODS: Final = 24
 """The number of periods from which mean and deviation are computed."""
 

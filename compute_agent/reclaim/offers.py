@@ -91,7 +91,7 @@ def step_of(published: int) -> int:
     return max(1, math.ceil(STEP * published - _ROUNDING))
 
 
-# A day, because load that broke a promise often returns at the same hour.
+# Less is offered for a day, because load that broke a promise often returns at the same hour.
 DAY_SECONDS: Final = 86_400.0
 """The seconds of readings for which less is offered after a broken promise."""
 

@@ -356,7 +356,7 @@ def compare_holdings(
             )
         if overlaps := _overlapping_cpus(guest, running.values()):
             findings.append(AuditFinding(FindingKind.OVERLAP, guest.uuid, guest.name, allocation, overlaps))
-    # In the order of the enumeration, so that equal findings make equal reports.
+    # The findings are in the order of the enumeration, so that equal findings make equal reports.
     return sorted(findings, key=lambda finding: (list(FindingKind).index(finding.kind), finding.consumer))
 
 

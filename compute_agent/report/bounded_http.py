@@ -90,7 +90,7 @@ def bounded_session(options: cfg.ConfigOpts.GroupAttr) -> requests.Session:
     tls = {name: options[name] for name in ("tls_ciphers", "tls_min_version") if name in options}
     # Without a timeout, only the limit of the whole report applies.
     adapter = BoundedAdapter(REQUEST_TIMEOUTS * options.timeout if options.timeout else ROUND_SECONDS, **tls)
-    # A copy, because mount() changes the dictionary.
+    # The list is a copy, because mount() changes the dictionary.
     for scheme in list(session.adapters):
         session.mount(scheme, adapter)
     return session
@@ -247,13 +247,15 @@ def _shut_down(twin: socket.socket) -> None:
 
 
 def _watch_socket(connected: Any) -> None:
-    # By thread-local data, because requests and urllib3 cannot pass a value down to the connection.
+    # The watch is found through thread-local data, because requests and urllib3 cannot pass a value down to
+    # the connection.
     watch = getattr(_LOCAL, "watch", None)
     if watch is not None and connected is not None:
         watch.attach_socket(connected)
 
 
-# In a subclass, because only here both new connections and idle ones of the pool pass.
+# The watch is in a subclass of the connection, because only here both new connections and idle ones of the
+# pool pass.
 class _WatchedConnection(HTTPConnection):
     def _new_conn(self) -> socket.socket:
         made = super()._new_conn()

@@ -168,7 +168,7 @@ class PlanExecution:
             except (ConcurrentUpdateError, UnavailableError):
                 raise
             except PlacementError as error:
-                # and 409 concern this action alone. Any other error would also meet the next action.
+                # HTTP 400 and 409 concern this action alone. Any other error would also meet the next action.
                 if not isinstance(error, ConflictError) and error.status != 400:
                     raise
                 self._note_refusal(action, self._whose_name(action) or str(error))

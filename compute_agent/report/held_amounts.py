@@ -53,8 +53,8 @@ def keep_held_memory(
             nodes.append(node)
             continue
         held = held_mb(node.uuid)
-        # At most the present total: an inventory does not grow for held memory, even if consumers hold more
-        # than it has.
+        # The result is at most the present total: an inventory does not grow for held memory, even if
+        # consumers hold more than it has.
         needed = min(there.total, max(there.reserved, own.reserved) + ceil(held / there.allocation_ratio))
         if needed <= own.total:
             nodes.append(node)
@@ -253,7 +253,8 @@ def most_reserved(inventory: ProviderInventory, ratio: float, used: int) -> int:
 
     The capacity is (total - reserved) times ``ratio``, as in Placement.
     """
-    # Found by bisection: a division by the ratio and rounding would miss by one for some ratios.
+    # The reserve is found by bisection: a division by the ratio and rounding would miss by one for some
+    # ratios.
     low, high = inventory.reserved, max(inventory.reserved, inventory.total)
     while low < high:
         middle = (low + high + 1) // 2

@@ -163,7 +163,7 @@ class ProviderReader:
         # failure.
         self._stale = frozenset()
         self.reported, self.generations = fresh, _provider_generations(fresh)
-        # Kept until take_evidence(), so that the next reading does not hide it.
+        # The evidence is kept until take_evidence(), so that the next reading does not hide it.
         self.evidence = self.evidence or went_back(before, self.generations)
         return dict(fresh)
 
@@ -225,12 +225,13 @@ class ProviderReader:
             held[record["uuid"]] = {
                 consumer: each["resources"] for consumer, each in record["allocations"].items()
             }
-        # The earlier time, because a listing counts as old as its oldest part.
+        # The listing gets the earlier time, because it counts as old as its oldest part.
         self._listing = HoldingsListing(as_of if self._listing is None else self._listing.as_of, held)
         return {record["uuid"]: provider_from_tree(record) for record in tree.providers}
 
     def _read(self, uuid: str, name: str, parent: str | None) -> ReportedProvider:
-        # Read in three requests; equal generations in all answers show that they belong together.
+        # The provider is read in three requests; equal generations in all answers show that they belong
+        # together.
         for _ in range(MAX_ATTEMPTS):
             inventories, before = self._client.get_inventories(uuid)
             traits, after = self._client.get_traits(uuid)
@@ -268,7 +269,8 @@ class HostReporter:
         self._owned = owned
         self._remember = remember
         self.reader = ProviderReader(client)
-        # From the former process: a database that was restored while no agent ran shows by lower generations.
+        # The generations are from the former process: a database that was restored while no agent ran shows
+        # by lower generations.
         self.reader.generations = generations
         self._dropped: frozenset[str] = frozenset()
         self.adjustments: tuple[str, ...] = ()
@@ -376,7 +378,8 @@ class HostReporter:
         # The first refusal ends the reshape, because it needs all of these providers.
         for refusal in PlanExecution(self._client, self.reader.reported).run(ahead).refusals:
             raise ConflictError("POST", "/resource_providers", refusal.reason, status=409)
-        # Read as late as possible, because the request needs the present generations of the consumers.
+        # The allocations are read as late as possible, because the request needs the present generations of
+        # the consumers.
         records = {consumer: self._client.get_allocations(consumer) for consumer in planned.allocations}
         self._client.send_reshape(to_body(planned, self.reader.reported, records))
         LOG.info(

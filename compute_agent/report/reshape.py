@@ -280,7 +280,8 @@ def _pair_parts(
     The totals of the two sides may differ by a factor.
     """
     total_old, total_new = sum(sources.values()), sum(targets.values())
-    # Exact fractions: with floating point, the parts could add up to one unit more or less than was held.
+    # The parts are exact fractions: with floating point they could add up to one unit more or less than was
+    # held.
     factor = Fraction(total_new, total_old)
     left = {uuid: amount * factor for uuid, amount in sources.items()}
     for target, wanted in targets.items():

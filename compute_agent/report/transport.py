@@ -227,7 +227,7 @@ class PlacementTransport:
             self.adapter.invalidate()
             detail = f"an answer of Keystone or Placement is invalid: {type(error).__name__}: {error}"
             raise PlacementError(method, url, detail) from error
-        # is an ordinary answer, for example to the question whether a provider exists.
+        # A 404 is an ordinary answer, for example to the question whether a provider exists.
         LOG.log(
             logging.INFO if response.status_code >= 400 and response.status_code != 404 else logging.DEBUG,
             "%s %s: HTTP %d in %.3f s, %s",

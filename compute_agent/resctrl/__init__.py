@@ -9,19 +9,25 @@ Documentation/filesystems/resctrl.rst.
 Use
     Open the mount, resolve what classes and guests should have, plan the steps, and apply them::
 
-    mount = open_mount() handle = open_handle(mount, ResctrlOptions(prefix="demo.", shared_ways=2)) present =
-    read_groups(handle.files) layout = handle.build_layout(present) wanted = resolve_groups( layout,
-    classes={"BE": ShareSpec(llc=WayRange(0, 30), mb=40)}, demands=[GuestDemand("web", ways={0: 4}),
-    GuestDemand("batch", qos_class="BE")], present=present, ) errors = apply_plan(handle.files,
-    make_plan(layout, present, wanted).steps, handle.codec) move_tasks(handle.files, wanted.membership["web"],
-    lambda: thread_ids)
+        mount = open_mount()
+        handle = open_handle(mount, ResctrlOptions(prefix="demo.", shared_ways=2))
+        present = read_groups(handle.files)
+        layout = handle.build_layout(present)
+        wanted = resolve_groups(
+            layout,
+            classes={"BE": ShareSpec(llc=WayRange(0, 30), mb=40)},
+            demands=[GuestDemand("web", ways={0: 4}), GuestDemand("batch", qos_class="BE")],
+            present=present,
+        )
+        errors = apply_plan(handle.files, make_plan(layout, present, wanted).steps, handle.codec)
+        move_tasks(handle.files, wanted.membership["web"], lambda: thread_ids)
 
     ``wanted.refused`` and ``errors`` give the reason for each request that could not be met.
 
     Counters of a group are read from files that stay open::
 
-    counters, totals = CounterFiles(handle.files), BandwidthTotals() rates =
-    totals.add_sample(counters.read_sample(wanted.membership["web"], time.monotonic()))
+        counters, totals = CounterFiles(handle.files), BandwidthTotals()
+        rates = totals.add_sample(counters.read_sample(wanted.membership["web"], time.monotonic()))
 
 Modules
     - ``schemata``: masks of ways, and the syntax of schemata

@@ -42,7 +42,8 @@ class ResctrlFilesystem:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        # A string and no Path: read_file() joins it with the path of each file of each group once in a round.
+        # The folder is a string and no Path: read_file() joins it with the path of each file of each group
+        # once in a round.
         self._folder = str(root)
 
     def read_file(self, path: str) -> str:
@@ -81,7 +82,8 @@ class ResctrlFilesystem:
             # kernfs takes a text of at most a page as a whole or refuses it, so no write is partial.
             os.write(handle, text.encode())
         except OSError as error:
-            # Read at once, because the next command on the mount, by any process, replaces the text.
+            # The status is read at once, because the next command on the mount, by any process, replaces the
+            # text.
             raise self._make_error(error, path, self._read_status()) from error
         finally:
             os.close(handle)

@@ -66,9 +66,9 @@ class ResctrlLayout:
         # them.
         present = [(name, one) for name, one in others.items() if one]
         text = repr((*values, sorted(way_limits.items()), *present))
-        # A digest, because exceptions for many caches would exceed the 255 bytes of a name. The word "wish"
-        # is that of earlier releases: with another word, the groups of running guests would be removed as
-        # orphans.
+        # The name has a digest, because exceptions for many caches would exceed the 255 bytes of a name. The
+        # word "wish" is that of earlier releases: with another word, the groups of running guests would be
+        # removed as orphans.
         return f"{self.prefix}wish.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 

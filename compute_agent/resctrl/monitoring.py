@@ -147,7 +147,7 @@ class BandwidthTotals:
             before = self._last.get(key)
             self._last[key] = (sample.time, value)
             if before is None:
-                # Set at the start, so that Prometheus' rate() sees the first increase.
+                # The total starts at 0, so that Prometheus' rate() sees the first increase.
                 self.bytes.setdefault(key, 0)
                 continue
             grown = value - before[1]
@@ -248,7 +248,7 @@ def monitoring_changes(
 
 EVENTS: Final = (OCCUPANCY, TOTAL_BYTES, LOCAL_BYTES)
 
-# The most bytes of a counter file: 2**64 has 20 digits, and the longest word is "Unavailable".
+# Maximum number of bytes of a counter file: 2**64 has 20 digits, and the longest word is "Unavailable".
 _COUNTER_BYTES: Final = 64
 
 

@@ -117,8 +117,8 @@ def make_mount(path: Path, options: str) -> None:
 
     :raises NoMountError: the kernel refuses the mount; the text has its reason.
     """
-    # Through libc, because Python's os module has no mount(), and a container may lack the command of
-    # util-linux.
+    # The mount is made through libc, because Python's os module has no mount(), and a container may lack the
+    # command of util-linux.
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"resctrl", os.fsencode(path), b"resctrl", 0, options.encode() or None) != 0:
         number = ctypes.get_errno()
@@ -276,7 +276,7 @@ def _read_bandwidth_control(
         resource=resource,
         ids=default.domain_ids(resource),
         minimum=minimum,
-        # At least 1, because it is a divisor, and a hostile or broken tree may contain 0.
+        # The number is at least 1, because it is a divisor, and a hostile or broken tree may contain 0.
         granularity=max(1, granularity),
         closids=closids,
         maximum=maximum,

@@ -222,8 +222,8 @@ def _held_masks(
     """The exclusive ways of each group before the first step."""
     default = cache_mask(host.platform, present.default_group.schemata, cache)
     held = {name: group.exclusive[cache] for name, group in wanted.groups.items() if cache in group.exclusive}
-    # In reverse order, so that the value of an owner's first move remains: it has the mask that is in effect
-    # now.
+    # Moves are visited in reverse order, so that the value of an owner's first move remains: it has the mask
+    # that is in effect now.
     for move in reversed(wanted.moves.get(cache, ())):
         # Ways that the default group can fill, too, are not exclusive, unless the group keeps them.
         held[move.owner] = NO_WAYS if move.before & default else move.before

@@ -131,7 +131,7 @@ def group_schemata(
     values = {}
     for domain in control.ids:
         asked = percents.get(domain, share.percent_on(domain))
-        # is written, too, because an existing group may have a cap from an earlier rule.
+        # The value for 100 % is written, too, because an existing group may have a cap from an earlier rule.
         values[domain] = codec.encode_percent(domain, 100 if asked is None else asked)
     return masks.updated_with(Schemata({control.resource: values}))
 

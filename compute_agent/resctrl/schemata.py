@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-# digits stand for 64 ways, twice as many as the kernel's masks have so far.
+# The 16 digits stand for 64 ways, twice as many as the kernel's masks have so far.
 _HEX: Final = re.compile(r"\s*(?:0[xX])?([0-9a-fA-F]{1,16})\s*", re.ASCII)
 
 
@@ -115,7 +115,7 @@ class WayMask:
         ``min_ways`` ways, it grows upwards first and then downwards, as far as this mask has ways.
         """
         ways = list(self)
-        # Whole numbers only, because a float just above a whole number would add a way.
+        # Only whole numbers are used, because a float just above a whole number would add a way.
         first = len(ways) * first_percent // 100
         last = -(-len(ways) * last_percent // 100)
         last = min(len(ways), max(last, first + min_ways))
@@ -186,8 +186,8 @@ class Schemata:
     def __post_init__(self) -> None:
         # Resources without values are left out, because the kernel refuses a line such as "L3:".
         frozen = {name: MappingProxyType(dict(values)) for name, values in self.lines.items() if values}
-        # The only way to set a field of a frozen dataclass. The copy is not affected by later changes of the
-        # caller.
+        # This is the only way to set a field of a frozen dataclass. The copy is not affected by later changes
+        # of the caller.
         object.__setattr__(self, "lines", MappingProxyType(frozen))
 
     def __bool__(self) -> bool:

@@ -76,7 +76,7 @@ class ShareSpec:
             self.llc or base.llc,
             # A value for all caches also replaces the base's exceptions, because it was meant for all.
             {**(base.llc_per_cache if self.llc is None else {}), **self.llc_per_cache},
-            base.mb if self.mb is None else self.mb,  # Not "or", because 0 is a percent.
+            base.mb if self.mb is None else self.mb,  # The code does not use "or", because 0 is a percent.
             {**(base.mb_per_cache if self.mb is None else {}), **self.mb_per_cache},
             self.code or (base.code if silent else None),
             self.data or (base.data if silent else None),
@@ -131,7 +131,7 @@ def parse_range(text: str) -> WayRange:
 
     :raises BadShareError: the text is no range of percents.
     """
-    # Up to 4 digits, so that the message about a value above 100 can quote the number.
+    # The pattern accepts up to 4 digits, so that the message about a value above 100 can quote the number.
     match = re.fullmatch(r"\s*([0-9]{1,4})\s*-\s*([0-9]{1,4})\s*", text, re.ASCII)
     if match is None:
         raise BadShareError(f"{text!r} is not a range of percents such as 0-30")
@@ -159,7 +159,7 @@ def parse_per_cache(text: str, parse: Callable[[str], T]) -> dict[int, T]:
         cache, colon, value = part.partition(":")
         if not colon or not re.fullmatch(r"[0-9]{1,9}", cache.strip(), re.ASCII):
             raise BadShareError(f"{part!r} is not CACHE:VALUE such as 0:20")
-        if int(cache) in found:  # As numbers, because "1:20, 01:30" names one cache twice.
+        if int(cache) in found:  # Ids are compared as numbers, because "1:20, 01:30" names one cache twice.
             raise BadShareError(f"cache {int(cache)} is named twice in {text!r}")
         found[int(cache)] = parse(value)
     return found

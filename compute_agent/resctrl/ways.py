@@ -92,7 +92,7 @@ class _MoveSearch:
                     continue
                 seen[key] = cost
                 estimate = cost + self._in_the_way(after)
-                # Of equal estimates the state after most moves comes first, because it is nearest to a
+                # Among equal estimates the state after most moves comes first, because it is nearest to a
                 # solution.
                 if estimate < bound:
                     step = (self.names[index], WayMask.from_range(at, self.sizes[index]))
@@ -234,8 +234,8 @@ def partition_ways(
                 break
             rest = usable - pool
             longest = max((len(run) for run in rest.split_runs()), default=0)
-            # Of equally large pools the one that leaves most shared ways adjacent, because a mask may need a
-            # run.
+            # Among equally large pools the one that leaves most shared ways adjacent is chosen, because a
+            # mask may need a run.
             key = (count, longest, -first)
             if len(rest) >= keep and longest >= rules.min_bits and key > best_key:
                 best, best_key = pool, key

@@ -61,7 +61,7 @@ def load() -> Any:
 
 
 def _run_loop(libvirt: Any) -> None:
-    # Runs as long as the process: libvirt cannot unregister an event loop.
+    # The loop runs as long as the process: libvirt cannot unregister an event loop.
     while True:
         try:
             libvirt.virEventRunDefaultImpl()

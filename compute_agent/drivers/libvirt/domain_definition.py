@@ -180,11 +180,11 @@ UNLIMITED_KIB: Final = 9007199254740991
 # The agent's note is input to distrust: every user with the right to define domains can write one. int()
 # would accept the digits of all scripts, and raises an error for thousands of digits.
 _SHARES: Final = re.compile(r"[0-9]{1,10}", re.ASCII)
-# The most noted shares that are read. The agent notes a few in the life of a domain; a longer list was not
-# written by the agent.
+# Maximum number of noted shares that are read. The agent notes a few in the life of a domain; a longer list
+# was not written by the agent.
 _MAX_NOTED: Final = 64
 _PIN: Final = re.compile(r"(e|i?[0-9]{1,5})=([0-9,-]{1,4096})", re.ASCII)
-# The most pins of a note that are read; no domain has more threads.
+# Maximum number of pins of a note that are read; no domain has more threads.
 _MAX_PINS: Final = 16384
 
 Pin = tuple[ThreadRole, frozenset[int]]

@@ -1,4 +1,4 @@
-"""The settings, demands and Nova's order in the XML of a domain (https://libvirt.org/formatdomain.html).
+"""The settings, demands and Nova's metadata in the XML of a domain (https://libvirt.org/formatdomain.html).
 
 Every user with the right to define domains may write the content of ``<metadata>``, and libvirt does not
 check it. So this module checks each text before use.
@@ -23,8 +23,8 @@ of the host for the whole domain or for single cells of the guest. Other modes d
 bindings have mode ``restrictive``. Pins of another program are demands, too (see
 :mod:`compute_agent.drivers.libvirt.domain_definition`).
 
-*Nova's order* has the flavor, the image, the owner and the kind of the root disk. Nova writes the image and
-the extra specs since release 32 (2025.2).
+*Nova's metadata* has the flavor, the image, the owner and the kind of the root disk. Nova writes the image
+and the extra specs since release 32 (2025.2).
 
 The names are those of https://docs.openstack.org/nova/latest/configuration/extra-specs.html
 
@@ -60,7 +60,7 @@ from compute_agent.model.guest import GuestCell, GuestIdentity, PlacementConstra
 from compute_agent.model.guest_settings import MAX_VCPUS, SETTING_NAMES, GuestSettings, read_setting
 from compute_agent.model.resource import CPU_CLASSES
 
-# The most characters of XML that are parsed: twice the limit of libvirt's protocol.
+# Maximum number of characters of XML that are parsed: twice the limit of libvirt's protocol.
 _MAX_LENGTH: Final = 8 << 20
 
 

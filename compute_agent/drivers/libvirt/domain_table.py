@@ -94,8 +94,8 @@ class ExpectedDomains:
         pins = {role: cpus for role, cpus in parse_definition(domain_xml, True).pins.items() if cpus}
         constraints = with_pins(UNCONSTRAINED, pins)
         guest = replace(_make_guest(found, guest_uuid, self._driver, 0), constraints=constraints)
-        # Read without the lock, because this reads all of /proc. libvirt waits for the hook meanwhile, so the
-        # process of the domain cannot exist yet.
+        # This reads all of /proc, so it is done without the lock. libvirt waits for the hook meanwhile, so
+        # the process of the domain cannot exist yet.
         older, now = frozenset(procfs.all_pids()), time.monotonic()
         with self._lock:
             self._expected = {key: one for key, one in self._expected.items() if one.until > now}
@@ -226,7 +226,7 @@ class DomainTable:
         :raises DriverError: libvirtd does not list its domains.
         """
         active = {domain.UUIDString(): domain for domain in self._connection.active_domains()}
-        # Read without the lock, because only this thread changes the table.
+        # Only this thread changes the table, so it is read without the lock.
         known = self._running.keys()
         # Lost domains are read each time: no event reports that the cause was corrected.
         suspects = (known | active.keys() if everything else known ^ active.keys()) | self._lost.keys()

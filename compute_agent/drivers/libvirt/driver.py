@@ -172,7 +172,7 @@ class LibvirtDriver:
 
     def close(self) -> None:
         """Disconnect. Domains run on."""
-        # Set before the message below wakes the thread, which then checks it.
+        # The event is set before the message below wakes the thread, which then checks it.
         self._stopped.set()
         self._messages.put(None)
         if threading.current_thread() is not self._thread:
@@ -205,7 +205,7 @@ class LibvirtDriver:
             except GuestGoneError:
                 raise
             except DriverError as error:
-                LOG.warning("%s", error)  # Such as for a paused guest; it is destroyed below.
+                LOG.warning("%s", error)  # a paused guest, for example, does not react; it is destroyed below
             while known.is_alive:
                 if time.monotonic() >= deadline:
                     LOG.warning("Guest %s did not shut down within %s s, and was destroyed", guest, timeout)

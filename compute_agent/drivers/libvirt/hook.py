@@ -139,7 +139,7 @@ def install_hook(hooks: Path, socket: Path) -> bool:
             file.write(hook_script(socket))
             file.flush()
             os.fsync(file.fileno())
-        # Made executable only after it is complete.
+        # The script becomes executable only after it is complete.
         beside.chmod(0o755)
         beside.replace(path)
     except OSError:

@@ -125,7 +125,7 @@ class ProcessDriver:
         # group is left, because the held process ends with the agent.
         try:
             if self._groups is not None and self._groups.make_group(guest_uuid).process_ids():
-                # An OSError, so that the code below handles it like a refusal of the kernel.
+                # The error is an OSError, so that the code below handles it like a refusal of the kernel.
                 raise OSError(f"there are processes in its group {group_name(guest_uuid)} already")
             record = self._move_to_group(record)
             self._table.add(record, child)
@@ -185,7 +185,7 @@ class ProcessDriver:
             adopted=True,
             whole_group=source is not None,
             declared=tuple(declared),
-            # Read before the process moves: afterwards /proc shows the group that the agent made.
+            # The path is read before the process moves: afterwards /proc shows the group that the agent made.
             origin_cgroup=procfs.cgroup_path(identity.pid),
         )
         # The record names the group, so the processes move first. If the agent crashes in between, the group
@@ -222,7 +222,7 @@ class ProcessDriver:
                         f"guest {guest} does not end {_KILL_SECONDS:g} s after SIGKILL: it still waits in"
                         " the kernel"
                     )
-                # Sent in each turn, because a process of the guest may have forked meanwhile.
+                # The signal is sent in each turn, because a process of the guest may have forked meanwhile.
                 _signal_guest(record, signal.SIGKILL)
                 time.sleep(_POLL_SECONDS)
         # The end is handled here, so that the guest is no longer listed when this returns. The watch thread

@@ -132,7 +132,7 @@ def guest_environment(guest_uuid: str, wanted: Mapping[str, str]) -> dict[str, s
     except KeyError:
         # A user without an entry in the user database, as in a container.
         name, home, shell = str(user), "/", ""
-    # The uuid comes last, so that an order cannot give a guest the variable of another guest.
+    # The uuid comes last, so that a request cannot give a guest the variable of another guest.
     return {
         "PATH": PATH,
         "HOME": home,
@@ -183,8 +183,8 @@ def start_held(
         start_new_session=True,
     )
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
-    # prlimit(2) from outside: preexec_fn would run Python code between fork and exec in a process with
-    # threads. If the process is gone already, release() reports that.
+    # The limit is set from outside with prlimit(2): preexec_fn would run Python code between fork and exec in
+    # a process with threads. If the process is gone already, release() reports that.
     with contextlib.suppress(ProcessLookupError):
         resource.prlimit(child.pid, resource.RLIMIT_DATA, (most, most))
     return child

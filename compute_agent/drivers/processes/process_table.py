@@ -157,7 +157,7 @@ class ProcessTable:
         :param look_only: whether records of guests that have ended are ignored instead of removed.
         """
         self._store = store
-        # Reentrant, because handle_end() holds it and calls functions that take it again.
+        # The lock is reentrant, because handle_end() holds it and calls functions that take it again.
         self._lock = threading.RLock()
         self._records: dict[str, ProcessRecord] = {}
         self._children: dict[str, subprocess.Popen[bytes]] = {}
@@ -258,7 +258,8 @@ class ProcessTable:
 
     def lost_guests(self) -> dict[str, str]:
         """The guests with records that cannot be used: reason and remedy, by uuid."""
-        # Read again at each call: an operator may have adopted the process again, or removed the file.
+        # The records are read again at each call: an operator may have adopted the process again, or removed
+        # the file.
         with self._lock:
             found = {it.guest_uuid: self._store.find_unusable(it.guest_uuid) for it in self._unusable}
         return {guest_uuid: describe_unusable(it) for guest_uuid, it in found.items() if it is not None}
@@ -380,8 +381,8 @@ class ProcessTable:
             # A dict keeps the order of insertion, so its first key is the oldest.
             while len(self._endings) > MAX_ENDINGS:
                 del self._endings[next(iter(self._endings))]
-            # Done under the lock: a new guest of this uuid would have the same variable and would be killed
-            # as a leftover.
+            # Leftovers are killed under the lock: a new guest of this uuid would have the same variable and
+            # would be killed as one.
             _end_leftovers(record)
             del self._records[record.uuid]
         self.forget_guest(record)

@@ -80,7 +80,7 @@ def choose_logs(logs: Iterable[EndedLog], now: float, retention: float, max_byte
     :param max_bytes: the maximum number of bytes of all kept logs together.
     """
     chosen, taken = [], 0
-    # From the youngest log on, so that the oldest logs are those above the total size.
+    # The loop runs from the youngest log on, so that the oldest logs are those above the total size.
     for log in sorted(logs, key=lambda one: one.ended, reverse=True):
         taken += log.size
         age = now - log.ended
@@ -359,7 +359,7 @@ class RecordStore:
     def find_unusable(self, guest_uuid: str) -> UnusableRecord | None:
         """The unusable file in the place of a guest's record; None if there is none."""
         path = self._path(guest_uuid)
-        # lexists(), because a dangling symbolic link in this place counts, too.
+        # The function lexists() is used, because a dangling symbolic link in this place counts, too.
         found = self._read(path) if os.path.lexists(path) else None
         return found if isinstance(found, UnusableRecord) else None
 
@@ -415,7 +415,7 @@ def parse_record(content: Any) -> ProcessRecord:
     :raises AttributeError: the content is not an object.
     """
     number = content["format"]
-    # type() and not isinstance(): True is an int.
+    # The exact type is compared and isinstance() is not used, because True is an int.
     if type(number) is not int or number < _FORMAT:
         raise ValueError(f"format {number!r} is not {_FORMAT}")
     newer = number > _FORMAT
@@ -472,7 +472,7 @@ def parse_settings(content: Mapping[str, Any], strict: bool = True) -> GuestSett
     if "memory_type" in values:
         values["memory_type"] = MemoryType(values["memory_type"])
     for name, value in values.items():
-        # Exact types, because True is an int, too.
+        # Exact types are compared, because True is an int, too.
         if type(value) is not type(known[name]):
             raise ValueError(f"{name} cannot be {value!r}")
     settings = GuestSettings(**values)
