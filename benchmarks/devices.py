@@ -1,8 +1,9 @@
 """Equal devices: what questions for several of many cost. ``python -m benchmarks.devices``.
 
 Alone it is the read model in this process: CPU of search, order and rendering, and the candidates, of how
-many hosts and how many distinct ones; ordered claims as well. Beside the reference (``--reference``) it is
-both services on PostgreSQL, with the clock and the CPU of one answer and the memory of the workers after it.
+many hosts and how many distinct ones; ordered claims and counts of guests as well. Beside the reference
+(``--reference``) it is both services on PostgreSQL, with the clock and the CPU of one answer and the memory
+of the workers after it.
 """
 
 import argparse
@@ -38,6 +39,7 @@ from placement.search.claims.claim import ClaimScenario, Order, WantedClaim
 from placement.search.claims.placement import UnplacedClaim, place_claims
 from placement.search.rendering import ProviderSummaries, render
 from placement.store.consumers import ConsumerOwnership
+from placement_extras.planner.capacity import CloudHosts, count_flavor
 from tests import databases
 
 _ORDERS: Final[dict[str, Order]] = {
@@ -159,6 +161,19 @@ def alone(hosts: int, count: int) -> Iterator[str]:
             question = DeviceQuestion(CLOUDS[name], len(snapshot.trees), groups, None)
             score, cpu = _place(snapshot, question, order, count)
             yield f"| {groups} devices ({name}), {title} | {question.hosts:,} | {score:.3f} | {cpu:.1f} |"
+    yield "\n| guests with | hosts | fit | CPU ms |"
+    yield "| --- | ---: | ---: | ---: |"
+    for name, groups in (
+        ("devices-16", 8),
+        ("nodes-16", 8),
+        ("nodes-16", 16),
+        ("unlike-8", 4),
+        ("unlike-8", 8),
+    ):
+        snapshot = models[name, 1 if name.endswith("-16") else hosts]
+        question = DeviceQuestion(CLOUDS[name], len(snapshot.trees), groups, None)
+        fit, cpu = _count(snapshot, question, count)
+        yield f"| {groups} devices ({name}) | {question.hosts:,} | {fit:,} | {cpu:.1f} |"
 
 
 def _answer_line(asked: DeviceQuestion, snapshot: ModelSnapshot, count: int) -> str:
@@ -202,6 +217,17 @@ def _place(snapshot: ModelSnapshot, asked: DeviceQuestion, order: Order, count: 
         if not isinstance(placed, UnplacedClaim) and placed[0].choice.score is not None:
             score = placed[0].choice.score.total
     return score, statistics.median(took)
+
+
+def _count(snapshot: ModelSnapshot, asked: DeviceQuestion, count: int) -> tuple[int, float]:
+    """Return how many guests fit, and the median of milliseconds of CPU of the count."""
+    request = parse_candidates(parse_qsl(asked.path.partition("?")[2]), MAX)
+    took, fit = [], 0
+    for _ in range(count):
+        began = time.thread_time()
+        fit = count_flavor(CloudHosts(snapshot, SearchBudget(60.0)), request).fit.lower_bound
+        took.append(1000 * (time.thread_time() - began))
+    return fit, statistics.median(took)
 
 
 def beside(count: int, seconds: float) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """Errors of requests, in the words of the API.
 
-Each class is an answer that a client may get. The class decides the HTTP status
-(:mod:`placement.api.errors` maps it). ``code`` is the error code, shown from microversion 1.23 on
-(API reference, "Error codes").
+Each class is a kind of error that a client may get. The class decides the HTTP status
+(:mod:`placement.api.errors` maps it). ``code`` is the error code, shown from microversion 1.23 on (API
+reference, "Error codes").
 """
 
 from collections.abc import Mapping
@@ -62,7 +62,7 @@ class Conflict(ServiceError):
 
 
 class ConcurrentUpdate(Conflict):
-    """A generation in the request is not the present one: 409."""
+    """A generation in the request is not the current one: 409."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(detail, CONCURRENT_UPDATE)

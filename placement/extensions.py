@@ -1,9 +1,9 @@
-"""Seams of the service: places where packages beside the core add to it.
+"""Extension points of the service, to which packages outside of the core add parts.
 
 The core imports no extra. The core reads a seam, which is a group of entry points of installed distributions,
-and uses the objects that it finds. Without any, the service is the Placement API with claims, reservations
-and explanations. In the same distribution, ``placement_extras`` registers everything that the service comes
-with.
+and uses the objects that it finds. Without any extension, the service is the Placement API with claims,
+reservations and explanations. In the same distribution, ``placement_extras`` registers everything that the
+service comes with.
 
 - ``options``: modules with ``list_opts`` and ``register_opts``, as in :mod:`placement.conf`
 - ``rules``: lists of policy rules with their defaults
@@ -28,9 +28,9 @@ _GROUP: Final = "placement.extensions."
 def registered_objects(seam: str) -> Mapping[str, Any]:
     """Load the objects that are registered at a seam.
 
-    :returns: the objects by the names of their entry points, in the order of these names.
+    :returns: the objects by the names of their entry points, in alphabetical order of these names.
     :raises ImportError: an entry point names a module that cannot be imported.
-    :raises AttributeError: the module of an entry point has no such object.
+    :raises AttributeError: an entry point names an object that its module does not have.
     """
     found = {each.name: each for each in entry_points(group=_GROUP + seam)}
     return {name: found[name].load() for name in sorted(found)}

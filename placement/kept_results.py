@@ -1,4 +1,4 @@
-"""Results of functions, kept for the next call with the same arguments in bounded memory."""
+"""Results of functions, kept in bounded memory for later calls with the same arguments."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -7,16 +7,16 @@ from typing import Final, Generic, TypeVar
 
 Result = TypeVar("Result")
 
-# a result is some fields for each parameter of a query; generous, as Python's objects are large
+# a result has some fields for each parameter of a query; the factor is generous, because objects of Python
+# are large
 _EXPANSION: Final = 64
 """Bytes that are counted for each character of an argument: for its result and the key."""
 
 
 class KeptResults(Generic[Result]):
-    """The most recently used results.
+    """Keeps the most recently used results.
 
-    Clients choose the length of the arguments, so the cache limits the size of all results and not their
-    number.
+    Clients choose the length of the arguments, so the size of all results is limited, and not their number.
 
     :param max_bytes: the size of all results together, estimated generously.
     """
@@ -36,10 +36,11 @@ class KeptResults(Generic[Result]):
             if (known := self._kept.get(key)) is not None:
                 self._kept.move_to_end(key)
                 return known[0]
-        # outside of the lock: other requests do not wait for a slow result, and two may make the same
+        # computed outside of the lock, so that other requests do not wait; two requests may compute the same
+        # result
         result = make()
         size = _EXPANSION * len(repr(key))
-        # a result above the limit would push out all others, and itself
+        # a result above the limit would remove all others, and then itself
         if size > self._max_bytes:
             return result
         with self._lock:

@@ -1,4 +1,4 @@
-"""Outages of peers: one request of a worker tries a silent peer, and the others are refused at once."""
+"""Outages of peers: one request of a worker tries a silent peer, and all others are refused at once."""
 
 import threading
 import time
@@ -13,11 +13,11 @@ from placement.exceptions import Unavailable
 class PeerOutage(ABC):
     """Keeps requests from waiting for a peer that accepts requests and does not answer.
 
-    A worker has few threads. If each request waited until its limit, no thread would be left for requests
-    that do not need the peer, such as health checks.
+    A worker has only few threads. If each request waited until its time limit, no thread would be left for
+    requests that do not need the peer, such as health checks.
     """
 
-    #: the answer to the refused requests
+    #: the error text of refused requests
     refusal: ClassVar[str]
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class PeerOutage(ABC):
 
     @abstractmethod
     def is_unanswered(self, error: Exception) -> bool:
-        """Return whether the error means that there was no answer, not even a bad one."""
+        """Return whether an error means that the peer did not answer at all."""
 
     @abstractmethod
     def log_begin(self, error: Exception) -> None:
@@ -34,15 +34,16 @@ class PeerOutage(ABC):
 
     @abstractmethod
     def log_end(self, seconds: float) -> None:
-        """Log that the peer answers again, after these seconds."""
+        """Log that the peer answers again after a number of seconds."""
 
     @contextmanager
     def attempt_request(self) -> Iterator[None]:
-        """Ask the peer in this context; its errors are raised unchanged.
+        """Ask the peer in this context; errors of the peer are raised unchanged.
 
         :raises Unavailable: the peer did not answer the last time, and another request is trying it.
         """
-        # read once: another thread may begin or end the outage meanwhile, and the lock must be released
+        # read once, because another thread may begin or end the outage meanwhile, and the lock must be
+        # released
         alone = self._since is not None
         if alone and not self._trying.acquire(blocking=False):
             raise Unavailable(self.refusal)

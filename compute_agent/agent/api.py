@@ -1,4 +1,4 @@
-"""The methods that the agent serves on its UNIX socket, and what they need of the agent."""
+"""The methods that the agent serves on its UNIX socket, and the parts of the agent that they use."""
 
 from __future__ import annotations
 
@@ -71,20 +71,23 @@ from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.schemata import BadSchemataError
 
 ENDING_SECONDS: Final = 0.1
-"""A command that cannot work mostly ends within this time; each start waits for it."""
+"""The seconds that guest.run waits for an early end of the command, to report it in its answer.
+
+Most commands that cannot work end within this time. Each start takes this much longer.
+"""
 
 
 class AgentParts(Protocol):
-    """Parts of the agent that the methods use."""
+    """The parts of the agent that the methods of the socket use."""
 
     @property
     def options(self) -> cfg.ConfigOpts:
-        """The configuration that the agent works by."""
+        """The options of the configuration in force."""
         ...
 
     @property
     def pipeline(self) -> GuestPipeline:
-        """The guests and the worker."""
+        """The worker and its guests."""
         ...
 
     @property
@@ -94,12 +97,12 @@ class AgentParts(Protocol):
 
     @property
     def client(self) -> PlacementClient:
-        """The way to Placement."""
+        """The Placement client of the configuration in force."""
         ...
 
     @property
     def owned(self) -> Ownership:
-        """The providers, inventories and traits that the agent remembers to have put into Placement."""
+        """The providers, inventories and traits that the agent has put into Placement, by its state file."""
         ...
 
     @property
@@ -128,30 +131,30 @@ class AgentParts(Protocol):
         ...
 
     def status(self) -> dict[str, Any]:
-        """The agent's state in a few words."""
+        """The JSON document of ``compute-agent status``."""
         ...
 
     def resctrl_groups(self) -> list[dict[str, Any]]:
-        """All resctrl groups.
+        """The JSON documents of all resctrl groups of this host.
 
-        :raises RequestError:
-        :raises ResctrlError:
-        :raises BadSchemataError:
+        :raises RequestError: cache and bandwidth control is off.
+        :raises ResctrlError: resctrl cannot be read.
+        :raises BadSchemataError: the kernel shows a schemata file that the agent cannot parse.
         """
         ...
 
     def list_devices(self) -> list[DeviceUse]:
-        """The PCI devices that the host offers, with their holders."""
+        """The PCI devices that the host offers, with the guests that hold them."""
         ...
 
     def list_watermarks(self) -> list[dict[str, Any]]:
-        """The watermarks, and how usage stands to them."""
+        """The rows of all watermarks with the measured usage."""
         ...
 
     def rehearse_watermarks(self, metric: str, usage: str) -> list[dict[str, Any]]:
-        """Predict the actions of the watermarks of a metric at a usage.
+        """The actions that the watermarks of a metric would take at an assumed usage.
 
-        :raises ValueError: the metric does not exist, or the usage is impossible.
+        :raises ValueError: the metric does not exist, the usage is impossible, or nothing was measured yet.
         """
         ...
 
@@ -164,10 +167,10 @@ class AgentParts(Protocol):
         ...
 
     def audit(self, options: HealOptions) -> list[AuditOutcome]:
-        """Compare guests and allocations, and mend them as asked for.
+        """Compare the guests of this host with allocations, and repair what ``options`` select.
 
-        :raises PlacementError:
-        :raises DriverError:
+        :raises PlacementError: Placement cannot be read.
+        :raises DriverError: it is not known which guests run.
         """
         ...
 
@@ -176,7 +179,7 @@ class AgentParts(Protocol):
         ...
 
     def verify_promises(self) -> list[PromiseVerdict]:
-        """The promises to all guests, compared with the kernel."""
+        """The verdicts on the promises to all guests, after a comparison with the kernel."""
         ...
 
     def survey_release(self, options: release.ReleaseOptions) -> list[release.ReleaseRow]:
@@ -184,16 +187,18 @@ class AgentParts(Protocol):
         ...
 
     def end_agent(self) -> None:
-        """End the agent."""
+        """Have the main thread end the agent; this method returns before the end."""
         ...
 
 
 LOG = logging.getLogger(__name__)
 
 ANNOUNCE_SECONDS: Final = 2.0
-"""Seconds that a start waits for its cache group; afterwards it continues without one."""
+"""The seconds that the libvirt hook of a starting guest waits for the cache group; then it starts without."""
+
 ROOT_SECONDS: Final = 10.0
-"""The longest wait of a starting guest for the root provider of this host to be known."""
+"""The seconds that a start or an adoption waits until the agent knows the root provider of this host."""
+
 _BUSY: Final = f"the agent is busy: no answer within {ANSWER_SECONDS} s"
 
 OPEN_METHODS: Final = frozenset(
@@ -203,17 +208,17 @@ OPEN_METHODS: Final = frozenset(
         *("inventory", "resctrl.groups", "status", "watermark.list", "watermark.test"),
     }
 )
-"""Methods that change nothing, for each user that may open the socket."""
+"""The methods that only read. Any user that may open the socket can call them."""
 
 
 class ApiMethods:
-    """The methods, bound to one agent."""
+    """The methods of the UNIX socket, bound to one agent. Any thread may call them."""
 
     def __init__(self, agent: AgentParts) -> None:
         self._agent = agent
 
     def list_methods(self) -> Mapping[str, Method]:
-        """The methods by the name that requests use."""
+        """The methods of this class, by their name in requests."""
         return {
             "status": self.status,
             "guest.list": self.guest_list,
@@ -246,33 +251,33 @@ class ApiMethods:
         }
 
     def status(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The agent's state."""
+        """Show the agent's state and the problems that it knows."""
         load(EmptySchema(), params)
         return self._agent.status()
 
     def guest_list(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """All guests."""
+        """List all guests."""
         load(EmptySchema(), params)
         return [self._guest_document(view) for view in self._agent.configurator.list_views()]
 
     def guest_show(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """One guest, by uuid or name."""
+        """Show one guest, by uuid or name."""
         return self._guest_document(self._agent.configurator.find_guest(load(GuestSchema(), params)["guest"]))
 
     def guest_verify(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The promises to all guests or to one, each with what the kernel shows."""
+        """Compare the promises to one guest or to all guests with the kernel, and list the verdicts."""
         wanted = load(VerifySchema(), params).get("guest")
         uuid = None if wanted is None else self._agent.configurator.find_guest(wanted).guest.uuid
         found = self._agent.verify_promises()
         return [asdict(one) for one in found if uuid in (None, one.guest)]
 
     def cpu_holders(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The guests with dedicated CPUs, their levels of isolation, and the threads of their guest CPUs."""
+        """List the guests with dedicated CPUs, their isolation levels and the threads of their guest CPUs."""
         load(EmptySchema(), params)
         return [holder_document(one) for one in self._agent.list_holders()]
 
     def device_list(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The PCI devices that the host offers, with their holders."""
+        """List the PCI devices that the host offers, with the guests that hold them."""
         load(EmptySchema(), params)
         return [device_document(one) for one in self._agent.list_devices()]
 
@@ -282,7 +287,7 @@ class ApiMethods:
         return [input_document(one) for one in self._agent.pipeline.resolution_inputs()]
 
     def guest_run(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Start a guest for a consumer, on what the consumer holds."""
+        """Start a process guest for a consumer, on the resources of the consumer's allocation."""
         body = self._agent.configurator.load_settings(RunSchema(), params)
         guest_uuid, as_of, allocation, owner = self._read_allocation(body)
         event = StartGuest(
@@ -303,7 +308,7 @@ class ApiMethods:
         return {**self._guest_document(view), **({"ended": ending} if ending else {})}
 
     def guest_adopt(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Take a running process, or all of a cgroup, as a consumer's guest."""
+        """Adopt a running process, or all processes of a cgroup, as the guest of a consumer."""
         body = self._agent.configurator.load_settings(AdoptSchema(), params)
         guest_uuid, as_of, allocation, owner = self._read_allocation(body)
         event = AdoptGuest(
@@ -319,7 +324,10 @@ class ApiMethods:
         return self._guest_document(self._begin_guest(event))
 
     def guest_announce(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Make the cache group of a guest that is about to start; for the hook of libvirt, which waits."""
+        """Make the cache group of a guest that is about to start.
+
+        The libvirt hook calls it, and waits for it.
+        """
         description = load(AnnounceSchema(), params)["description"]
         try:
             guest = self._agent.announcements.announce_guest(description, ANNOUNCE_SECONDS)
@@ -330,13 +338,13 @@ class ApiMethods:
         return {"uuid": guest.uuid, "name": guest.name}
 
     def guest_set(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Give a running guest other settings, in effect when this returns."""
+        """Set and unset settings of a running guest; they are in effect when the method answers."""
         with _refuse_request():
             guest = self._agent.configurator.change_guest(params)
         return self._guest_document(self._agent.configurator.find_guest(guest.uuid))
 
     def guest_limit(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Limit the CPU use of a guest by hand, or limit it no more; in effect when this returns."""
+        """Limit the CPU use of a guest, or remove the limit; it is in effect when the method answers."""
         body = load(LimitSchema(), params)
         guest = self._agent.configurator.find_guest(body["guest"]).guest
         with _refuse_request():
@@ -344,13 +352,13 @@ class ApiMethods:
         return self._guest_document(self._agent.configurator.find_guest(guest.uuid))
 
     def guest_evict(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Have a guest leave, as a watermark does. The outcome is recorded as an event."""
+        """Start the eviction of a guest, in the same way as a watermark. An event records the outcome."""
         guest = self._agent.configurator.find_guest(load(GuestSchema(), params)["guest"]).guest
         self._agent.manual_throttling.evict_guest(guest)
         return {"uuid": guest.uuid, "name": guest.name}
 
     def guest_move(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Move a guest off CPUs outside the current CPU sets, or only report where it would go."""
+        """Move a guest off CPUs outside the current CPU sets, or only report its new CPUs."""
         body = load(MoveSchema(), params)
         view = self._agent.configurator.find_guest(body["guest"])
         moving = MoveGuest(view.guest.uuid, body["dry_run"])
@@ -364,22 +372,22 @@ class ApiMethods:
         return move_document(view, place, f"not in effect yet: {', '.join(pending)}" if pending else "moved")
 
     def guest_stop(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """End a guest; its allocation stays, because it belongs to the owner."""
+        """Stop a guest. Its allocation stays, because only the consumer's owner may delete it."""
         guest = self._agent.configurator.find_guest(load(GuestSchema(), params)["guest"]).guest
         with _refuse_request(DriverError):
             self._agent.driver.stop(guest, float(self._agent.options.guests.stop_timeout))
-        # The driver's own event comes some time later: the next request must not list the guest any more.
+        # The driver's own event comes later, but the client's next request must not list the guest any more.
         gone = self._agent.pipeline.submit(GuestStopped(guest))
-        # The guest has ended, though a busy worker takes the event later.
+        # The request has succeeded even if a busy worker handles the event later: the guest has ended.
         with suppress(FutureTimeoutError):
             gone.result(ANSWER_SECONDS)
         return {"uuid": guest.uuid, "name": guest.name}
 
     def inventory(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The provider tree as derived, with the names the server knows, and as Placement has it."""
+        """Show the provider tree as the agent derives it and as Placement has it."""
         load(EmptySchema(), params)
         tree = self._agent.reports.offered_tree
-        # A reader of its own: the reports' one is for their thread alone.
+        # A new reader, because that of the reports may be used by their thread only.
         reader = HostReporter(self._agent.client, self._agent.owned, lambda owned: None)
         with _refuse_request(PlacementError):
             reported = reader.read_reported(tree.root.uuid)
@@ -406,7 +414,7 @@ class ApiMethods:
         }
 
     def reshape(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Move what guests hold to where the provider tree has it now, or just tell what would move."""
+        """Move allocations into the shape of the current provider tree, or only list the moves."""
         with _refuse_request(PlacementError, DriverError):
             planned = self._agent.reports.reshape(load(ReshapeSchema(), params)["dry_run"])
         if isinstance(planned, InfeasibleReshape):
@@ -416,13 +424,13 @@ class ApiMethods:
         )
 
     def resctrl_groups(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """All resctrl groups, those of others included."""
+        """List all resctrl groups, including those of other programs."""
         load(EmptySchema(), params)
         with _refuse_request(ResctrlError, BadSchemataError):
             return self._agent.resctrl_groups()
 
     def audit(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Compare guests with allocations, and repair the differences where that is enabled."""
+        """Compare guests with allocations, and repair the differences that the request selects."""
         body = load(AuditSchema(), params)
         confirmed = body["confirmed"]
         options = HealOptions(
@@ -440,9 +448,9 @@ class ApiMethods:
         )
 
     def allocations_accept(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Accept Placement's allocations although they may come from an older copy.
+        """Accept Placement's allocations, although its database may be an older copy.
 
-        Return the losses of guests.
+        Return the guests that hold less than before.
         """
         load(EmptySchema(), params)
         with _refuse_request(PlacementError, DriverError, OSError):
@@ -451,12 +459,12 @@ class ApiMethods:
         return [loss_document(loss, names) for loss in losses]
 
     def watermark_list(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """All lines of the watermarks, and how usage stands to them."""
+        """List all watermarks with the measured usage."""
         load(EmptySchema(), params)
         return self._agent.list_watermarks()
 
     def watermark_test(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Predict the actions of the watermarks of a metric at a usage."""
+        """Predict the actions that the watermarks of a metric would take at an assumed usage."""
         body = load(WatermarkTestSchema(), params)
         with _refuse_request(ValueError):
             return self._agent.rehearse_watermarks(body["metric"], body["usage"])
@@ -472,11 +480,11 @@ class ApiMethods:
         return self._agent.capacity()
 
     def host_disable(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Keep new guests away from this host, for a reason."""
+        """Keep new guests away from this host, until host.enable."""
         return self._agent.maintenance.switch_host(True, load(DisableSchema(), params)["reason"])
 
     def host_enable(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Let new guests in again."""
+        """Let new guests come to this host again."""
         load(EmptySchema(), params)
         return self._agent.maintenance.switch_host(False)
 
@@ -497,7 +505,7 @@ class ApiMethods:
         self, body: Mapping[str, Any]
     ) -> tuple[str, float, Allocation, ConsumerOwner | None]:
         guest_uuid = str(body.get("uuid") or uuid.uuid4())
-        # Before the request, since the answer may be of any moment after it.
+        # The time before the request: the allocation in the answer is at least as new.
         as_of, owner = time.monotonic(), None
         try:
             record = self._agent.client.get_allocations(guest_uuid)
@@ -509,12 +517,12 @@ class ApiMethods:
             LOG.warning(
                 "Guest %s gets its last known allocation, as Placement does not answer: %s", guest_uuid, error
             )
-            as_of, resources = 0.0, known.allocation  # whatever Placement says next is newer
+            as_of, resources = 0.0, known.allocation  # 0.0: any later answer of Placement is newer
         except PlacementError as error:
             raise RequestError(f"the allocation of guest {guest_uuid} cannot be read: {error}") from error
         if not self._agent.pipeline.host_state.root_known:
-            self._agent.reports.wait_for_first(ROOT_SECONDS)  # an agent that has just started finds it out
-        # Read again: the wait may have brought another host state.
+            self._agent.reports.wait_for_first(ROOT_SECONDS)  # the first report finds the root
+        # The host state is read again, because the first report may have replaced it.
         host_state = self._agent.pipeline.host_state
         if not host_state.root_known:
             raise RequestError(
@@ -527,7 +535,7 @@ class ApiMethods:
         return guest_document(view, self._agent.reports.claims.claim_end(view.guest.uuid))
 
     def _begin_guest(self, event: StartGuest | AdoptGuest) -> GuestView:
-        """Start or adopt a guest, and let a report read the generations of its allocation."""
+        """Start or adopt a guest, and wake the reports, which read the generations of its allocation."""
         with _refuse_request(GuestRefusedError, DriverError):
             view: GuestView = self._agent.pipeline.submit(event).result(ANSWER_SECONDS)
         self._agent.reports.wake()
@@ -536,10 +544,13 @@ class ApiMethods:
 
 @contextmanager
 def _refuse_request(*kinds: type[Exception], intro: str = "") -> Iterator[None]:
-    """Errors of these kinds, and a worker that does not answer in time, refuse the request."""
+    """Turn errors of these kinds, and a timeout of the worker, into a RequestError.
+
+    :param intro: the beginning of the error's text.
+    """
     try:
         yield
-    # First, as it is an OSError, too, and has no text.
+    # The timeout comes first: it is also an OSError, which may be one of the kinds, and has no text.
     except FutureTimeoutError as error:
         raise RequestError(_BUSY) from error
     except kinds as error:
@@ -547,7 +558,7 @@ def _refuse_request(*kinds: type[Exception], intro: str = "") -> Iterator[None]:
 
 
 def _guest_settings(body: Mapping[str, Any], allocation: Allocation) -> GuestSettings:
-    """The guest's settings. The default number of guest CPUs is that of the allocation, at least one."""
+    """The settings of a request. Without ``vcpus``, the guest gets as many as it holds CPUs, at least one."""
     amount = sum(held.get(name, 0) for held in allocation.values() for name in CPU_CLASSES)
     return GuestSettings(
         vcpus=body.get("vcpus") or max(amount, 1), **{name: body[name] for name in SETTING_NAMES}
@@ -555,5 +566,5 @@ def _guest_settings(body: Mapping[str, Any], allocation: Allocation) -> GuestSet
 
 
 def _declared_guest(params: Mapping[str, Any]) -> tuple[str, ...]:
-    """The settings that a request has, at their defaults or not."""
+    """The names of the settings that a request contains, even if their values are the defaults."""
     return tuple(name for name in SETTING_NAMES if name in params)

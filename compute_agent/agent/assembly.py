@@ -1,9 +1,8 @@
-"""Assembly of the agent.
+"""Assembles the agent: one function makes all parts, each from parts that it has made before.
 
-One function makes all parts, from top to bottom, each from parts that exist already.
-
-No part gets a later one. An earlier object carries calls that go the other way. A :class:`WakeSignal` wakes
-the reports. :class:`ConfigurationInForce` has the loops follow a reload. The worker's queue takes all events.
+No part refers to a part that is made later. If an earlier part has to call a later one, both use an object
+that is made before them. A :class:`WakeSignal` wakes the reports. :class:`ConfigurationInForce` passes a
+reload to the loops. The worker's queue takes all events.
 """
 
 from __future__ import annotations
@@ -69,10 +68,10 @@ from compute_agent.usage.subjects import open_allotments
 
 @dataclass(frozen=True, slots=True)
 class AssembledAgent:
-    """The parts that are asked or driven after the assembly. No thread of them runs yet, but the driver's.
+    """The parts of the agent that are used after the assembly. So far, only the driver has running threads.
 
-    ``early`` loops start before the agent listens, as clients may ask it, or announce guests, from then on.
-    ``late`` loops start afterwards. All stop in reverse order.
+    :ivar early: the loops that start before the listeners, because requests need them.
+    :ivar late: the loops that start after the listeners. All loops stop in reverse order.
     """
 
     state: StateFile
@@ -106,26 +105,29 @@ class AssembledAgent:
 
 
 def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, folder: Path) -> AssembledAgent:
-    """The agent of a state folder that is locked, by the ``options`` that ``load_conf`` gave first.
+    """Make all parts of an agent. The caller has locked the state folder, and starts the parts.
 
-    :raises ConfigError: the configuration is refused.
-    :raises cfg.Error:
-    :raises IdentityError:
-    :raises DriverError:
-    :raises OSError:
+    :param load_conf: reads the configuration again at a reload.
+    :param options: the options that ``load_conf`` returned first.
+    :param folder: the state folder.
+    :raises ConfigError: the configuration does not fit this host, or contradicts itself.
+    :raises cfg.Error: an option has an invalid value.
+    :raises IdentityError: the uuid or the name of the root provider cannot be determined.
+    :raises DriverError: the driver of guests cannot be used.
+    :raises OSError: a file of the host or of the state folder cannot be read or written.
     """
     with ExitStack() as undo:
-        # What was there before: the state file, and the root provider that it knows
+        # The state of the last agent: the state file, and the owner of the root provider
         state = StateFile(folder / STATE_FILE)
-        # With the state file, from which it takes over the limits that a former release kept there.
+        # The state file is passed, because former versions of the agent kept the limits there.
         throttling = ThrottlingFile(folder, state)
         saved, registry = state.state, load_registry()
-        # An agent that owns providers has decided about the root before.
+        # An agent with providers of its own in Placement has chosen the owner of the root in an earlier run.
         root = RootWatch(
             options, provider_tree.load_or_create(folder), saved.nova_root, bool(saved.owned), state
         )
 
-        # The host, which a refused configuration does not get past
+        # The host: a wrong configuration fails here, before any part exists
         host = configured_host(options, registry, root=root.owner, acting=True)
         metrics = AgentMetrics()
         events = EventLog(options, metrics.registry)
@@ -133,10 +135,11 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         ProcessCollector(registry=metrics.registry)  # what the agent itself costs
         holder = f"pid {os.getpid()}, agent of {host.host_state.tree.root.name}, state folder {folder}"
         host_driver = open_host_driver(options, state, folder / GUESTS_FOLDER, holder, metrics)
-        undo.callback(host_driver.close)  # threads, connections and a lock, if anything below fails
+        # The driver has threads, connections and a lock, which must end if anything below fails.
+        undo.callback(host_driver.close)
         driver = host_driver.driver
         if (flavors := driver.flavor_source) is not None:
-            # nova-compute names its root provider as libvirtd names this host.
+            # nova-compute gives its root provider the name by which libvirtd knows this host.
             root.use_hypervisor(lambda: flavors.host_name)
 
         # The worker and its controllers, and the configuration by which they are made
@@ -166,8 +169,8 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         undo.callback(reloader.close)
         configurator = GuestConfigurator(pipeline, in_force)
 
-        # What adds to reports, then reports
-        # Made before the loop that it wakes: parts that add to a report are made before reports.
+        # The parts that add to reports, then the reports
+        # The signal is made before the loop that it wakes, because the parts that wake it are made before.
         changed = WakeSignal()
         reclaimed = ReclaimLoop(conf, pipeline, driver, recorder, metrics, changed=changed.wake)
         fleet_guests = FleetGuests(pipeline, configurator.set_guest)
@@ -206,10 +209,10 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         )
         maintenance = MaintenanceMode(saved.maintenance, state, reports, metrics.registry, recorder)
 
-        # What measures guests, and throttles them
+        # The parts that measure guests, and those that throttle them
         monitored = MonitoredGuests(driver, pipeline, in_force)
         monitoring = CacheMonitoring(conf, monitored, metrics.registry)
-        # One for all triggers and for limits by hand: of several limits of a guest the lowest applies.
+        # One arbiter serves all triggers and limits by hand: the lowest limit of a guest applies.
         limits = LimitArbiter(pipeline)
         GuestMetrics(
             pipeline,
@@ -244,19 +247,21 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             read_source=sources.read_value,
             read_oversold=reclaimed.read_oversold,
         )
-        # A circle by nature: monitoring shows what watermarks measure, and watermarks read its counters.
+        # These two need each other: monitoring exports the usage that watermarks measure, and watermarks read
+        # the counters of monitoring. So monitoring gets the watermarks after both are made.
         monitored.use_usage(watermarks)
         guest_reader = GuestReader(
             driver, lambda: in_force.current.settings.classes, options.host.root, monitoring.reader
         )
         interference = InterferenceLoop(conf, throttling, pipeline, guest_reader, executor, limits)
 
-        # What hears of guests
+        # The parts that receive news about guests
         oom = OomEvents(driver, recorder, metrics.registry, options.host.root)
         arrivals = GuestEvents(pipeline, conf.client, changed.wake)
         announcements = PreStartHook(pipeline, driver.expecting_driver, conf.client)
 
-        # Before the socket answers: requests need events and arrivals. The others may hang at Placement.
+        # The early loops start before the socket answers, because requests need events and arrivals. The late
+        # ones start afterwards: their first round may wait long for Placement.
         early: tuple[AgentLoop, ...] = (events, monitoring, arrivals, announcements)
         cpu_use = CpuUse(conf, pipeline, driver)
         late: tuple[AgentLoop, ...] = (
@@ -264,7 +269,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             promises,
         )
         in_force.add_followers((*early, *late))
-        # Nothing has failed, so the driver stays open.
+        # Nothing has failed: the callbacks that would close the driver are dropped.
         undo.pop_all()
     return AssembledAgent(
         state,

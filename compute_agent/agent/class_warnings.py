@@ -1,4 +1,4 @@
-"""Classes of guests with options that this host, or the rights of the agent, do not suit."""
+"""Warnings about QoS classes with options that this host or the agent's privileges do not allow."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from compute_agent.host.proc_stat import has_capability
 from compute_agent.model.resource import CoreScope
 
 _CAP_SYS_PTRACE: Final = 19
-"""Its number in linux/capability.h."""
+"""The number of CAP_SYS_PTRACE in linux/capability.h."""
 
 
 def class_warnings(classes: Mapping[str, QosClass], realtime_limit: str, status: str) -> list[str]:
-    """Sentences about classes that do not get what they ask for, or that work of the host would wait for.
+    """The warnings about options of QoS classes that fail here, or that delay the host's own work.
 
-    :param realtime_limit: a sentence about the kernel's limit for realtime threads; empty without one.
+    :param classes: the QoS classes by name.
+    :param realtime_limit: a sentence about the kernel's limit for realtime threads; empty: no limit.
     :param status: the content of /proc/self/status.
     """
     found = [

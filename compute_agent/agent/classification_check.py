@@ -1,7 +1,7 @@
-"""The check of another configuration against running guests: the rule of each, and settings that change.
+"""The check of another configuration against running guests: matching rules, and changed settings.
 
-The daemon sends what settings are resolved from, as JSON, and ``config check`` resolves them again by the
-files.
+The running agent sends the inputs of the settings of each guest as JSON. ``config check`` resolves the
+settings again with the rules of the configuration files.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from compute_agent.model.guest import GuestIdentity
 from compute_agent.model.guest_settings import SETTING_NAMES, SettingSource, read_setting, setting_text
 from compute_agent.pipeline.guest_settings import ResolutionInput
 
-# JSON has no sets, so these travel as sorted lists.
+# JSON has no sets, so that these fields are sent as sorted lists.
 _SETS = ("resource_classes", "traits")
 
 
 def input_document(one: ResolutionInput) -> dict[str, Any]:
-    """The inputs of a guest's settings and the settings in force, as JSON."""
+    """The inputs of a guest's settings, and its settings in force, as JSON values."""
     guest = one.guest
     facts = asdict(one.facts)
     return {
@@ -39,7 +39,10 @@ def input_document(one: ResolutionInput) -> dict[str, Any]:
 def check_guests(
     policy: ClassificationPolicy, documents: Iterable[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """A row for each guest: the rule that it meets by ``policy``, settings that change, and problems."""
+    """A row for each guest: its rule under ``policy``, the settings that would change, and problems.
+
+    ``documents`` are those of input_document().
+    """
     return [_check_guest(policy, document) for document in documents]
 
 

@@ -1,7 +1,7 @@
-"""Valid options without effect on this host, or with an unexpected effect.
+"""Finds valid options that have no effect on this host, or an unexpected one, and words a warning for each.
 
-Watermarks and interference are checked against the signals that the host can measure and the guests that
-can be throttled; collectors against the installed packages.
+Watermarks and interference sections are checked against the metrics that the host can measure, and against
+the levers that can throttle its guests.
 """
 
 from __future__ import annotations
@@ -43,12 +43,13 @@ from compute_agent.isolation.surroundings import writer_warnings
 from compute_agent.loops.offers import ACT
 from compute_agent.model.cpuset import IDLE, SHARED, CpuClass, ParkMode
 from compute_agent.model.guest_settings import IsolationLevel
-from compute_agent.model.resource import BLOCKIO, CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH
+from compute_agent.model.resource import BLOCKIO, CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH, MEMORY_HIGH
 from compute_agent.resctrl.monitoring import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES
 from compute_agent.resctrl.mount import ResctrlHandle
 from compute_agent.throttling.guest_command import missing_program
 from compute_agent.throttling.interference.signals import SIGNALS
 from compute_agent.throttling.watermarks.sections import WatermarkRules, find_unenforceable
+from compute_agent.usage.subjects import has_swap
 
 _CPI: Final = "cpi"
 
@@ -60,23 +61,23 @@ _METRICS: Final[Mapping[str, tuple[str, ...]]] = {
     "memory_bandwidth": ("memory_bandwidth",),
     "llc_occupancy": ("memory_bandwidth", "llc_occupancy"),
 }
-"""By signal the metrics of watermarks that are measured by the same means."""
+"""By interference signal, the metrics of watermarks that need the same kernel features."""
 
 
 def interference_warnings(
     conf: cfg.ConfigOpts, unmeasured_metrics: Mapping[str, str], unusable_levers: Mapping[str, str]
 ) -> Iterator[str]:
-    """Find the interference sections without an effect on this host, a sentence each.
+    """The warnings about interference sections that have no effect on this host, a sentence for each.
 
-    :param unmeasured_metrics: the reason by metric that cannot be measured here.
-    :param unusable_levers: the reason by lever that moves nothing here.
+    :param unmeasured_metrics: the metrics that cannot be measured here: the reason by metric.
+    :param unusable_levers: the levers that cannot throttle a guest here: the reason by lever.
     """
     for name, options in interference_sections(conf):
         section, signal = f"[{INTERFERENCE}{name}]", SIGNALS.get(options.signal or "")
         if options.escalate_command and (reason := missing_program(options.escalate_command)):
             yield f"{section} escalate_command: it will fail, because {reason}"
         if signal is None:
-            continue  # which is refused
+            continue  # the code that reads the sections refuses an unknown signal
         reasons = [unmeasured_metrics.get(metric, "") for metric in _METRICS[signal.name]]
         reasons += [_without_counters()] if signal.name == _CPI else []
         if reason := next(filter(None, reasons), ""):
@@ -86,32 +87,33 @@ def interference_warnings(
 
 
 def _without_counters() -> str:
-    """Why this process cannot count its own cycles; empty if it can."""
+    """The reason why the agent cannot read hardware counters of cycles; empty: it can."""
     counters = PerfEvents()
     try:
         counters.read((os.getpid(),))
         return counters.missing_reason
     finally:
-        counters.read(())  # they are open files
+        counters.read(())  # closes the counters, which are open file descriptors
 
 
 def source_warnings(conf: cfg.ConfigOpts) -> Iterator[str]:
-    """Find the metric sources with a command that cannot be run, a sentence each."""
+    """The warnings about metric sources with a command that cannot be run, a sentence for each."""
     for name, options in metric_source_sections(conf):
         if options.command and (reason := missing_program(options.command)):
             yield f"[{METRIC_SOURCE}{name}] command: it will fail, because {reason}"
 
 
 _EVENTS: Final = {"memory_bandwidth": {TOTAL_BYTES, LOCAL_BYTES}, "llc_occupancy": {OCCUPANCY}}
-"""By metric the counters of which it needs one."""
+"""By metric, the resctrl counters that can measure it; one of them is enough."""
 
 _PRESSURES: Final = ("cpu", "memory", "io")
+"""The files of /proc/pressure that watermarks read."""
 
 
 def unmeasured_metrics(conf: cfg.ConfigOpts, control: ResctrlHandle | None) -> dict[str, str]:
-    """Find the metrics of watermarks that cannot be measured here: the reason and the remedy by metric.
+    """The metrics of watermarks that cannot be measured here: the reason and the remedy by metric.
 
-    ``control`` is the mount of resctrl, if there is one.
+    :param control: the resctrl mount; None: there is none.
     """
     found = {}
     monitoring = control.platform.monitoring if control is not None and control.writable else None
@@ -136,9 +138,9 @@ def unmeasured_metrics(conf: cfg.ConfigOpts, control: ResctrlHandle | None) -> d
 
 
 def unusable_levers(conf: cfg.ConfigOpts, resctrl: HostResctrl, driver: str) -> dict[str, str]:
-    """Find the levers that cannot throttle a guest here: the reason and the remedy by lever.
+    """The levers that cannot throttle a guest here: the reason and the remedy by lever.
 
-    ``driver`` is the name of the guests' driver.
+    :param driver: the name of the driver of guests.
     """
     found = {}
     platform = None if resctrl.control is None or resctrl.off else resctrl.control.platform
@@ -147,23 +149,29 @@ def unusable_levers(conf: cfg.ConfigOpts, resctrl: HostResctrl, driver: str) -> 
         found[CACHE_WAYS] = f"cache ways cannot be limited here{why}"
     if platform is None or platform.mb is None:
         found[MEMORY_BANDWIDTH] = f"memory bandwidth cannot be limited here{why}"
+    if not has_swap(Path(conf.host.root)):
+        found[MEMORY_HIGH] = "the host has no swap, so memory of guests has nowhere to go: add a swap device"
     if reason := unlimited_reason(driver, conf):
         found[CPU_QUOTA] = reason
         found[BLOCKIO] = reason
+        found[MEMORY_HIGH] = reason
     return found
 
 
 def cpu_class_warnings(
     classes: Mapping[str, CpuClass], power: CpuPower, named: Collection[str]
 ) -> Iterator[str]:
-    """Sentences about classes of CPUs without effect. ``named`` are those that guests may have."""
+    """The warnings about classes of CPUs without effect on this host.
+
+    :param named: the names of the classes that guests may have.
+    """
     for name, one in classes.items():
         if name not in (IDLE, SHARED) and name not in named:
             yield (
                 f"[{CPU_CLASS}{name}] applies to no CPU: name it in cpu_class of a [qos_class:NAME] or"
                 f" [guest_rule:NAME], or call it {IDLE} or {SHARED}"
             )
-        # As if all CPUs had the class, so that each setting that some CPU lacks is found.
+        # The check gives the class to all CPUs, because a guest with the class may come to any of them.
         for reasons in decide_files(
             power, [CpuClassClaim(power.cpus, one, parked=one.park is not None)]
         ).missing.values():
@@ -171,8 +179,8 @@ def cpu_class_warnings(
 
 
 def _named_cpu_classes(conf: cfg.ConfigOpts, classes: Mapping[str, CpuClass], driver: str) -> set[str]:
-    """The classes of CPUs that guests may have: by their class, by rules, and by flavors."""
-    # A host does not know the flavors: any class may be named by one.
+    """The names of the classes of CPUs that QoS classes, guest rules or flavors may give to guests."""
+    # The flavors are not known before a guest starts, so any class may be named by one.
     if driver == "libvirt" and "cpu_class" in conf.guests.flavor_settings:
         return set(classes)
     by_rules = {options.cpu_class for _, options in guest_rule_sections(conf)}
@@ -180,7 +188,7 @@ def _named_cpu_classes(conf: cfg.ConfigOpts, classes: Mapping[str, CpuClass], dr
 
 
 def _asks_quiet(conf: cfg.ConfigOpts) -> bool:
-    """Whether a class or a rule asks for quiet CPUs; flavors and guests may do so as well."""
+    """Whether a QoS class or a guest rule has an isolation level that needs quiet CPUs."""
     sections = (*qos_class_sections(conf), *guest_rule_sections(conf))
     return any(IsolationLevel(options.isolation or "").is_quiet for _, options in sections)
 
@@ -188,14 +196,14 @@ def _asks_quiet(conf: cfg.ConfigOpts) -> bool:
 def config_warnings(
     conf: cfg.ConfigOpts, rules: WatermarkRules | None, resctrl: HostResctrl, driver: str
 ) -> list[str]:
-    """A sentence each, that names section, option and remedy.
+    """The warnings about the options of a configuration; each names the section, the option and the remedy.
 
-    ``rules`` has the watermarks (None: they were refused), ``resctrl`` the mount of this host, ``driver`` the
-    name of the driver of guests.
-
-    :raises cfg.Error:
-    :raises ConfigError: a class of block I/O cannot be.
-    :raises OSError: a file went away meanwhile.
+    :param rules: the watermarks; None: their sections are wrong, and are not checked here.
+    :param resctrl: the resctrl mount of this host.
+    :param driver: the name of the driver of guests.
+    :raises cfg.Error: an option has an invalid value.
+    :raises ConfigError: a class of block I/O or of CPUs is wrong.
+    :raises OSError: a file of the host has disappeared.
     """
     found = [*find_unknown_options(conf), *filter(None, [name_warning(conf)])]
     if not conf.placement.auth_type and not conf.placement.auth_section:

@@ -1,6 +1,6 @@
-"""The host as the configuration describes it: hardware, CPU sets, policy and controllers.
+"""Builds the host state and the controllers from the configuration and the hardware of this host.
 
-Everything is read, and refused if need be, before any part of the agent uses it.
+A configuration is read and checked completely before any part of the agent uses it.
 """
 
 from __future__ import annotations
@@ -96,21 +96,21 @@ LOG = logging.getLogger(__name__)
 
 
 NO_UUID: Final = "00000000-0000-0000-0000-000000000000"
-"""Stands for the uuid of a root that is not there so far."""
+"""The placeholder for the uuid of nova-compute's root provider before that provider exists."""
 
 
 def policy_of(conf: cfg.ConfigOpts, beside: bool) -> str:
-    """The name of the policy: the option's, else what suits the owner of the root.
+    """The name of the policy: that of the option, or else the default for the owner of the root provider.
 
-    ``beside``: that is nova-compute.
+    :param beside: whether nova-compute owns the root provider.
     """
     return str(conf.policy.name or (FOLLOW if beside else DEFAULT_POLICY))
 
 
 def check_options(conf: cfg.ConfigOpts) -> None:
-    """Check that no option requires a missing collector, or an action that the policy never takes.
+    """Check that no option needs a missing collector, a missing pool, or an action the policy never takes.
 
-    :raises ConfigError:
+    :raises ConfigError: an option needs one of them.
     """
     check_collectors(conf.capacity.collectors)
     if conf.policy.name == "static-pools" and not any(cpu_pool_sections(conf)):
@@ -133,7 +133,10 @@ def check_options(conf: cfg.ConfigOpts) -> None:
 
 
 def steal_warnings(conf: cfg.ConfigOpts, beside: bool) -> list[str]:
-    """Sentences about a [capacity] steal without an effect."""
+    """The warning if ``[capacity] steal`` has no effect; an empty list: none.
+
+    :param beside: whether nova-compute owns the root provider.
+    """
     if not beside or conf.capacity.steal == "off":
         return []
     return [
@@ -149,9 +152,11 @@ def pools_of(
     topology: HostTopology,
     beside: bool,
 ) -> tuple[tuple[CpuPool, ...], Positions, list[str]]:
-    """The pools of the host, the CPUs of each by name, and a warning if configured pools cannot be used.
+    """The pools of the host, the CPUs of each pool by its name, and warnings about unusable pools.
 
-    :raises ConfigError: naming section and option.
+    :param guest_classes: the names of the QoS classes that pools may name.
+    :param beside: whether nova-compute owns the root provider; pools have no effect then.
+    :raises ConfigError: a pool is wrong; the error names section and option.
     """
     pools = parse_cpu_pools(conf, guest_classes)
     if not (pools and beside):
@@ -165,9 +170,11 @@ def pools_of(
 
 @dataclass(frozen=True, slots=True)
 class DerivedTree:
-    """The provider tree of a configuration on a host, and the CPUs of each pool in it by the pool's name.
+    """The provider tree of a configuration on this host.
 
-    ``warnings`` are options without an effect.
+    :ivar pools: the CPU pools of the configuration.
+    :ivar positions: the CPUs of each pool, by its name.
+    :ivar warnings: sentences about options without an effect, and about devices and boot options.
     """
 
     tree: ProviderTree
@@ -177,9 +184,9 @@ class DerivedTree:
 
 
 def isolation_levels(conf: cfg.ConfigOpts, sinks: CpuSet) -> tuple[IsolationLevel, ...]:
-    """The levels above ``shared`` that dedicated CPUs of this host can have.
+    """The isolation levels above ``shared`` that dedicated CPUs of this host can have.
 
-    :param sinks: the CPUs outside the dedicated set, which have to take the work.
+    :param sinks: the CPUs outside the dedicated set, which take the interrupts and the kernel's own work.
     """
     reader = MaskReader(Path(conf.host.root))
     if not reader.has_masks or not sinks:
@@ -197,16 +204,16 @@ def derive_tree(
     owner: RootOwner,
     own_uuid: str,
 ) -> DerivedTree:
-    """The tree that the agent reports.
+    """Derive the provider tree that the agent reports.
 
-    The function writes nothing, so that checks of the configuration can call it, too.
+    The function writes nothing, so checks of a configuration can call it.
 
-    ``guest_classes`` are the names of classes that pools may name; None: the classes were refused, and a
-    check continues without pools. ``own_uuid`` is that of the agent's own root, which a tree below
-    nova-compute's lacks.
-
-    :raises ConfigError: naming section and option.
-    :raises IdentityError: the name of the own root cannot be read.
+    :param guest_classes: the names of the QoS classes that pools may name; None: the classes are wrong, and
+        the check of the configuration continues without pools.
+    :param platform: the caches and bandwidth of resctrl; None: the tree offers none.
+    :param own_uuid: the uuid of the agent's own root provider; unused if nova-compute owns the root.
+    :raises ConfigError: an option is wrong; the error names section and option.
+    :raises IdentityError: the name of the agent's own root provider cannot be determined.
     """
     pools: tuple[CpuPool, ...] = ()
     positions: Positions = {}
@@ -221,7 +228,7 @@ def derive_tree(
         uuid, name = own_uuid, options.root_name(conf)
     derived = derive_provider_tree(topology, cpu_sets, settings, uuid, name, platform, positions)
     offered, device_warnings = add_devices(conf, derived, topology, owner.beside)
-    # Provider files come last, because they may add to each provider that was derived.
+    # Provider files come last, because they may add inventories and traits to any derived provider.
     files = options.provider_configs(conf)
     offered = with_isolation(offered, isolation_levels(conf, topology.online - cpu_sets.dedicated))
     tree, unused = with_additions(offered, files.configs)
@@ -240,10 +247,11 @@ def derive_tree(
 def add_devices(
     conf: cfg.ConfigOpts, tree: ProviderTree, topology: HostTopology, beside: bool
 ) -> tuple[ProviderTree, tuple[str, ...]]:
-    """Add the providers of PCI devices that the option selects.
+    """Add the providers of the PCI devices that ``[pci] device_spec`` selects.
 
-    :returns: the tree, and sentences on devices that need the operator's attention.
-    :raises ConfigError: an option is wrong.
+    :param beside: whether nova-compute owns the root provider.
+    :returns: the new tree, and warnings about devices that need the operator's attention.
+    :raises ConfigError: an option of ``[pci]`` is wrong.
     """
     specs = parse_device_specs(conf.pci.device_spec)
     sets = parse_device_sets(conf.pci.device_set)
@@ -268,23 +276,23 @@ def build_host_state(
     control: ResctrlHandle | None = None,
     root: RootOwner | None = None,
 ) -> HostState:
-    """The host as the configuration wants it. Deprecated options cost a log line each.
+    """Build the host state from the configuration and the hardware, and log the warnings.
 
-    :param root_uuid: the uuid of the agent's own root provider. By default, the uuid is read from the state
+    :param topology: the hardware; None: it is read now.
+    :param root_uuid: the uuid of the agent's own root provider. By default, it is read from the state
         folder, which is made if it does not exist.
-    :param control: the mount of resctrl, if there is one.
-    :param root: the owner of the root; by default, the one that the configuration names.
-
-
-    :raises ConfigError: for a configuration that this host cannot have.
-    :raises IdentityError:
-    :raises OSError:
+    :param control: the mount of resctrl; None: there is none.
+    :param root: the owner of the root provider; by default, the one that the configuration names.
+    :raises ConfigError: the configuration is wrong, or does not fit this host.
+    :raises IdentityError: the uuid or the name of the root provider cannot be determined.
+    :raises OSError: the hardware cannot be read, or the state folder cannot be written.
     """
     check_options(conf)
     if topology is None:
         topology = read_topology(Path(conf.host.root))
     whose = root or owner_of(conf.compute.provider_tree)
-    # Only the agent itself remembers what it has seen; a check names a root and keeps nothing.
+    # Only the agent itself writes what it has seen to the state folder. A check of a configuration passes a
+    # uuid, and must not change the folder of an agent that may be running.
     acting = root_uuid is None
     topology = (learned_topology if acting else known_topology)(conf, topology)
     cpu_sets = resolve_cpu_sets(options.cpu_options(conf), topology)
@@ -300,7 +308,7 @@ def build_host_state(
     platform = offered_platform(control, classes.share_specs)
     derived = derive_tree(conf, topology, cpu_sets, classes.classes.keys(), platform, whose, root_uuid)
     tree = derived.tree
-    # The positions of pools are not known before the tree.
+    # The CPUs of pools are added only now, because deriving the tree chooses them.
     cpu_sets = replace(cpu_sets, pooled=frozenset[int]().union(*derived.positions.values()))
     stopped = stopped_cpus(conf, topology, whose.beside)
     offline = filter(None, [cpu_sets.offline_warning, stopped_warning(stopped)])
@@ -309,7 +317,8 @@ def build_host_state(
     warnings = [*offline, *derived.warnings, *class_warnings(classes.classes, limit, status)]
     for warning in warnings:
         LOG.warning("%s", warning)
-    # Providers of other shapes of the tree: guests may still hold something of them.
+    # Guests may still hold allocations on the providers of an earlier shape of the tree, so the host state
+    # keeps these providers, without inventories.
     former = {
         node.uuid: replace(node, inventories={})
         for shape in SHAPES
@@ -367,12 +376,13 @@ def build_controllers(
     metrics: AgentMetrics,
     recorder: EventRecorder | None = None,
 ) -> tuple[KernelController, ...]:
-    """The controllers in the order in which they act. ``resctrl`` is the mount of this host.
+    """Make the controllers of a configuration, in the order in which they act.
 
-    Where another program pins guests, as nova-compute does by default, no controller pins them, and memory
-    is bound for guests with a memory type only.
+    If another program pins guests, as nova-compute does by default, no controller pins them, and only the
+    memory of guests with a memory type is bound.
 
-    :raises ConfigError:
+    :param resctrl: the resctrl mount of this host.
+    :raises ConfigError: a section of classes is wrong.
     """
     guest_classes = parse_classes(conf)
     known = guest_classes.classes
@@ -407,7 +417,7 @@ def build_controllers(
         ),
         cache_shares=guest_classes.share_specs,
     )
-    # A mount that is off may be read, and not changed.
+    # With cache control off, the mount may be read, but no controller may write there.
     control = None if resctrl.off else resctrl.control
     return make_controllers(
         driver,
@@ -415,7 +425,7 @@ def build_controllers(
         settings,
         stores,
         Path(conf.host.root),
-        # A counter that exists from the start: Prometheus sees no increase from nothing to one.
+        # labels() makes the counter at once, at zero: Prometheus sees no increase if a series starts at one.
         lambda name: metrics.drift.labels(name).inc,
         recorder,
     )
@@ -423,10 +433,15 @@ def build_controllers(
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """The settings of controllers. The defaults are a host without guests, classes and options.
+    """The settings of all controllers. The defaults describe a configuration without classes and options.
 
-    ``pins``: guests are pinned, and their memory is bound. ``memory_overhead`` is in MiB, ``memory_types``
-    are those of NUMA nodes. Other mappings are by the name of a class.
+    The mappings are by the name of a QoS class or of a class of block I/O, unless stated otherwise.
+
+    :ivar pins: whether the agent pins guests and binds their memory.
+    :ivar best_effort: the names of the QoS classes of best-effort guests.
+    :ivar memory_overhead: the MiB that a process guest may use in addition to its allocation of MEMORY_MB.
+    :ivar limits_pages: whether guests are limited to the huge pages that they hold.
+    :ivar memory_types: the memory types by NUMA node.
     """
 
     pins: bool = True
@@ -445,10 +460,14 @@ class ControllerSettings:
 
 @dataclass(frozen=True, slots=True)
 class ControllerStores:
-    """The stores of controllers: former contents of files, originals of masks, notes of guests.
+    """The stores from which controllers restore what they have changed. They outlive each reload.
 
-    :ivar ownership: the right to change masks, which a reload must not lose.
-    :ivar own_threads: the CPUs that the agent began with, which a reload must not lose either.
+    :ivar former: the contents of kernel files before the agent changed them.
+    :ivar originals: the CPU masks of interrupts and threads before the agent changed them.
+    :ivar cookies: the guests with core-scheduling cookies from the agent.
+    :ivar priorities: the guests with realtime priorities from the agent.
+    :ivar ownership: the right to change masks of this host.
+    :ivar own_threads: the CPUs that the agent's own threads had at its start.
     """
 
     former: FormerStore
@@ -460,9 +479,10 @@ class ControllerStores:
 
 
 def open_stores(former: FormerStore, folder: Path, locks: Path | None = None) -> ControllerStores:
-    """The stores in a state folder. Their files are read when a controller needs them first.
+    """Open the stores of a state folder. A store reads its file at the first use.
 
-    :param locks: the folder of locks of all agents of the host; None: nothing is locked.
+    :param former: the store of the former contents of files.
+    :param locks: the folder with the locks that all agents of the host share; None: no lock is taken.
     """
     return ControllerStores(
         former,
@@ -482,12 +502,12 @@ def make_controllers(
     drift_counter: Callable[[str], Callable[[], object]] = lambda name: lambda: None,
     recorder: EventRecorder | None = None,
 ) -> tuple[KernelController, ...]:
-    """The one list of all controllers, in the order in which they act, for work and for release.
+    """Make all controllers, in the order in which they act. The agent and a release use the same list.
 
-    :param control: the mount of resctrl that the controllers may change; None if there is none.
-    :param root: the folder that /sys and /proc are below.
-    :param drift_counter: makes a controller's counter of files that other programs changed; takes the
-        controller's name.
+    :param control: the resctrl mount that the controllers may change; None: there is no cache control.
+    :param root: the folder with ``sys`` and ``proc``.
+    :param drift_counter: takes a controller's name, and returns the function that counts a file or mask which
+        another program has changed.
     """
     files = KernelFiles(root)
     pinning: KernelController = EmulatorController(driver, settings.emulator)
@@ -497,7 +517,7 @@ def make_controllers(
     if control is not None:
         caches = (ResctrlController(driver, control, settings.cache_shares, recorder),)
     return (
-        # Pins first: a weight means little on CPUs that a guest is about to leave.
+        # Pins come before weights: a weight means little on CPUs that a guest is about to leave.
         pinning,
         CpuController(driver, settings.best_effort, settings.cpu_shares),
         MemoryLimitController(
@@ -507,7 +527,8 @@ def make_controllers(
         CpuClassController(
             driver, settings.cpu_classes, stores.former, files, drift_counter(CpuClassController.name)
         ),
-        # Parked CPUs are online again, so that masks can name them.
+        # After the controller that brings parked CPUs online, because the kernel refuses masks of offline
+        # CPUs.
         IsolationController(
             driver,
             settings.isolation,
@@ -542,7 +563,7 @@ def make_controllers(
 
 @dataclass(frozen=True, slots=True)
 class ControllerFactory:
-    """Makes the controllers of one agent, at its start and with each configuration."""
+    """Makes the controllers of one agent, at its start and again at each reload."""
 
     driver: GuestDriver
     stores: ControllerStores
@@ -552,9 +573,9 @@ class ControllerFactory:
     def build_controllers(
         self, conf: cfg.ConfigOpts, resctrl: HostResctrl, host_state: HostState
     ) -> tuple[KernelController, ...]:
-        """The controllers of a configuration on this host.
+        """Make the controllers of a configuration; see :func:`build_controllers`.
 
-        :raises ConfigError:
+        :raises ConfigError: a section of classes is wrong.
         """
         return build_controllers(
             conf, self.driver, resctrl, host_state, self.stores, self.metrics, self.recorder
@@ -563,7 +584,7 @@ class ControllerFactory:
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredHost:
-    """The result of ``options`` on this host, without the parts that need the driver of its guests."""
+    """The result of reading ``options`` and this host, before controllers exist, which need the driver."""
 
     options: cfg.ConfigOpts
     resctrl: HostResctrl
@@ -573,7 +594,7 @@ class ConfiguredHost:
     def with_controllers(
         self, client: PlacementClient, controllers: tuple[KernelController, ...]
     ) -> ReloadedConfiguration:
-        """The configuration that loops take."""
+        """Combine this result with client and controllers into the configuration that the loops use."""
         dedicated = self.host_state.cpu_sets.dedicated
         domains = self.host_state.topology.l3_domains
         return ReloadedConfiguration(
@@ -595,13 +616,15 @@ def configured_host(
     root_uuid: str | None = None,
     acting: bool = False,
 ) -> ConfiguredHost:
-    """Read this host by these options, and check that both fit together.
+    """Read this host according to ``options``, and check that the options fit it.
 
-    See ``build_host_state`` for ``topology``, ``root`` and ``root_uuid``, ``open_resctrl`` for ``acting``.
+    See :func:`build_host_state` for ``topology``, ``root`` and ``root_uuid``.
 
-    :raises ConfigError: the configuration is refused.
-    :raises cfg.Error: the configuration is refused.
-    :raises IdentityError:
+    :param registry: the metrics that watermarks may name.
+    :param acting: whether the caller is the agent, which may mount resctrl and writes there.
+    :raises ConfigError: the configuration is wrong, or does not fit this host.
+    :raises cfg.Error: an option has an invalid value.
+    :raises IdentityError: the uuid or the name of the root provider cannot be determined.
     :raises OSError: the host cannot be read.
     """
     resctrl = open_resctrl(options, acting)

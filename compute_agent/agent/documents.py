@@ -52,9 +52,9 @@ from compute_agent.usage.snapshot import MetricSeries
 
 
 def guest_document(view: GuestView, claim_expires: float | None = None) -> dict[str, Any]:
-    """A guest as the command line shows it. CPUs are strings such as ``0-3,8``.
+    """The JSON document of a guest for the command line. CPU sets are strings such as ``0-3,8``.
 
-    :param claim_expires: when the guest's claim expires, in seconds since the epoch.
+    :param claim_expires: the second since the epoch at which the guest's claim expires; None: no claim.
     """
     assignment = view.assignment
     return {
@@ -84,7 +84,7 @@ def guest_document(view: GuestView, claim_expires: float | None = None) -> dict[
         "stray": view.stray,
         "refused": list(view.refused),
         "cache_group_delay": view.cache_delay if view.cache_delay is None else round(view.cache_delay, 3),
-        # None where the driver does not know them: a process may open each device that its user may.
+        # None: the driver does not know the devices. A process may open any device that its user may open.
         "devices": None if view.guest.devices is None else sorted(view.guest.devices),
         **view.guest.details,
         **({"cgroup": view.guest.cgroup} if view.guest.cgroup else {}),
@@ -92,7 +92,7 @@ def guest_document(view: GuestView, claim_expires: float | None = None) -> dict[
 
 
 def holder_document(holder: CpuHolder) -> dict[str, Any]:
-    """A guest with dedicated CPUs."""
+    """The JSON document of a guest with dedicated CPUs."""
     return {
         "uuid": holder.uuid,
         "name": holder.name,
@@ -103,7 +103,7 @@ def holder_document(holder: CpuHolder) -> dict[str, Any]:
 
 
 def device_document(use: DeviceUse) -> dict[str, Any]:
-    """A PCI device with its holders."""
+    """The JSON document of a PCI device with the guests that hold it."""
     device = use.device
     return {
         "address": use.address,
@@ -130,10 +130,10 @@ def _iso_time(seconds: float) -> str:
 
 
 def guests_document(views: Iterable[GuestView]) -> dict[str, Any]:
-    """The guests with problems, by kind of problem."""
+    """The uuids of the guests with problems, by kind of problem."""
     views = tuple(views)
     return {
-        # An empty allocation is an answer of Placement, and None is not an answer.
+        # An empty allocation: Placement has none for the guest. None: Placement has not answered yet.
         "unallocated_guests": [view.guest.uuid for view in views if view.allocation == {}],
         "unknown_guests": [view.guest.uuid for view in views if view.allocation is None],
         "refused_guests": [view.guest.uuid for view in views if view.refusal],
@@ -146,14 +146,19 @@ def guests_document(views: Iterable[GuestView]) -> dict[str, Any]:
 
 
 def guest_reason(view: GuestView) -> str:
-    """The reason why a guest does not run on the CPUs of its own allocation; empty if it does."""
+    """The reason why a guest runs on other CPUs than those of its own allocation; empty: it does not."""
     unknown = "" if view.allocation is not None else "Placement has not said yet what it holds"
     migrating = "" if view.migration is None else str(view.migration)
     return "; ".join(filter(None, (migrating, view.refusal or unknown, view.stray)))
 
 
 def move_document(view: GuestView, to: CpuAssignment | None, outcome: str) -> dict[str, Any]:
-    """The outcome of moving a guest into the present CPU sets; ``view`` is the guest before the move."""
+    """The JSON document of a guest's move into the present CPU sets.
+
+    :param view: the guest before the move.
+    :param to: the CPUs after the move; None: the guest stays where it is.
+    :param outcome: the outcome of the move in words; unused if the guest stays.
+    """
     held = frozenset[int]() if view.assignment is None else view.assignment.held_cpus
     return {
         "uuid": view.guest.uuid,
@@ -178,7 +183,7 @@ def _guest_kind(view: GuestView) -> str:
 def provider_document(
     name: str, parent: str | None, inventories: Mapping[str, Any], traits: Iterable[str]
 ) -> dict[str, Any]:
-    """A provider, as derived or as reported, in the terms of the Placement API."""
+    """The JSON document of a provider, with inventories in the fields of the Placement API."""
     return {
         "name": name,
         "parent": parent,
@@ -188,13 +193,16 @@ def provider_document(
 
 
 def origin_document(settled: SettledInventory) -> dict[str, str]:
-    """The source in force of each inventory field that the API may set as well."""
+    """The origin of the value of each inventory field: the agent, or a client of the Placement API."""
     others = {one.field: f"set through the API, {one.verdict}" for one in settled.adjustments}
     return {field: others.get(field, "agent") for field in FIELDS}
 
 
 def loss_document(loss: AllocationLoss, names: Mapping[str, str]) -> dict[str, Any]:
-    """The loss of a guest; ``names`` are the providers' names by uuid."""
+    """The JSON document of the loss of a guest's allocation.
+
+    :param names: the names of providers by uuid.
+    """
     return {
         "guest": loss.uuid,
         "name": loss.name,
@@ -204,7 +212,10 @@ def loss_document(loss: AllocationLoss, names: Mapping[str, str]) -> dict[str, A
 
 
 def reshape_document(planned: ReshapePlan, names: Mapping[str, str]) -> dict[str, Any]:
-    """A reshape as the command line shows it; ``names`` are those of providers by uuid."""
+    """The JSON document of a reshape: the moved amounts, and the totals before and after.
+
+    :param names: the names of providers by uuid.
+    """
     return {
         "moves": [
             {
@@ -229,10 +240,10 @@ def reshape_document(planned: ReshapePlan, names: Mapping[str, str]) -> dict[str
 
 
 def group_documents(controller: ResctrlController, views: Iterable[GuestView]) -> list[dict[str, Any]]:
-    """All groups as the kernel has them, the default group first.
+    """The JSON documents of all resctrl groups, read from the kernel; the default group is the first.
 
-    :raises ResctrlError:
-    :raises BadSchemataError:
+    :raises ResctrlError: resctrl cannot be read.
+    :raises BadSchemataError: the kernel shows a schemata file that the agent cannot parse.
     """
     guests = defaultdict(list)
     for view in views:
@@ -275,7 +286,7 @@ def _group_kind(host: ResctrlLayout, group: ControlGroup, classes: Iterable[str]
 def _thread_count(control: ResctrlHandle, group: ControlGroup) -> int | None:
     try:
         return len(read_tasks(control.files, group.name))
-    except ResctrlError:  # pseudo-locked, or just gone
+    except ResctrlError:  # the group is pseudo-locked, or another program has just removed it
         return None
 
 
@@ -293,7 +304,7 @@ def _llc_kib(host: ResctrlLayout, group: ControlGroup) -> dict[int, int]:
 
 
 def _bandwidth_percents(host: ResctrlLayout, group: ControlGroup) -> dict[int, int]:
-    """Memory bandwidth of a group in percent by MB domain."""
+    """The limit of a group's memory bandwidth, in percent of the full bandwidth, by MB domain."""
     engine, values = host.codec, group.schemata.lines.get("MB", {})
     return (
         {} if engine is None else {domain: engine.decode_value(domain, values[domain]) for domain in values}
@@ -301,7 +312,10 @@ def _bandwidth_percents(host: ResctrlLayout, group: ControlGroup) -> dict[int, i
 
 
 def rehearsal_rows(actions: Iterable[WatermarkAct], names: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Actions that would be done, a row each; ``names`` are those of guests by uuid."""
+    """The rows of a rehearsal: one row for each action that the watermarks would take.
+
+    :param names: the names of guests by uuid.
+    """
     rows = []
     for action in actions:
         guest = "" if isinstance(action, SwitchScheduling) else action.guest
@@ -310,13 +324,15 @@ def rehearsal_rows(actions: Iterable[WatermarkAct], names: Mapping[str, str]) ->
 
 
 def watermark_rows(status: WatermarkStatus) -> list[dict[str, Any]]:
-    """All watermarks, by section.
+    """The rows of all thresholds: one row for each watermark section, domain and action, by section.
 
-    ``usage``, ``amount`` (the threshold) and ``gap`` are in the metric's unit, None where they are not known;
-    ``gap`` is also None where the threshold is not exceeded. ``streak`` is the number of consecutive rounds
-    in breach; the agent acts at ``for_samples``. ``in_force`` is the present action for the metric. Of the
-    watermarks that keep new guests away, only those in breach say so; if none is in breach, those within
-    their cool-down.
+    ``usage``, ``amount`` (the threshold) and ``gap`` (the excess) are in the metric's unit. None means: not
+    known. ``gap`` is also None while the threshold is not exceeded. ``streak`` is the number of consecutive
+    rounds in breach; the agent acts once it reaches ``for_samples``. ``in_force`` lists in words the limits
+    and evictions that the agent has for the metric.
+
+    While watermarks keep new guests away, ``in_force`` says so for the watermarks in breach. If no watermark
+    is in breach, it says so for the watermarks within their cool-down.
     """
     rows: list[dict[str, Any]] = []
     for watermark in sorted(status.rules.watermarks, key=lambda one: one.name):
@@ -377,10 +393,10 @@ def _in_force(
 
 
 def _kept_away(status: WatermarkStatus, watermark: WatermarkSection, domain: str) -> Iterator[str]:
-    """Whether this watermark is the one for which new guests are kept away.
+    """Yield a clause if this watermark is a cause for which the agent keeps new guests away.
 
-    The cause is a watermark in breach or, if there is none, one within its cool-down. Before the first round
-    it could be any.
+    The cause is a watermark in breach or, if no watermark is in breach, one within its cool-down. Before the
+    first round, each watermark counts as a cause, because nothing was measured.
     """
     switch = WatermarkAction.DISABLE_SCHEDULING
     streak = status.streaks.get(WatermarkWatch(watermark.name, switch, domain))
@@ -417,7 +433,7 @@ class StatusSources:
 
 
 def agent_document(shown: StatusSources) -> dict[str, Any]:
-    """The agent's state, for the command line."""
+    """The JSON document of ``status``: the agent's state, and what needs an operator's attention."""
     pipeline, driver = shown.pipeline, shown.host_driver.driver
     host_state, views = pipeline.host_state, pipeline.guest_views()
     return {
@@ -452,13 +468,16 @@ def agent_document(shown: StatusSources) -> dict[str, Any]:
 
 
 def _parked_cpus(shown: StatusSources) -> CpuSet:
-    """The CPUs that the agent has parked, and all others that count as present while they are offline."""
+    """The CPUs that the agent has parked, and the offline CPUs that count as present."""
     online = read_online(Path(shown.options.host.root))
     return shown.cpu_classes.parked | shown.pipeline.host_state.with_online(online).topology.parked
 
 
 def health_document(shown: StatusSources) -> tuple[bool, dict[str, Any]]:
-    """Whether the worker works, and what else is wrong. Placement being away is no illness of ours."""
+    """Whether the worker is alive, and the JSON document of ``/healthz``.
+
+    The agent counts as healthy while Placement is away: a restart of the agent would not help.
+    """
     alive = shown.pipeline.is_alive
     reports = status_document(shown.reports.status)
     document = {

@@ -1,8 +1,8 @@
-"""Changes that the agent would make: on its next start, or with another configuration. Nothing is written.
+"""Dry runs: list the changes that the agent would make at its next start, without writing anything.
 
-The real worker decides, from the current state of the driver, the kernel and Placement. A recorder takes the
-place of each controller and notes the calls; the driver and Placement are only read. The same code tells
-whether the host can run with a configuration at all.
+The real worker decides, from the present state of the driver, the kernel and Placement. A recorder replaces
+each controller and notes the targets; the driver and Placement are only read. ``try_configuration`` checks
+whether the host can use a configuration at all.
 """
 
 from __future__ import annotations
@@ -78,12 +78,14 @@ from compute_agent.throttling.state_file import look_up_state
 from compute_agent.throttling.watermarks.metrics import load_registry
 
 PLACEMENT: Final = "placement"
+"""The part of a planned change that is made in Placement."""
 
 _TRAITS_IN_A_ROW: Final = 4
+"""Maximum number of traits in one row of changes."""
 
 
 def of_move(move: AllocationMove, names: Mapping[str, str]) -> PlannedChange:
-    """A part of an allocation that goes elsewhere; ``names`` are those of providers by uuid."""
+    """The planned change of a part of an allocation that moves; ``names`` are names of providers by uuid."""
     source = f"{move.source_class} {move.source_amount} of {names.get(move.source, move.source)}"
     target = f"{move.target_class} {move.target_amount} of {names.get(move.target, move.target)}"
     return PlannedChange(PLACEMENT, move.consumer, f"allocation {source} -> {target}")
@@ -92,7 +94,11 @@ def of_move(move: AllocationMove, names: Mapping[str, str]) -> PlannedChange:
 def of_action(
     action: Action, reported: Mapping[str, ReportedProvider], names: Mapping[str, str]
 ) -> Iterator[PlannedChange]:
-    """The changes of one request to Placement."""
+    """The planned changes of one request to Placement.
+
+    :param reported: the providers in Placement, by uuid.
+    :param names: the names of providers, by uuid.
+    """
     match action:
         case CreateResourceClass(name):
             yield PlannedChange(PLACEMENT, name, "resource class, new")
@@ -116,13 +122,13 @@ def of_action(
         case SetTraits(uuid, traits):
             had = reported[uuid].traits if uuid in reported else frozenset[str]()
             signs = [*(f"+{name}" for name in sorted(traits - had)), *(f"-{n}" for n in sorted(had - traits))]
-            # One iterator several times: each row takes the next few signs.
+            # The same iterator several times, so that each row takes the next few signs.
             for few in zip_longest(*[iter(signs)] * _TRAITS_IN_A_ROW, fillvalue=""):
                 yield PlannedChange(PLACEMENT, names.get(uuid, uuid), f"traits {' '.join(few).strip()}")
 
 
 def _inventory_text(inventory: ProviderInventory | None) -> str:
-    """An inventory in short: its total, and what is not as usual."""
+    """An inventory as text: its total, with the reserve and the ratio if they are not the defaults."""
     if inventory is None:
         return "none"
     amounts = to_api(inventory)
@@ -134,21 +140,20 @@ def _inventory_text(inventory: ProviderInventory | None) -> str:
 def look_up_owner(
     conf: cfg.ConfigOpts, client: PlacementClient, state: AgentState, own: str
 ) -> tuple[RootOwner, str, str]:
-    """The owner of the root, its description, and the reason why Placement cannot be asked.
+    """Find the owner of the root provider, without changing anything.
 
-    Empty if it can be.
-
-    ``own`` is the uuid of the agent's own root.
+    :param own: the uuid of the agent's own root.
+    :returns: the owner, its description, and the reason why Placement did not answer (empty if it did).
     """
     shape = conf.compute.provider_tree
     name = hypervisor_name(conf)
     explicit_own = shape not in (None, BESIDE)
-    # An explicit option outweighs what an earlier search has found.
+    # An explicit option takes precedence over the result of an earlier search.
     last = None if explicit_own else state.nova_root
     presumed = owner_of(shape, last, bool(state.owned))
     try:
-        # None searches even where the option says that the root is the agent's: nova-compute may write it,
-        # too.
+        # None: the search is also made if the option names the agent as owner, because nova-compute may write
+        # the root, too.
         found = find_root(client, RootSearch(name, own, True if shape == BESIDE else None, last))
     except RootMissingError as error:
         return presumed, str(error), ""
@@ -167,15 +172,15 @@ def look_up_owner(
 def try_configuration(
     options: cfg.ConfigOpts, owner: RootOwner | None = None, factory: ControllerFactory | None = None
 ) -> None:
-    """Make what follows from a configuration on this host, and drop it. Nothing changes.
+    """Check a configuration on this host by building all that depends on it. Nothing changes.
 
-    :param owner: the owner of the root provider; by default, the one that the configuration names.
-    :param factory: makes the controllers, which need the driver of a running agent.
-    :raises ConfigError: the agent would refuse it.
+    :param owner: the owner of the root provider; None: the owner that the configuration names.
+    :param factory: builds the controllers with the driver of a running agent; None: they are not checked.
+    :raises ConfigError: an agent would refuse the configuration.
     :raises OSError: the host cannot be read.
     """
     try:
-        # Made for its errors alone.
+        # Only built for its errors.
         PlacementClient.from_conf(options)
         host = configured_host(options, load_registry(), root=owner, root_uuid=NO_UUID)
         _check_guests(options, parse_known_classes(options))
@@ -186,10 +191,10 @@ def try_configuration(
 
 
 def _check_guests(options: cfg.ConfigOpts, known: KnownClasses) -> None:
-    """See that what the fleet wants of guests could be set, whether they are here or not.
+    """Check the settings of single guests from the fleet, also of guests that are not on this host.
 
-    :raises FleetError:
-    :raises RequestError:
+    :raises FleetError: a setting names a class that does not exist.
+    :raises RequestError: a value is wrong.
     """
     for guest, values in parse(written.read(written.files_of(options))).items():
         load(SetSchema(), {"guest": guest, **values})
@@ -206,19 +211,18 @@ _READS: Final = frozenset(
         *("cpu_limits", "memory_nodes"),
     }
 )
-"""The methods of a driver that change nothing."""
+"""The attributes of a driver that a dry run may use, because they change nothing."""
 
 _SECONDS: Final = 60.0
-"""How long the worker may take; it waits for libvirtd alone."""
+"""Seconds to wait for the worker, which itself waits only for libvirtd."""
 
 
 def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
-    """Everything that a start with this configuration would change.
+    """List all changes that a start with this configuration would make.
 
-    The changes are in Placement, and for each guest in the kernel and in libvirt.
-
-    Raises what the agent would refuse to start with: ConfigError, IdentityError, DriverError, PlacementError
-    (options that cannot be used), OSError.
+    They are changes in Placement and, for each guest, in the kernel and in libvirt. The function raises the
+    errors with which an agent would refuse to start: ConfigError, IdentityError, DriverError, PlacementError
+    (unusable options) and OSError.
     """
     folder = Path(conf.state_path)
     resctrl = open_resctrl(conf)
@@ -231,7 +235,7 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
     host_state = build_host_state(conf, root_uuid=uuid or NO_UUID, control=resctrl.control, root=owner)
     usable = libvirtd_is_usable(conf.libvirt.uri)
     choice = choose_driver(conf.guests.driver, usable, saved.driver, len(saved.guests))
-    # A driver that changes nothing needs no lock.
+    # Without a lock, because the driver is only read.
     driver = open_driver(choice.name, conf, folder / GUESTS_FOLDER, lock=None)
     try:
         if driver.outage_reason:
@@ -241,7 +245,7 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
         recorders = [RecordingController(each) for each in controllers]
         pipeline = GuestPipeline(
             host_state,
-            # The class passes reads on by __getattr__, which the type checker does not see.
+            # cast(): the class forwards reads by __getattr__, which the type checker does not see.
             cast(GuestDriver, _ReadOnlyDriver(driver)),
             recorders,
             lambda *saved: None,
@@ -261,7 +265,7 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
                 found = [PlannedChange(PLACEMENT, host_state.tree.root.name, whose)]
             else:
                 nameless = folder if uuid is None and not owner.beside else None
-                # Before the recorders are asked: this tells the worker what guests hold.
+                # Before planned_changes(), because this submits the allocations of guests to the worker.
                 found = list(_in_placement(conf, client, reporter, driver, pipeline, nameless))
             return [*found, *(each for recorder in recorders for each in recorder.planned_changes())]
         finally:
@@ -278,7 +282,10 @@ def _in_placement(
     pipeline: GuestPipeline,
     nameless: Path | None,
 ) -> Iterator[PlannedChange]:
-    """Changes in Placement; then the worker knows allocations. ``nameless`` is a folder without a uuid."""
+    """List the changes in Placement, and submit the allocations of guests to the worker.
+
+    :param nameless: the state folder, if it has no uuid of the root provider yet; None: it has one.
+    """
     host_state = pipeline.host_state
     first = first_tree(host_state.tree, conf)
     try:
@@ -311,7 +318,7 @@ def _in_placement(
 
 
 class RecordingController(KernelController):
-    """Stands in for a controller: remembers what that was to bring about."""
+    """Replaces a controller in a dry run, and remembers the targets that it gets."""
 
     def __init__(self, controller: KernelController) -> None:
         self.name, self.acts_early = controller.name, controller.acts_early
@@ -321,46 +328,46 @@ class RecordingController(KernelController):
         self._together: tuple[Sequence[GuestTarget], Sequence[ProviderNode]] = ((), ())
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Remember the guests as they should be; called again whenever one becomes another."""
+        """Remember the targets of all guests and the zones; the last call counts."""
         self._together = targets, zones
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """Return None always: ``plan()`` alone compares the kernel in a dry run."""
+        """Return None always: in a dry run, only plan_changes() compares the kernel."""
         return None
 
     def apply(self, target: GuestTarget) -> bool:
-        """False: sync() has remembered each guest as it should be."""
+        """Return False always: sync() has remembered the target of the guest."""
         return False
 
     def planned_changes(self) -> Iterator[PlannedChange]:
-        """The changes of the controller, as far as kernel and targets differ."""
+        """The changes that the controller would make, where the kernel differs from the targets."""
         return self._controller.plan_changes(*self._together)
 
     def plan_changes(
         self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
     ) -> Iterator[PlannedChange]:
-        """The plan of the controller itself."""
+        """The changes that the replaced controller would make for ``targets``."""
         return self._controller.plan_changes(targets, zones)
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """No items, as nothing was changed."""
+        """Return no items, because a dry run has changed nothing."""
         return iter(())
 
 
 class _KeptValues:
-    """The former values that an agent has kept; no more are kept."""
+    """Provides the former values of kernel files that an agent has saved, and saves none."""
 
     def __init__(self, saved: state.AgentState) -> None:
         self.former_values = saved.former_values
 
     def keep_former_values(self, former: FormerValues) -> None:
-        """Keep nothing, as nothing is changed."""
+        """Do nothing, because a dry run changes nothing."""
 
 
 class _ReadOnlyDriver:
-    """A driver that is read and not changed.
+    """Forwards only those methods of a driver that change nothing.
 
-    This driver reports no ends of guests, because a driver that reports an end also forgets the record.
+    It reports no ends of guests, because a driver that reports an end also deletes the record of the guest.
     """
 
     def __init__(self, driver: GuestDriver) -> None:
@@ -372,11 +379,11 @@ class _ReadOnlyDriver:
         return getattr(self._driver, name)
 
     def watch_guests(self, listener: Listener) -> None:
-        """Report nothing."""
+        """Do nothing: no changes of guests are reported."""
 
 
 class _ReadOnlyClient(PlacementClient):
-    """A client that sends nothing but questions."""
+    """A client of Placement that sends only GET requests."""
 
     def _send(
         self,

@@ -1,6 +1,6 @@
-"""Settings of guests: checks requests against the host and the configuration, and changes running guests.
+"""Checks requested settings of guests against the host and the configuration, and changes running guests.
 
-The socket's methods and the fleet change guests by the same code.
+The methods of the UNIX socket and the fleet change guests by the same code.
 """
 
 from __future__ import annotations
@@ -22,20 +22,24 @@ from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.worker import GuestPipeline
 
 ANSWER_SECONDS: Final = 50.0
-"""How long the worker is waited for; a client of the socket waits 60 s (:func:`..protocol.ask`)."""
+"""The seconds that a request waits for the worker. It is less than the 60 s that a client waits for an answer
+(:func:`compute_agent.agent.protocol.call_agent`).
+"""
 
 
 class GuestConfigurator:
-    """Finds guests, and gives them other settings. For any thread but the worker."""
+    """Finds guests, and changes their settings. Any thread except the worker may call the methods."""
 
     def __init__(self, pipeline: GuestPipeline, in_force: ConfigurationInForce) -> None:
         self._pipeline = pipeline
         self._in_force = in_force
 
     def load_settings(self, schema: Schema, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Parameters as a schema wants them, with classes and memory that there are here.
+        """Check the parameters of a request, and return them as the schema converts them.
 
-        :raises RequestError: naming those that are wrong.
+        Named classes must be configured, and a memory type must exist on this host.
+
+        :raises RequestError: a parameter is wrong; the error names it.
         """
         conf = self._in_force.current
         body, known = load(schema, params), parse_known_classes(conf.options)
@@ -50,10 +54,12 @@ class GuestConfigurator:
         return body
 
     def change_guest(self, params: Mapping[str, Any], source: SettingSource = SettingSource.BY_HAND) -> Guest:
-        """Set and unset settings of a running guest, in effect when this returns.
+        """Set and unset settings of a running guest; they are in effect when this method returns.
 
-        :raises RequestError: the settings cannot be changed, or the guest is not there.
-        :raises TimeoutError: the worker has no time.
+        :param params: the parameters of ``guest.set``.
+        :param source: the source that the settings get.
+        :raises RequestError: the settings cannot be changed, or the guest does not exist.
+        :raises TimeoutError: the worker has not answered in time.
         """
         body = dict(self.load_settings(SetSchema(), params))
         guest = self.find_guest(body.pop("guest")).guest
@@ -71,7 +77,11 @@ class GuestConfigurator:
         return guest
 
     def set_guest(self, guest: str, values: Mapping[str, Any], unset: Collection[str] = ()) -> str:
-        """Set and unset settings of the guest of a uuid for the fleet. The obstacle; empty if it was done."""
+        """Set and unset settings of a guest for the fleet.
+
+        :param guest: the uuid of the guest.
+        :returns: the reason why the change failed; empty: it is done.
+        """
         try:
             self.change_guest({"guest": guest, "unset": list(unset), **values}, SettingSource.FLEET)
         except (RequestError, TimeoutError) as error:
@@ -79,9 +89,9 @@ class GuestConfigurator:
         return ""
 
     def list_views(self) -> list[GuestView]:
-        """All guests.
+        """The views of all guests.
 
-        :raises RequestError: it is not known which guests run.
+        :raises RequestError: the worker has not taken over the running guests yet.
         """
         try:
             self._pipeline.check_taken_over()
@@ -90,9 +100,9 @@ class GuestConfigurator:
         return self._pipeline.guest_views()
 
     def find_guest(self, wanted: str) -> GuestView:
-        """The guest of a uuid, or else of a name.
+        """Find a guest by its uuid, or else by its name.
 
-        :raises RequestError: there is no such guest, or several have the name.
+        :raises RequestError: no guest has this uuid or name, or several guests have the name.
         """
         views = self.list_views()
         # The name of one guest may be the uuid of another, so uuids come first.

@@ -1,4 +1,4 @@
-"""Opens the state folder, resctrl and the driver of this host, and reports what is wrong with them."""
+"""Opens the state folder, the resctrl mount and the driver of this host, and checks them."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ _NEEDED: Final = "the agent needs a folder there that it can write to"
 
 
 def check_state_folder(conf: cfg.ConfigOpts) -> str:
-    """Why this user cannot keep anything there; empty if that can be. Nothing is made.
+    """The reason why this user cannot use the state folder; empty if it can. Nothing is created.
 
-    :raises ConfigError: other users may write there, which an agent of any user would refuse.
+    :raises ConfigError: other users may write there, for which an agent refuses the folder.
     """
     folder = Path(conf.state_path)
     if reason := _folder_fault(folder, check_folder):
         return reason
-    # A folder that is not there yet can be made if its closest parent takes it.
+    # An absent folder can be created if the user may write to its closest existing parent.
     there = next(part for part in (folder.absolute(), *folder.absolute().parents) if part.exists())
     if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
         return ""
@@ -55,7 +55,7 @@ def check_state_folder(conf: cfg.ConfigOpts) -> str:
 
 
 def make_state_folder(conf: cfg.ConfigOpts) -> Path:
-    """The folder, made if it is absent.
+    """Create the state folder if it is absent, and return its path.
 
     :raises ConfigError: the folder cannot be used, or other users may write there.
     """
@@ -66,9 +66,10 @@ def make_state_folder(conf: cfg.ConfigOpts) -> Path:
 
 
 def _folder_fault(folder: Path, see_to: Callable[[Path], None]) -> str:
-    """The reason why the folder, or its folder of guests, cannot be used; empty if both can.
+    """The reason why the state folder, or its folder of guests, cannot be used; empty if both can.
 
-    :raises ConfigError: others may write there.
+    :param see_to: checks a folder, or creates it, too.
+    :raises ConfigError: other users may write there.
     """
     try:
         for part in (folder, folder / GUESTS_FOLDER):
@@ -85,16 +86,21 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HostResctrl:
-    """The resctrl mount of this host, if any; ``off`` is the reason why the agent does not use it."""
+    """The resctrl mount of this host.
+
+    :ivar control: the mount; None: there is none, or it cannot be read.
+    :ivar off: the reason why the agent does not control caches with it; empty: it does.
+    """
 
     control: ResctrlHandle | None
     off: str = ""
 
 
 def open_resctrl(conf: cfg.ConfigOpts, acting: bool = False) -> HostResctrl:
-    """The mount that the configuration wants to be used.
+    """Open the resctrl mount according to the configuration.
 
-    ``acting`` is for the daemon, which mounts resctrl if configured, and must be able to write.
+    :param acting: whether the caller is the agent, which mounts resctrl if configured, and has to write
+        there.
     """
     root, options = Path(conf.host.root), conf.resctrl
     try:
@@ -113,7 +119,10 @@ def open_resctrl(conf: cfg.ConfigOpts, acting: bool = False) -> HostResctrl:
 
 
 def offered_platform(control: ResctrlHandle | None, classes: Mapping[str, ShareSpec]) -> CachePlatform | None:
-    """The cache platform that inventories offer. ``classes`` are the shares of the QoS classes."""
+    """The caches and bandwidth that inventories offer; None without a readable mount.
+
+    ``classes`` are the shares of the QoS classes.
+    """
     if control is None:
         return None
     try:
@@ -125,7 +134,7 @@ def offered_platform(control: ResctrlHandle | None, classes: Mapping[str, ShareS
 
 
 def resctrl_signature(conf: cfg.ConfigOpts) -> Any:
-    """Something that changes when a mount comes or goes, or a group that is not the agent's."""
+    """A value that changes when the mount of resctrl, or the set of groups of other programs, changes."""
     mount = find_mount(Path(conf.host.root))
     if mount is None:
         return None
@@ -134,16 +143,16 @@ def resctrl_signature(conf: cfg.ConfigOpts) -> Any:
         names = files.list_folders()
     except ResctrlError as error:
         return mount, error.errno
-    # Only the mode of a foreign group matters: a locked group takes ways away from all others.
+    # Of a group of another program, only the mode matters: a locked group takes ways away from all groups.
     foreign = (n for n in names if n not in NOT_GROUPS and not n.startswith(conf.resctrl.group_prefix))
     return mount, tuple((name, files.read_optional(group_path(name, "mode"))) for name in foreign)
 
 
 @dataclass(frozen=True, slots=True)
 class HostDriver:
-    """A driver that is locked for this agent.
+    """A driver of guests, with the lock that reserves it for this agent.
 
-    ``notice`` explains the choice of the driver if it is not the configured default.
+    ``notice`` is a sentence about the choice of the driver, if operators should know it; otherwise empty.
     """
 
     driver: GuestDriver
@@ -152,11 +161,11 @@ class HostDriver:
 
     @property
     def status(self) -> str:
-        """Whether what the guests depend on can be asked, and why not."""
+        """Whether the service of the driver (libvirtd) answers: ``up``, or ``away`` with the reason."""
         return f"away: {outage}" if (outage := self.driver.outage_reason) else "up"
 
     def close(self) -> None:
-        """Let go of everything but the guests."""
+        """Close the driver and release its lock. Guests continue to run."""
         self.driver.close()
         self.lock.release()
 
@@ -164,12 +173,12 @@ class HostDriver:
 def open_host_driver(
     conf: cfg.ConfigOpts, state: StateFile, folder: Path, holder: str, metrics: AgentMetrics
 ) -> HostDriver:
-    """The driver of this host.
+    """Choose, lock and open the driver of this host.
 
-    :param folder: the records of process guests.
-    :param holder: the description of this agent in the error of another agent that finds the lock taken.
-    :raises DriverError: also if another agent has the guests.
-    :raises OSError:
+    :param folder: the folder with the records of guests that are plain processes.
+    :param holder: a description of this agent, for the error of another agent that finds the lock held.
+    :raises DriverError: the driver cannot be opened, or another agent manages its guests.
+    :raises OSError: the lock file or a record cannot be read or written.
     """
     last = state.state
     choice = choose_driver(

@@ -36,10 +36,11 @@ HTTP_THREAD: Final = ThreadSpec(
 )
 
 Health = Callable[[], tuple[bool, dict[str, Any]]]
+"""A function that returns whether the agent is healthy, and the JSON document of ``/healthz``."""
 
 
 class _MetricsServer(LimitedThreads, WSGIServer):
-    """A server of small answers: a connection has one limit of time for its whole exchange."""
+    """An HTTP server of at most ``max_connections`` connections. Each has limited time for its request."""
 
     max_connections = 32
 
@@ -48,14 +49,14 @@ class _MetricsHandler(WSGIRequestHandler):
     timeout = 10
 
     def handle(self) -> None:
-        """Answer one request. A client that says nothing, or goes away in the middle, costs no log line."""
+        """Answer one request. A client that sends nothing, or disconnects, causes only a debug message."""
         try:
             super().handle()
         except OSError as error:
             LOG.debug("The connection from %s ended: %s", self.client_address[0], error)
 
     def get_stderr(self) -> TextIO:
-        """A buffer that is dropped: only a client that went away makes wsgiref write there."""
+        """Return a buffer that is never read: wsgiref writes there only about clients that disconnected."""
         return io.StringIO()
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -63,12 +64,12 @@ class _MetricsHandler(WSGIRequestHandler):
 
 
 class HttpServer:
-    """Serves health and metrics in a thread of its own."""
+    """Serves ``/healthz`` and ``/metrics`` over HTTP in threads of its own."""
 
     def __init__(self, address: str, port: int, registry: CollectorRegistry, health: Health) -> None:
-        """Listen on address and port.
+        """Listen on the address and the port, and start the thread.
 
-        :raises OSError: naming them.
+        :raises OSError: listening is not possible; the error names address and port.
         """
         self._metrics = make_wsgi_app(registry)
         self._health = health
@@ -86,11 +87,11 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """The port in use."""
+        """The TCP port on which the server listens; it differs from a configured port 0."""
         return self._server.server_port
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening, and wait for the end of the thread."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -98,7 +99,7 @@ class HttpServer:
     def _serve_request(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         try:
             return self._answer_request(environ, start_response)
-        # wsgiref would write the traceback to its standard error, which is dropped here.
+        # Logged here, because wsgiref would write the traceback to get_stderr(), a buffer that is never read.
         except Exception:
             LOG.exception("A request for %s could not be answered", environ.get("PATH_INFO"))
             start_response("500 Internal Server Error", [("Content-Type", "text/plain")])
@@ -120,7 +121,7 @@ class HttpServer:
 
 
 class AgentListeners:
-    """The open listeners of one agent: the UNIX socket, and HTTP if it has a port."""
+    """The open listeners of one agent: the UNIX socket, and HTTP if ``[daemon] http_port`` is not 0."""
 
     def __init__(
         self,
@@ -129,9 +130,9 @@ class AgentListeners:
         registry: CollectorRegistry,
         health: Callable[[], tuple[bool, dict[str, Any]]],
     ) -> None:
-        """Listen.
+        """Open the listeners, and start their threads.
 
-        :raises OSError: an address or the socket cannot be had.
+        :raises OSError: the agent cannot listen on the UNIX socket or on the HTTP address.
         """
         self._server = SocketServer(socket_path(options), methods.list_methods(), OPEN_METHODS)
         start_thread(SOCKET_THREAD, self._server.serve_forever)
@@ -145,7 +146,7 @@ class AgentListeners:
                 raise
 
     def close(self) -> None:
-        """Stop both."""
+        """Stop listening on the UNIX socket and on HTTP."""
         self._server.shutdown()
         self._server.server_close()
         if self._http is not None:

@@ -1,7 +1,7 @@
-"""The agent's log: oslo.log without repetitions; events have fields of their own in systemd's journal.
+"""Sets up the agent's log: oslo.log with repeated warnings limited, and events for systemd's journal.
 
-The journal's protocol is described at systemd.io/JOURNAL_NATIVE_PROTOCOL: a datagram of ``NAME=value`` lines.
-No value here contains a line break.
+systemd.io/JOURNAL_NATIVE_PROTOCOL describes the protocol of the journal: a datagram of ``NAME=value`` lines.
+Values with line breaks would need another encoding; no value here contains one.
 """
 
 from __future__ import annotations
@@ -23,14 +23,23 @@ from compute_agent.events.event import FIELDS, AgentEvent
 from compute_agent.model.messages import on_one_line
 
 SOCKET: Final = "/run/systemd/journal/socket"
+"""The socket on which systemd-journald receives entries with fields."""
+
 IDENTIFIER: Final = "compute-agent"
+"""The program name of the agent's entries in the journal: ``journalctl -t compute-agent``."""
 
 _PRIORITIES: Final = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
+"""The syslog priority for records from each log level on, the highest level first."""
+
 _DEBUG: Final = 7
+"""The syslog priority of all records below INFO."""
 
 
 def journal_is_stderr(environment: Mapping[str, str] = os.environ, descriptor: int = 2) -> bool:
-    """Whether standard error goes to the journal: systemd says to which file (systemd.exec(5))."""
+    """Whether standard error goes to the journal.
+
+    systemd gives a service the device and inode of its journal stream in JOURNAL_STREAM (systemd.exec(5)).
+    """
     try:
         status = os.fstat(descriptor)
     except OSError:
@@ -40,7 +49,7 @@ def journal_is_stderr(environment: Mapping[str, str] = os.environ, descriptor: i
 
 
 class EventHandler(logging.Handler):
-    """In place of the handler for standard error: events go to the journal, all else where it went."""
+    """Sends events to the journal, and passes all other records to the handler that it replaces."""
 
     def __init__(self, rest: logging.Handler, path: str = SOCKET) -> None:
         super().__init__()
@@ -49,16 +58,16 @@ class EventHandler(logging.Handler):
         self.setFormatter(rest.formatter)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one line; to standard error where the journal does not take it at once."""
+        """Send an event to the journal; write it to standard error if the journal does not accept it."""
         event = getattr(record, FIELDS, None)
         if isinstance(event, AgentEvent):
             try:
                 with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-                    # The journal may hang, and no log line may wait for it.
+                    # Not blocking: the journal may hang, and no thread of the agent may wait for its log.
                     sender.setblocking(False)
                     sender.sendto(journal_entry(record, event, self.format), self._path)
                     return
-            # The journal is away or its queue is full: standard error is the other way.
+            # The journal is away or its queue is full: the event goes to standard error like other records.
             except OSError:
                 pass
         self._rest.handle(record)
@@ -67,7 +76,10 @@ class EventHandler(logging.Handler):
 def journal_entry(
     record: logging.LogRecord, event: AgentEvent, line: Callable[[logging.LogRecord], str]
 ) -> bytes:
-    """The datagram of an event; ``line`` makes the whole line of the log of a record."""
+    """The datagram that gives an event to the journal.
+
+    :param line: formats a record as a whole line of the log.
+    """
     fields = {
         "MESSAGE": " ".join(line(record).splitlines()),
         "PRIORITY": str(next((of for level, of in _PRIORITIES if record.levelno >= level), _DEBUG)),
@@ -80,14 +92,15 @@ def journal_entry(
         "EVENT_GUEST_NAME": event.name,
         "EVENT_REASON": event.reason,
     }
-    # Names of files may have surrogates, which stand for bytes that are not UTF-8.
+    # A text may quote the name of a file with bytes that are not UTF-8. Python has surrogates for these
+    # bytes, which cannot be encoded strictly.
     return "".join(f"{name}={value}\n" for name, value in fields.items() if value).encode(
         errors="backslashreplace"
     )
 
 
 def send_events_to_journal(root: logging.Logger) -> None:
-    """Send events to the journal instead of standard error, if standard error leads to the journal."""
+    """Send events to the journal with fields, if standard error goes to the journal anyway."""
     if journal_is_stderr():
         root.handlers = [
             EventHandler(one) if getattr(one, "stream", None) is sys.stderr else one for one in root.handlers
@@ -95,16 +108,17 @@ def send_events_to_journal(root: logging.Logger) -> None:
 
 
 VERBOSE_LOGGERS: Final = "keystoneauth"
-"""The logger of the library that warns, at length and at every attempt, of what does not answer."""
+"""The logger of keystoneauth, which logs a long warning at each attempt to reach a service that is away."""
 
-# A line a minute shows that an outage goes on.
 PAUSE_SECONDS: Final = 60.0
-# Characters of a repeated warning, of which the log has the whole text already.
+"""The seconds between two log lines of the same warning: one line a minute shows that an outage goes on."""
+
 _SHORT: Final = 100
+"""The maximum number of characters of a repeated warning; its first line in the log has the whole text."""
 
 
 def set_up(conf: cfg.ConfigOpts) -> None:
-    """Log as section [DEFAULT] says."""
+    """Set up logging according to section ``[DEFAULT]``."""
     log.setup(conf, "compute-agent")
     for handler in logging.getLogger().handlers:
         if isinstance(old := handler.formatter, ContextFormatter):
@@ -118,19 +132,20 @@ def set_up(conf: cfg.ConfigOpts) -> None:
 
 
 def set_level(conf: cfg.ConfigOpts) -> None:
-    """Take up another ``[DEFAULT] debug``, unless there is a logging configuration of its own."""
+    """Apply ``[DEFAULT] debug`` after a reload, unless ``log_config_append`` names a file with levels."""
     if not conf.log_config_append:
         logging.getLogger().setLevel(logging.DEBUG if conf.debug else logging.INFO)
 
 
 class _LogFormatter(ContextFormatter):
-    """Leaves away what oslo.log adds to warnings: the exception that is being handled just then.
+    """Formats records like oslo.log, but without the exception that oslo.log adds to warnings and errors.
 
-    Messages contain their reason. The added exception would repeat it, or belongs to something else, such as
-    the queue.Empty of a timer.
+    oslo.log adds the exception that is being handled at that moment. It repeats the reason in the message, or
+    is unrelated, such as the queue.Empty of a timer.
 
-    Control characters are replaced: libraries quote peers, such as the address of a redirection. A message is
-    one line, so that a peer's text cannot look like a line of the log; a traceback keeps its lines.
+    Control characters are replaced, because messages of libraries quote texts of peers, such as the address
+    of a redirection. Each message becomes one line: a peer's text must not look like a line of the log. A
+    traceback keeps its lines.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -143,7 +158,7 @@ class _LogFormatter(ContextFormatter):
 
 
 class RateLimitedHandler(logging.Handler):
-    """Passes warnings on; a repeated one only once a minute, in short and with a count."""
+    """Passes records on. A repeated record passes once per PAUSE_SECONDS, shortened and with a count."""
 
     def __init__(
         self, pass_on: Callable[[logging.LogRecord], object], clock: Callable[[], float] = time.monotonic
@@ -155,7 +170,7 @@ class RateLimitedHandler(logging.Handler):
         self._silent: dict[tuple[str, str], int] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass a record on, or count it."""
+        """Pass a record on, or count it if the same message passed less than PAUSE_SECONDS ago."""
         key, now = (record.name, str(record.msg)), self._clock()
         before = self._said.get(key)
         if before is not None and now < before + PAUSE_SECONDS:

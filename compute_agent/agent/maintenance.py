@@ -1,4 +1,4 @@
-"""Maintenance mode: keeps new guests away from this host until an operator ends it."""
+"""Maintenance mode: an operator's command keeps new guests away from this host until another one ends it."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from compute_agent.report.root_provider import (
 LOG = logging.getLogger(__name__)
 
 ANSWER_SECONDS: Final = 20.0
-"""How long Placement is waited for; it is told later otherwise."""
+"""The seconds that a command waits until Placement has the change; afterwards a later report makes it."""
 
 
 class MaintenanceStore(Protocol):
-    """Keeps what an operator said."""
+    """Stores an operator's last order about new guests."""
 
     def keep_maintenance(self, said: HostMaintenance) -> None:
-        """Keep it durably.
+        """Store the order durably.
 
-        :raises OSError:
+        :raises OSError: the file cannot be written.
         """
         ...
 
 
 class MaintenanceMode:
-    """The operator's switch.
+    """The operator's switch that keeps new guests away from this host.
 
-    The order is stored before it takes effect, and survives restarts of the agent.
+    An order is stored before it takes effect, so it survives restarts of the agent.
     """
 
     def __init__(
@@ -53,7 +53,10 @@ class MaintenanceMode:
         registry: CollectorRegistry,
         recorder: EventRecorder | None = None,
     ) -> None:
-        """``said`` is what ``store`` kept last."""
+        """Start with the order that an earlier agent stored.
+
+        :param said: the last order in ``store``; None: there is none.
+        """
         self._recorder = recorder or EventRecorder()
         self._said = said
         self._store = store
@@ -67,22 +70,27 @@ class MaintenanceMode:
 
     @property
     def is_on(self) -> bool:
-        """Whether new guests are kept away for maintenance; Placement tells if the state file does not."""
+        """Whether maintenance keeps new guests away.
+
+        Without an order in the state file, the traits of the root provider in Placement decide.
+        """
         if self._said is not None:
             return self._said.off
         return DisableCause.MAINTENANCE in (self._reports.root_traits or ())
 
     def switch_host(self, off: bool, reason: str = "") -> dict[str, Any]:
-        """Keep new guests away, or let them in again; the state that follows.
+        """Keep new guests away, or let them in again; return the resulting fields of ``status``.
 
-        :raises RequestError: the order cannot be stored, or only nova-compute may decide this.
+        :param off: whether new guests are kept away.
+        :param reason: the operator's reason, for ``status`` and the event.
+        :raises RequestError: the order cannot be stored, or the root provider is nova-compute's.
         """
         if off and self._reports.is_beside:
             raise RequestError(f"nothing is changed: {DISABLE_SERVICE}")
-        # Held until the reports know it, so that two orders take effect in the order in which they are kept.
+        # The lock spans the store and the reports: two orders must take effect in the order of their storage.
         with self._lock:
             again = off and self._said is not None and self._said.off
-            # Another reason does not change since when the host is disabled.
+            # A repeated order with another reason keeps the time of the first one.
             since = self._said.since if again and self._said is not None else time.time()
             said = HostMaintenance(off, reason, since)
             try:
@@ -102,13 +110,15 @@ class MaintenanceMode:
                 reason=reason,
             )
             self._reports.switch_scheduling(DisableCause.MAINTENANCE, off)
-        # Without the lock: while Placement is away, another order must not wait.
+        # The wait is outside the lock: another order must not wait while Placement does not answer.
         if not self._reports.wait_for_switch(ANSWER_SECONDS):
             LOG.warning("The report to Placement that the host was %s is still pending", _switch_verb(off))
         return self.status_fields()
 
     def prepare_release(self) -> None:
-        """Keep new guests away before a release ends the agent, unless that is done, or nova-compute's task.
+        """Keep new guests away, because a release is about to end the agent.
+
+        Nothing happens if they are kept away already, or if nova-compute owns the root provider.
 
         :raises RequestError: the order cannot be stored.
         """
@@ -116,7 +126,7 @@ class MaintenanceMode:
             self.switch_host(True, RELEASE_REASON)
 
     def status_fields(self) -> dict[str, Any]:
-        """For ``status``: whether the host is disabled, why and since when; and what Placement knows."""
+        """The fields of ``status``: the order, its reason and start, and the present state in Placement."""
         said, traits = self._said, self._reports.root_traits
         since = None if said is None or not said.off else said.since
         return {
@@ -134,11 +144,14 @@ def _switch_verb(off: bool) -> str:
 
 
 def causes_kept(state: AgentState, scheduling_off: bool | None, has_watermarks: bool) -> Causes:
-    """Causes for which new guests were kept away when the agent ended, and still are.
+    """The causes that keep new guests away at the start of the agent: True for on, False for ended.
 
-    ``scheduling_off`` is what watermarks have left behind.
+    A cause is missing if the state folder does not tell about it.
+
+    :param scheduling_off: whether watermarks kept new guests away when the last agent ended; None: unknown.
+    :param has_watermarks: whether the configuration has watermarks.
     """
-    # Without watermarks nothing would ever end this cause, so it ends at the start.
+    # Without watermarks no loop would ever end this cause, so it ends at the start.
     by_watermarks = scheduling_off if has_watermarks else False
     by_operator = None if state.maintenance is None else state.maintenance.off
     causes = {DisableCause.WATERMARK: by_watermarks, DisableCause.MAINTENANCE: by_operator}

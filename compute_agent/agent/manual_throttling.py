@@ -1,4 +1,7 @@
-"""Limits and evictions by hand, by the same ways as those of watermarks, recorded as events."""
+"""Limits and evictions of guests by an operator's command. Each is recorded as an event.
+
+The arbiter and the evictor of watermarks carry them out.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from compute_agent.throttling.executor import LimitSetter
 LOG = logging.getLogger(__name__)
 
 OWNER: Final = "by hand"
-"""The name in which the arbiter has these limits."""
+"""The owner under which the arbiter keeps limits that operators set, next to those of triggers."""
 
 
 MANUAL_EVICTION_THREAD: Final = ThreadSpec(
@@ -31,19 +34,19 @@ MANUAL_EVICTION_THREAD: Final = ThreadSpec(
 
 
 class GuestLeaving(Protocol):
-    """Sees guests off; see :class:`compute_agent.throttling.evictions.GuestEvictions`."""
+    """Evicts guests; :class:`compute_agent.throttling.evictions.GuestEvictions` implements this protocol."""
 
     def stop_guest(self, uuid: str) -> None:
-        """Make a guest leave the host, and check that it has left."""
+        """Stop a guest or have the operator's command move it, and check that it has left the host."""
         ...
 
     def give_back(self, uuid: str) -> None:
-        """Delete this host's part of a guest's allocation."""
+        """Delete the part of a guest's allocation that is on this host's providers."""
         ...
 
 
 class ManualThrottling:
-    """Limits and evicts guests for an operator. For any thread."""
+    """Limits and evicts guests for an operator. Any thread may call the methods."""
 
     def __init__(self, limits: LimitSetter, leaving: GuestLeaving, recorder: EventRecorder) -> None:
         self._limits = limits
@@ -53,12 +56,13 @@ class ManualThrottling:
         self._evicting: set[str] = set()
 
     def limit_cpus(self, guest: Guest, cores: float | None) -> None:
-        """Limit the CPU use of a guest to this many cores; None: not any more.
+        """Limit the CPU use of a guest, or remove the limit that an operator set before.
 
         A lower limit of a watermark stays in force.
 
+        :param cores: the limit in CPUs; None: remove the limit.
         :raises RequestError: the guest is preserved, or cannot be limited.
-        :raises TimeoutError: the worker has no time.
+        :raises TimeoutError: the worker has not answered in time.
         """
         _check_preserved(guest)
         try:
@@ -73,9 +77,9 @@ class ManualThrottling:
         self._recorder.record_done(LOG.info, EventKind.THROTTLE_DOWN, guest, message, cores, reason=OWNER)
 
     def evict_guest(self, guest: Guest) -> None:
-        """Have a guest leave, as an eviction by a watermark does. The outcome is recorded as an event.
+        """Start the eviction of a guest in a thread. An event records the outcome.
 
-        :raises RequestError: the guest is preserved, or is on its way already.
+        :raises RequestError: the guest is preserved, or is being evicted already.
         """
         _check_preserved(guest)
         with self._lock:
@@ -83,14 +87,15 @@ class ManualThrottling:
                 raise RequestError(f"guest {guest} is being evicted already")
             self._evicting.add(guest.uuid)
         LOG.info("A command evicts guest %s", guest)
-        # In a thread of its own, because an eviction may take longer than a client waits.
+        # In a thread of its own, because an eviction may take longer than the client waits for an answer.
         run_aside(MANUAL_EVICTION_THREAD, partial(self._see_off, guest), f"-{guest.uuid}")
 
     def _see_off(self, guest: Guest) -> None:
         try:
             self._leaving.stop_guest(guest.uuid)
             self._leaving.give_back(guest.uuid)
-        except Exception as error:  # an operator's command may do anything
+        # Every failure is caught: this is a thread's outermost function, and the event needs an outcome.
+        except Exception as error:
             message, outcome = "Guest %s cannot be evicted: %s", EventOutcome.FAILED
             self._recorder.record_event(
                 LOG.warning, EventKind.EVICT, guest, message, guest, error, reason=OWNER, outcome=outcome

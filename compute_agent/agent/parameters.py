@@ -1,4 +1,4 @@
-"""The parameters of the methods on the UNIX socket, and their valid values."""
+"""The schemas of the parameters that the methods on the UNIX socket take."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _check_annotation(text: str) -> None:
 
 
 def _check_printable(text: str) -> None:
-    """Names and reasons are shown in terminals and in the log, and names are labels of metrics."""
+    """Check that a name or a reason can be shown in terminals, in the log and as a label of metrics."""
     if not text.isprintable():
         raise ValidationError("only characters that can be printed")
 
@@ -61,7 +61,7 @@ _PRIORITY: Final = validate.Range(-MAX_PRIORITY, MAX_PRIORITY)
 
 
 class SettingsSchema(Schema):
-    """The settings of a guest from its start on."""
+    """The parameters that ``guest.run`` and ``guest.adopt`` share: a guest's identity and settings."""
 
     uuid = fields.UUID()
     name = fields.String(validate=[validate.Length(1, 200), _check_printable])
@@ -99,7 +99,7 @@ class RunSchema(SettingsSchema):
 class AdoptSchema(SettingsSchema):
     """Parameters of ``guest.adopt``."""
 
-    # Process 1 is init, which can be no guest.
+    # Process 1 is init, which no guest can be.
     pid = fields.Integer(strict=True, validate=validate.Range(2))
     cgroup = fields.String(validate=[validate.Length(1), _check_argument])
 
@@ -110,19 +110,19 @@ class AdoptSchema(SettingsSchema):
 
 
 class AnnounceSchema(Schema):
-    """Parameters of ``guest.announce``: what the driver has of a guest that is about to start."""
+    """Parameters of ``guest.announce``: libvirt's XML description of a guest that is about to start."""
 
     description = fields.String(required=True)
 
 
 class GuestSchema(Schema):
-    """A guest, by uuid or name."""
+    """The parameter of methods on one guest: its uuid or name."""
 
     guest = fields.String(required=True)
 
 
 class VerifySchema(Schema):
-    """A guest, by uuid or name; without one all guests."""
+    """Parameters of ``guest.verify``: the uuid or name of a guest; if missing, all guests."""
 
     guest = fields.String()
 
@@ -147,7 +147,7 @@ class SetSchema(GuestSchema):
 class LimitSchema(GuestSchema):
     """Parameters of ``guest.limit``."""
 
-    # The kernel's least quota is 1 ms in a period of 100 ms.
+    # 0.01 CPUs is the kernel's smallest quota: 1 ms in a period of 100 ms.
     cpus = fields.Float(allow_none=True, load_default=None, validate=validate.Range(0.01, MAX_VCPUS))
 
 
@@ -195,13 +195,13 @@ class ReleaseSchema(Schema):
 
 
 class EmptySchema(Schema):
-    """No parameters."""
+    """The schema of methods without parameters."""
 
 
 def load(schema: Schema, params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Parameters as a schema wants them.
+    """Check the parameters of a request, and return them as the schema converts them.
 
-    :raises RequestError: naming those that are wrong.
+    :raises RequestError: parameters are wrong; the error names each.
     """
     try:
         loaded: Mapping[str, Any] = schema.load(params)

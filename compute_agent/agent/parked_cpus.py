@@ -1,12 +1,12 @@
-"""Which offline CPUs of this host count as present, and the topology with them.
+"""Determines the offline CPUs of this host that count as present, and the topology that includes them.
 
-A CPU of ``[compute] cpu_dedicated_set`` counts as present while it is offline, once the agent has seen it
-online: a start and a reload of the agent give the same inventory.
+A CPU of ``[compute] cpu_dedicated_set`` that the agent has seen online counts as present while it is offline.
+Thus the inventory does not depend on the moment of a start or a reload.
 
-A power manager may have taken such a CPU offline because no guest holds it. The power manager is nova-compute
+A power manager may have taken such a CPU offline because no guest holds it. nova-compute is the power manager
 if the agent works below nova-compute's root provider. Otherwise the agent is the power manager, with
-``[cpu_class:idle] park = offline``, or if its state file shows that the agent had this option before. Other
-CPUs stay offline until an operator brings them online.
+``[cpu_class:idle] park = offline``, or if its state file shows that the agent had this option before. All
+other CPUs stay offline until an operator brings them online.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from compute_agent.model.messages import ConfigError
 from compute_agent.pipeline.state import look_up
 
 _LEAVING: Final = (FOLLOW, "none")
-"""Policies that leave guests where they are."""
+"""The policies with which the agent pins no guest, so it cannot know which CPUs are idle."""
 
 
 def parkable_cpus(conf: cfg.ConfigOpts, beside: bool) -> CpuSet:
@@ -44,21 +44,23 @@ def parkable_cpus(conf: cfg.ConfigOpts, beside: bool) -> CpuSet:
     dedicated = dedicated_cpus(conf)
     try:
         parks = beside or park_mode(conf) is ParkMode.OFFLINE
-    except ConfigError:  # the code that reads the classes reports this error
+    except ConfigError:  # the caller reads the classes of CPUs as well, and reports the error there
         return frozenset()
     return dedicated if parks else dedicated & _parked_before(conf)
 
 
 def dedicated_cpus(conf: cfg.ConfigOpts) -> CpuSet:
-    """The CPUs that ``[compute] cpu_dedicated_set`` names, whatever their state."""
-    # The code that reads the sets reports an error in them.
+    """The CPUs that ``[compute] cpu_dedicated_set`` names, online or not."""
+    # An error in the option gives no CPUs here: resolve_cpu_sets() reports it.
     return cpuset.parse_or_empty(conf.compute.cpu_dedicated_set)
 
 
 def park_mode(conf: cfg.ConfigOpts) -> ParkMode | None:
-    """How the agent parks idle cores where it pins the guests; None: it does not.
+    """The way in which the agent parks idle cores; None: it parks none.
 
-    :raises ConfigError: a class of CPUs cannot be.
+    The agent parks only with a policy that pins guests.
+
+    :raises ConfigError: a section ``[cpu_class:NAME]`` is wrong.
     """
     idle = parse_cpu_classes(conf).get(IDLE)
     return None if idle is None or conf.policy.name in _LEAVING else idle.park
@@ -67,26 +69,28 @@ def park_mode(conf: cfg.ConfigOpts) -> ParkMode | None:
 def parking_rules(
     conf: cfg.ConfigOpts, topology: HostTopology, cpu_sets: CpuSets, beside: bool
 ) -> ParkingRules | None:
-    """How the agent parks idle cores of this host; None: it does not.
+    """The rules by which the agent parks idle cores of this host; None: it parks none.
 
-    Shared CPUs and those of pools are never parked.
+    Shared CPUs, emulator CPUs and the CPUs of pools are never parked.
 
-    :raises ConfigError: a class of CPUs cannot be.
+    :param beside: whether nova-compute owns the root provider; the agent parks no CPUs then.
+    :raises ConfigError: a section ``[cpu_class:NAME]`` is wrong.
     """
     mode = park_mode(conf)
     if mode is None or beside:
         return None
     cpus = cpu_sets.dedicated - cpu_sets.shared - cpu_sets.emulator - cpu_sets.pooled
-    if mode is not ParkMode.OFFLINE:  # the kernel hides the idle states of a CPU that is offline
+    if mode is not ParkMode.OFFLINE:  # other modes set idle states, which an offline CPU has not in sysfs
         cpus -= topology.parked
     after = parse_cpu_classes(conf)[IDLE].park_after
     return ParkingRules(mode, after, topology, cpus, cpu_sets.offline)
 
 
 def park_warnings(conf: cfg.ConfigOpts, beside: bool) -> list[str]:
-    """Sentences about a park without an effect.
+    """The warning if ``[cpu_class:idle] park`` has no effect; an empty list: none.
 
-    :raises ConfigError: a class of CPUs cannot be.
+    :param beside: whether nova-compute owns the root provider.
+    :raises ConfigError: a section ``[cpu_class:NAME]`` is wrong.
     """
     idle = parse_cpu_classes(conf).get(IDLE)
     if idle is None or idle.park is None:
@@ -100,17 +104,18 @@ def park_warnings(conf: cfg.ConfigOpts, beside: bool) -> list[str]:
 
 
 def _parked_before(conf: cfg.ConfigOpts) -> CpuSet:
-    """The CPUs that the state file says the agent took offline, since the boot."""
+    """The CPUs that the agent has taken offline since the last boot, according to its state file."""
     try:
         former = look_up(Path(conf.state_path) / STATE_FILE).former_values
-    except UnsafeFileError:  # refused, with the reason, as the agent starts
+    except UnsafeFileError:  # the start of the agent reports this error
         return frozenset()
+    # After a reboot, all CPUs are online again, and the entries of the state file are out of date.
     boot = read_boot_id(Path(conf.host.root))
     return parked_offline(former) if boot and former.boot == boot else frozenset()
 
 
 def known_topology(conf: cfg.ConfigOpts, topology: HostTopology) -> HostTopology:
-    """A topology that was just read, with the parked CPUs that are remembered. Nothing is kept."""
+    """Add the remembered offline CPUs to a topology that was just read. The state folder stays unchanged."""
     dedicated = dedicated_cpus(conf)
     if not dedicated & topology.offline:
         return topology
@@ -118,21 +123,22 @@ def known_topology(conf: cfg.ConfigOpts, topology: HostTopology) -> HostTopology
 
 
 def learned_topology(conf: cfg.ConfigOpts, topology: HostTopology) -> HostTopology:
-    """Read the topology like :func:`known_topology`, and remember it in the agent's state folder."""
+    """Add the remembered offline CPUs to ``topology``, and store what was seen in the state folder."""
     dedicated = dedicated_cpus(conf)
-    # A CPU that went offline while files were read may have lost some of them: that is nothing to remember.
+    # If a CPU went offline while sysfs was read, some of its files were missing. An incomplete topology must
+    # not be stored.
     if not dedicated or read_online(Path(conf.host.root)) != topology.online:
         return known_topology(conf, topology)
     return with_parked(topology, remember_topology(Path(conf.state_path), topology), dedicated)
 
 
 def stopped_cpus(conf: cfg.ConfigOpts, topology: HostTopology, beside: bool) -> CpuSet:
-    """The CPUs that count as present, and that no power manager brings online."""
+    """The offline CPUs that count as present, and that only an operator can bring online."""
     return topology.parked - parkable_cpus(conf, beside)
 
 
 def stopped_warning(stopped: CpuSet) -> str:
-    """The sentence for the operator on offline CPUs that count as present; empty if there are none."""
+    """The warning about CPUs that only an operator can bring online; empty: there are none."""
     if not stopped:
         return ""
     return (

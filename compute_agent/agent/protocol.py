@@ -1,9 +1,9 @@
-"""The protocol of the UNIX socket, and servers with threads that no client can occupy.
+"""The protocol of the UNIX socket, and servers with threads that idle clients cannot occupy.
 
-A request is a line of JSON, ``{"method": "guest.list", "params": {...}}``; the answer is ``{"result":
-...}`` or ``{"error": "what went wrong"}``. Methods that change something are for root and the agent's own
-user; other users that may open the socket can call the rest. Each connection has a thread; the number of
-threads is limited, and so is the time that a connection may keep one.
+A request is a line of JSON, ``{"method": "guest.list", "params": {...}}``. The answer is ``{"result": ...}``
+or ``{"error": "what went wrong"}``. Methods that change something are for root and the agent's own user;
+other users that may open the socket can call the others. Each connection has a thread. The number of threads
+is limited, and so is the time for which a connection may use one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 _SECONDS_TO_END: Final = 1.0
-"""The wait for a thread after its connection was closed; such a thread is rarely in a long call."""
+"""Seconds to wait for the end of a thread after its silent connection was shut down."""
 
 
 CONNECTION_THREAD: Final = ThreadSpec(
@@ -48,35 +48,34 @@ CONNECTION_THREAD: Final = ThreadSpec(
 class LimitedThreads(socketserver.ThreadingMixIn):
     """Mixin for a TCP or UNIX server of socketserver that limits its threads.
 
-    A connection may be silent for at most ``receive_timeout`` seconds, until its handler calls end_reading().
-    When all threads are taken, a new connection replaces the one that has been silent for longest. So silent
-    connections do not keep others out. A new connection is refused only if every thread is serving a request.
+    A connection has ``receive_timeout`` seconds to send its request, until its handler calls end_reading().
+    When all threads are in use, a new connection replaces the one that has been waited for longest, so that
+    silent connections do not block others. A new connection is refused only if each thread serves a request.
     """
 
     daemon_threads = True
-    # socketserver's own 5 would refuse commands of a script that asks about many guests at once
+    # The default of 5 would refuse connections of a script that asks about many guests at once.
     request_queue_size = 64
     max_connections = 64
     receive_timeout = 10.0
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._guard = threading.Condition()
-        # In order of arrival, which dictionaries keep: the first entry is the one that has been silent for
-        # longest.
+        # A dictionary keeps the order of arrival, so that its first entry has been silent for longest.
         self._waited_for: dict[socket.socket, float] = {}
-        """Until when (monotonic seconds), the oldest connection first."""
+        """The monotonic second until which a connection may send its request; the oldest connection first."""
         self._open: set[socket.socket] = set()
         super().__init__(*arguments, **options)
 
     def end_reading(self, connection: socket.socket) -> None:
-        """Wait for nothing more of a connection: its request is complete, and the answer may take long."""
+        """Note that the request of a connection is complete; its answer may take any time."""
         with self._guard:
             self._waited_for.pop(connection, None)
 
     def refuse_connection(self, connection: socket.socket) -> None:
-        """Answer that all threads are busy, without waiting for anything.
+        """Answer a refused connection that all threads are busy, without waiting; by default send nothing.
 
-        :raises OSError:
+        :raises OSError: the answer cannot be sent.
         """
 
     # Called by socketserver
@@ -99,18 +98,18 @@ class LimitedThreads(socketserver.ThreadingMixIn):
         self.shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Hang up where nothing came in time."""
+        """Shut down connections without a request in time; socketserver calls it every half second."""
         super().service_actions()  # type: ignore[misc]  # of the server that this is mixed into
         now = time.monotonic()
         with self._guard:
             for connection, deadline in list(self._waited_for.items()):
-                # All have the same time to speak, so the rest are younger.
+                # All connections have the same time, and later entries have arrived later.
                 if deadline > now:
                     break
                 self._hang_up(connection)
 
     def shutdown_request(self, request: Any) -> None:
-        """The end of every connection, however it came."""
+        """Note and carry out the end of a connection; socketserver calls it for each connection."""
         with self._guard:
             self._waited_for.pop(request, None)
             self._open.discard(request)
@@ -118,10 +117,10 @@ class LimitedThreads(socketserver.ThreadingMixIn):
         super().shutdown_request(request)  # type: ignore[misc]  # as above
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Write an exception that a handler did not expect to the log, not to standard error."""
+        """Log an unexpected exception of a handler, which socketserver would write to standard error."""
         LOG.exception("A connection of %s could not be served", type(self).__name__)
 
-    # Inner parts, under the guard
+    # Called with the guard held
 
     def _admit_connection(self) -> bool:
         if len(self._open) < self.max_connections:
@@ -130,28 +129,29 @@ class LimitedThreads(socketserver.ThreadingMixIn):
         if oldest is None:
             return False
         self._hang_up(oldest)
-        # The closed connection makes its thread end, which notifies.
+        # The thread of the connection ends now, and shutdown_request() notifies this condition.
         return self._guard.wait_for(lambda: len(self._open) < self.max_connections, _SECONDS_TO_END)
 
     def _hang_up(self, connection: socket.socket) -> None:
-        """End a connection, so that its thread ends, too."""
+        """Shut down a connection, so that its thread ends."""
         del self._waited_for[connection]
-        # The client may have ended it already.
+        # OSError: the client has ended the connection already.
         with contextlib.suppress(OSError):
-            # Not close(): the thread that reads it would then wait on a number that another connection may
-            # get.
+            # Not close(), because another connection could get the number of the descriptor, from which the
+            # thread still reads.
             connection.shutdown(socket.SHUT_RDWR)
 
 
-# A request is about one guest. An answer may list all guests and providers of the host.
 MAX_LINE: Final = 1 << 20
+"""Maximum number of bytes of a request, which is about one guest."""
 MAX_ANSWER: Final = 256 << 20
-"""Bytes."""
+"""Maximum number of bytes of an answer, which may list all guests and providers of the host."""
 
 ANSWER_SECONDS: Final = 30.0
-"""The longest time that a client may take to read an answer."""
+"""Seconds for which the server waits for a client that does not read its answer."""
 
 Method = Callable[[Mapping[str, Any]], Any]
+"""Serves a request: takes its parameters, and returns a result that JSON can represent."""
 
 
 _REMEDY: Final = (
@@ -160,15 +160,15 @@ _REMEDY: Final = (
 )
 
 _CREDENTIALS: Final = "3i"
-"""struct ucred: pid, uid, gid."""
+"""Format of ``struct ucred`` of the kernel: pid, uid, gid."""
 
 
 class RequestError(Exception):
-    """A request that the daemon cannot serve; the client gets the text."""
+    """A request that the agent cannot serve; the client gets the text."""
 
 
 class DaemonUnreachableError(Exception):
-    """No daemon answers on the socket."""
+    """No agent answers on the socket."""
 
 
 class _SocketHandler(socketserver.StreamRequestHandler):
@@ -176,11 +176,11 @@ class _SocketHandler(socketserver.StreamRequestHandler):
     server: SocketServer
 
     def handle(self) -> None:
-        # One byte more tells a line that is too long from one that just fits.
+        # One byte more than the maximum, so that a longer line is recognised.
         try:
             line = self.rfile.readline(MAX_LINE + 1)
         except OSError:
-            return  # said nothing, or went away in the middle
+            return  # the client sent nothing in time, or has gone
         if not line:
             return
         self.server.end_reading(self.connection)
@@ -194,12 +194,12 @@ class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
     """Answers requests on a UNIX socket of mode 0660, each in a thread of its own."""
 
     def __init__(self, path: Path, methods: Mapping[str, Method], open_methods: Collection[str] = ()) -> None:
-        """Listen on ``path``. A socket that was left there is replaced.
+        """Listen on ``path``, where a leftover socket of an ended agent is replaced.
 
-        ``open_methods`` are for each user that may open the socket; the others are for root and the daemon's
-        own user.
-
-        :raises OSError: naming the path.
+        :param methods: the functions that serve requests, by the name of the method.
+        :param open_methods: the names of methods for all users that may open the socket. The others are for
+            root and the agent's own user.
+        :raises OSError: the socket cannot be made; the text has the path.
         :raises UnsafeFileError: another user could replace the socket.
         """
         self._path = path
@@ -207,7 +207,7 @@ class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
         self._open_methods = frozenset(open_methods)
         check_folder(path.parent)
         _remove_left(path)
-        # A chmod(2) after bind(2) would leave a moment in which any user could connect.
+        # Mode 0660 from the beginning: before a later chmod(2), any user could connect.
         old = os.umask(0o117)
         try:
             super().__init__(str(path), _SocketHandler)
@@ -222,28 +222,32 @@ class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
         self._path.unlink(missing_ok=True)
 
     def refuse_connection(self, connection: socket.socket) -> None:
-        """Say that there are too many connections."""
+        """Answer that there are too many connections."""
         connection.send(
             _answer_line({"error": f"the agent has {self.max_connections} requests in hand: try again"})
         )
 
     def answer_request(self, line: bytes, user: int) -> bytes:
-        """The answer to one request line of a user."""
+        """Serve one request; return the line of the answer.
+
+        :param line: the request.
+        :param user: the user id of the client.
+        """
         method = ""
         try:
             method, serve, params = self._parse_request(line, user)
             return _answer_line({"result": serve(params)})
         except RequestError as error:
             return _answer_line({"error": str(error)})
-        # A defect in one method costs that request alone, and its client gets an answer.
+        # A defect in a method is logged, and the client gets an answer.
         except Exception as error:
             LOG.exception("Method %s failed", method)
             return _answer_line({"error": f"internal error: {type(error).__name__}: {error}"})
 
     def _parse_request(self, line: bytes, user: int) -> tuple[str, Method, dict[str, Any]]:
-        """Method and parameters of a request.
+        """Parse a request; return the name of the method, its function and the parameters.
 
-        :raises RequestError: also if it is not for this user.
+        :raises RequestError: the request is wrong, or this user may not call the method.
         """
         if len(line) > MAX_LINE:
             raise RequestError(f"the request is longer than {MAX_LINE} bytes")
@@ -255,7 +259,7 @@ class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
         serve = self._methods.get(method) if isinstance(method, str) else None
         if serve is None or not isinstance(params, dict):
             raise RequestError(f"there is no method {str(method)[:80]!r} with such parameters")
-        # A new method is for root and the agent's user until it is listed as harmless.
+        # Methods are restricted by default: only listed ones are for other users.
         if method not in self._open_methods and user not in (0, os.geteuid()):
             raise RequestError(
                 f"user {user} may not call {method}: only root and the agent's user ({os.geteuid()}) may"
@@ -268,20 +272,20 @@ def _answer_line(answer: Mapping[str, Any]) -> bytes:
 
 
 def _user_of(connection: socket.socket) -> int:
-    """The user at the other end of a connection, from the kernel (SO_PEERCRED, unix(7))."""
+    """The user id of the client of a connection, from the kernel (SO_PEERCRED, unix(7))."""
     size = struct.calcsize(_CREDENTIALS)
-    # By the kernel, as of connect(2): a client cannot claim to be another user (unix(7)).
+    # The kernel records the user at connect(2), so that a client cannot claim to be another one.
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     return int(struct.unpack(_CREDENTIALS, raw)[1])
 
 
 def _remove_left(path: Path) -> None:
-    """Remove a socket that an agent left behind, and nothing else.
+    """Remove a socket on which no process listens, and which an ended agent has left.
 
-    :raises OSError:
+    :raises OSError: the path is no socket, or another process listens on it.
     """
     try:
-        # lstat(2), because a symbolic link is not a socket that an agent has left.
+        # lstat(2), so that a symbolic link to a socket is not removed.
         left = stat.S_ISSOCK(path.lstat().st_mode)
     except FileNotFoundError:
         return
@@ -297,12 +301,12 @@ def _remove_left(path: Path) -> None:
 
 def _is_listened_on(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX) as connection:
-        # A full queue must not hold up the start, and says as well that something listens.
+        # Without waiting: a full queue of connections shows that a process listens, too.
         connection.setblocking(False)
         try:
             connection.connect(str(path))
         except (ConnectionRefusedError, FileNotFoundError):
-            # Nothing listens: an agent that was killed has left its socket.
+            # No process listens: an agent that was killed has left its socket.
             return False
         except BlockingIOError:
             return True  # the queue of the listener is full
@@ -310,29 +314,30 @@ def _is_listened_on(path: Path) -> bool:
 
 
 def socket_path(conf: cfg.ConfigOpts) -> Path:
-    """Where the daemon listens, and where the command line asks."""
+    """The path of the agent's UNIX socket, by the configuration."""
     return Path(conf.daemon.socket) if conf.daemon.socket else Path(conf.state_path) / "agent.sock"
 
 
 def call_agent(
     path: Path, method: str, params: Mapping[str, Any] | None = None, timeout: float = 60.0
 ) -> Any:
-    """The daemon's answer.
+    """Call a method of the agent over its UNIX socket, and return the result.
 
-    :raises DaemonUnreachableError:
-    :raises RequestError: with the daemon's own words.
+    :param timeout: seconds to wait for each step of the exchange.
+    :raises DaemonUnreachableError: no agent answers.
+    :raises RequestError: the agent refuses the request; the text is that of the agent.
     """
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(timeout)
             connection.connect(str(path))
-            with contextlib.suppress(BrokenPipeError):  # refused, and the answer says why
+            with contextlib.suppress(BrokenPipeError):  # the agent has refused already, and sent an answer
                 connection.sendall(json.dumps({"method": method, "params": params or {}}).encode() + b"\n")
             with connection.makefile("rb") as file:
                 line = file.readline(MAX_ANSWER)
     except OSError as error:
         raise DaemonUnreachableError(f"no agent answers on {path}: {error}; {_REMEDY}") from error
-    # The end of the line is the end of the answer: an agent that ends meanwhile leaves a part of one.
+    # Without a newline the answer is incomplete, because the agent has ended during the answer.
     if not line.endswith(b"\n"):
         raise DaemonUnreachableError(f"the agent on {path} ended the connection without an answer")
     answer = json.loads(line)

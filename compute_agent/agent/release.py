@@ -1,8 +1,9 @@
-"""Releasing a host: gives back everything that the agent has set, and reports the remainder.
+"""Releases a host: undoes every setting that the agent has made, and reports the settings that remain.
 
-What there is to give back is found each time, never remembered. An interrupted release is finished by
-another one: what is done is not found again. A mark in the state folder, written before the first change,
-keeps agents from setting everything again. A release without the agent requires that the agent has ended.
+Each release searches the host and Placement for settings to undo; no list of them is stored. Thus a second
+release completes an interrupted one: it does not find what is undone already. A mark in the state folder,
+written before the first change, keeps an agent from making the settings again. No agent may run on the state
+folder during a release.
 """
 
 from __future__ import annotations
@@ -62,18 +63,21 @@ from compute_agent.throttling.watermarks.state import WatermarkState
 LOG = logging.getLogger(__name__)
 
 MARK_FILE: Final = "released"
+"""The file in the state folder that marks the host as released; no agent starts while it exists."""
 
 DONE, WOULD, STAYS = "given back", "would be given back", "stays"
 
 SCHEDULING: Final = "scheduling"
+"""The kind of the row about the switch that keeps new guests away."""
 
 KEPT_AWAY: Final = f"{STAYS}: new guests are kept away until all else is given back"
-"""A host that was released in part has no agent any more, which would serve a claim."""
+"""The outcome of that switch after a release in part: the host has no agent that could serve new guests."""
 
 WOULD_CLOSE: Final = "would be kept away until all else is given back"
+"""The predicted outcome of the switch if new guests may come now, and another setting cannot be undone."""
 
 MAY_COME: Final = "new guests may come"
-"""The detail of the scheduling switch where Placement could not be changed."""
+"""The detail of the row about the switch if the release could not change Placement."""
 
 HOW_TO_OPEN: Final = (
     "New guests are kept away from this host, as the release is not complete. To let them in again: remove"
@@ -87,28 +91,27 @@ MAY_BE_OPEN: Final = (
 
 
 class ReleasedError(Exception):
-    """The host was released: no agent works here until an operator says otherwise."""
+    """The host was released: no agent may start here until ``compute-agent release --undo``."""
 
 
 def mark_released(folder: Path) -> None:
-    """Keep agents from working on this state folder from now on; durable.
+    """Write the mark that keeps agents from starting on this state folder, durably.
 
-    :raises OSError:
+    :raises OSError: the mark cannot be written.
     """
     since = datetime.now(UTC).isoformat("T", "seconds")
     write_durably(folder / MARK_FILE, f"{json.dumps({'since': since})}\n".encode())
 
 
 def remove_mark(folder: Path, lock_timeout: float) -> None:
-    """Let agents work here again.
+    """Remove the mark, so that an agent may start on this state folder again.
 
-    Guests that were limited for the sake of others have no such limits any more.
+    The remembered limits of aggressors are removed from the state folder, because the release has lifted
+    them. If the release itself kept new guests away, the next agent lets them in again.
 
-    If the release itself kept new guests away, the next agent lets them in again.
-
-    :param lock_timeout: seconds to wait for a release or an agent that works on the folder.
+    :param lock_timeout: the seconds to wait for the end of an agent or a release on the folder.
     :raises LockedError: an agent or a release still runs.
-    :raises OSError:
+    :raises OSError: the state folder cannot be written.
     """
     if not os.path.lexists(folder / MARK_FILE):
         return
@@ -119,16 +122,16 @@ def remove_mark(folder: Path, lock_timeout: float) -> None:
         said = state.state.maintenance
         if said is not None and said.is_of_release:
             state.keep_maintenance(HostMaintenance(False))
-        # the mark goes last: an interrupted call is repeated as a whole
+        # The mark is removed last: after an interruption, the next call repeats all steps.
         remove_durably(folder / MARK_FILE)
     finally:
         os.close(lock)
 
 
 def refuse_if_released(folder: Path) -> None:
-    """See that the host was not released.
+    """Check that the state folder has no mark of a release.
 
-    :raises ReleasedError: the host was released.
+    :raises ReleasedError: the host is released, or a release is unfinished.
     """
     if os.path.lexists(folder / MARK_FILE):
         raise ReleasedError(
@@ -140,9 +143,10 @@ def refuse_if_released(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseOptions:
-    """Things to give back beside limits, ways and the scheduling switch.
+    """The settings to undo in addition to limits, cache ways and the switch for new guests.
 
-    ``pins`` come with memory binding, limits of memory and weights. ``provider`` is the tree in Placement.
+    :ivar pins: whether CPU pins, memory binding, memory limits and weights of guests are undone.
+    :ivar provider: whether the providers of this host are deleted from Placement.
     """
 
     pins: bool = False
@@ -151,9 +155,12 @@ class ReleaseOptions:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRow:
-    """One setting that the agent has made.
+    """One setting that the agent has made, and the outcome of its release.
 
-    Its kind, its owner, its present state, and the outcome of the release.
+    :ivar kind: the kind of the setting, such as :data:`SCHEDULING`.
+    :ivar name: the guest, provider or part of the host that has the setting.
+    :ivar detail: the present value in words.
+    :ivar outcome: the outcome in words: given back, stays or failed, with a reason.
     """
 
     kind: str
@@ -163,7 +170,7 @@ class ReleaseRow:
 
 
 class HostRelease:
-    """The release of one host. Nothing else may act on the host meanwhile."""
+    """The release of one host. No agent and no other release may change the host meanwhile."""
 
     def __init__(
         self,
@@ -177,10 +184,13 @@ class HostRelease:
         options: ReleaseOptions,
         beside: bool = False,
     ) -> None:
-        """``controllers`` are asked for what they have changed; see releasing_controllers().
+        """Prepare the release; nothing is read or changed yet.
 
-        ``beside``: the root is nova-compute's, and what is below it of others is no business of ours.
-        ``online`` are the CPUs that a guest without pins may use.
+        :param controllers: the controllers that find and undo their settings; see releasing_controllers().
+        :param root_uuid: the uuid of the root provider.
+        :param online: the CPUs on which a guest without pins may run.
+        :param beside: whether nova-compute owns the root provider. Only the agent's own providers below it
+            are released then.
         """
         self._driver = driver
         self._controllers = controllers
@@ -193,7 +203,7 @@ class HostRelease:
         self._beside = beside
 
     def list_rows(self) -> list[ReleaseRow]:
-        """Everything there is, and what would become of it."""
+        """List all settings that the agent has made, with the outcome that a release would have for each."""
         items = list(self._release_items())
         open_again = not any(item.cannot_be_released for item in items)
         rows = [_release_row(item, _reason_to_stay(item, open_again) or WOULD) for item in items]
@@ -204,7 +214,7 @@ class HostRelease:
         return rows
 
     def carry_out(self) -> list[ReleaseRow]:
-        """Restore each requested item independently of the others, then list the items that remain.
+        """Undo all requested settings, and list them with their outcomes; a failure does not stop the rest.
 
         New guests are kept away before the first change, and let in after the last one if nothing failed.
         """
@@ -217,7 +227,7 @@ class HostRelease:
             try:
                 item.give_back()
             except GuestGoneError:
-                # The settings of a guest that has ended are gone, too.
+                # The settings of a guest end with the guest, so there is nothing to undo.
                 continue
             except (DriverError, PlacementError, BadSchemataError, OSError) as error:
                 LOG.error("%s of %s cannot be released: %s", item.kind, item.name, error)
@@ -227,7 +237,8 @@ class HostRelease:
                 LOG.info("%s of %s is released: %s", item.kind, item.name, item.detail)
                 rows.append(_release_row(item, DONE))
         failed = {(row.kind, row.name) for row in rows if row.outcome != DONE}
-        # Asked again: an item that is still found was not given back, or another program set it again.
+        # A second search verifies the release: an item that is still found was not undone, or another program
+        # has set it again.
         for item in self._release_items():
             if (item.kind, item.name) not in failed:
                 rows.append(
@@ -236,7 +247,10 @@ class HostRelease:
         return rows
 
     def _keep_guests_away(self) -> list[ReleaseRow]:
-        """Keep new guests away if there is anything to give back. Returns a row if that fails."""
+        """Keep new guests away if there is any other setting to undo.
+
+        :returns: one row if Placement or the state file could not be changed; otherwise no row.
+        """
         changes = any(
             item.cannot_be_released or (item.give_back is not None and item.kind != SCHEDULING)
             for item in self._release_items()
@@ -248,11 +262,12 @@ class HostRelease:
         try:
             if self._root_uuid not in reporter.read_reported(self._root_uuid):
                 return []  # no guest is placed on a provider that does not exist
-            # durable first: a release that is interrupted here is finished by the next one
+            # Stored before Placement is changed: after an interruption, the next release knows the cause.
             if said is None or not said.off:
                 self._state.keep_maintenance(HostMaintenance(True, RELEASE_REASON, time.time()))
             reporter.switch_scheduling(self._root_uuid, {DisableCause.MAINTENANCE: True})
-        # The release goes on after a failure: a host may be left when its Placement is gone for good.
+        # The release continues after a failure: a host must be releasable when its Placement is gone for
+        # good.
         except (PlacementError, OSError) as error:
             LOG.error("The provider %s cannot be changed to keep new guests away: %s", self._root_uuid, error)
             return [ReleaseRow(SCHEDULING, self._root_uuid, MAY_COME, f"{FAILED}: {error}")]
@@ -266,9 +281,10 @@ class HostRelease:
             guests = self._driver.guests()
         except DriverError as error:
             yield failed_item("guests", self._driver.name, error)
-        # All at once, since several controllers bind one guest, and their items are joined.
+        # The items of all controllers are collected first, because those of one guest are merged below.
         found = [item for one in self._controllers for item in one.release(guests, self._online)]
-        # A busy realtime guest without its pins would keep the host's own threads off all CPUs.
+        # Realtime priorities are undone before pins: a busy realtime guest without pins would keep the host's
+        # own threads off all CPUs.
         found.sort(key=lambda item: item.kind != RealtimeController.name)
         for item in combine_items(found):
             if item.kind == PINS and not self._options.pins and not item.cannot_be_released:
@@ -288,7 +304,7 @@ class HostRelease:
         said, state = self._state.state.maintenance, self._throttling.state.watermarks
         marked = root is not None and bool(root.traits & MARKS) and not self._beside
         if (
-            # Anything beside the switch means that limits or evictions are remembered.
+            # A state with more than the switch remembers limits or evictions.
             marked
             or state != WatermarkState(scheduling_off=state.scheduling_off)
             or (said is not None and said.off)
@@ -302,8 +318,9 @@ class HostRelease:
             yield ReleaseItem(SCHEDULING, name, detail, _bound_call(self._let_in, reporter))
 
     def _let_in(self, reporter: HostReporter) -> None:
-        """Let new guests in. The state comes first: an agent that worked here again would act by it."""
-        # Both files before the trait: an agent that starts after a crash here would set the trait again.
+        """Let new guests in: forget limits, evictions and the operator's order, then remove the traits."""
+        # The state files come before the traits: by them, an agent that starts after a crash at this point
+        # would set the traits again.
         self._throttling.keep_watermarks(WatermarkState(scheduling_off=False))
         self._state.keep_maintenance(HostMaintenance(False))
         if not self._beside:
@@ -339,14 +356,17 @@ class HostRelease:
 
 
 def _reason_to_stay(item: ReleaseItem, open_again: bool) -> str:
-    """Why something stays, in words; empty if it is given back. ``open_again``: all else was."""
+    """The reason why a release leaves a setting as it is; empty: it undoes the setting.
+
+    :param open_again: whether all other settings were undone, so that new guests may come.
+    """
     if item.give_back is None:
         return item.reason
     return "" if open_again or item.kind != SCHEDULING else KEPT_AWAY
 
 
 def how_to_open(rows: Iterable[ReleaseRow]) -> str:
-    """Whether new guests are kept away after a release that failed, and what opens the host; else empty."""
+    """The sentences for the operator on how to let new guests in after a release in part; empty: no need."""
     scheduling = [row for row in rows if row.kind == SCHEDULING and row.outcome != DONE]
     if not scheduling:
         return ""
@@ -354,7 +374,7 @@ def how_to_open(rows: Iterable[ReleaseRow]) -> str:
 
 
 def children_first(reported: dict[str, ReportedProvider]) -> list[str]:
-    """Providers in an order in which they can be deleted."""
+    """The uuids of providers in an order in which Placement deletes them: children before their parents."""
 
     def depth_of(uuid: str) -> int:
         parent = reported[uuid].parent
@@ -366,10 +386,10 @@ def children_first(reported: dict[str, ReportedProvider]) -> list[str]:
 def blocked_providers(
     reported: dict[str, ReportedProvider], owned: Ownership, root_uuid: str
 ) -> dict[str, str]:
-    """The providers that cannot be deleted, and why.
+    """The providers that the release must not delete: the reason by uuid.
 
     These are the providers of other programs, the providers with inventories of other programs, and all
-    providers above.
+    ancestors of these.
     """
     reasons: dict[str, str] = {}
     for uuid in children_first(reported):
@@ -387,9 +407,9 @@ def blocked_providers(
 
 
 def combine_items(items: Iterable[ReleaseItem]) -> list[ReleaseItem]:
-    """Return the items, with those of one kind and name merged: several controllers bind a guest together.
+    """Merge the release items of the same kind and name, because several controllers bind one guest.
 
-    If one part cannot be read, the whole fails, because a half-undone setting would be shown as undone.
+    If one part cannot be read, the merged item fails: otherwise a half-undone setting would count as undone.
     """
     found: dict[tuple[str, str], list[ReleaseItem]] = {}
     for item in items:
@@ -418,9 +438,10 @@ def _release_row(item: ReleaseItem, outcome: str) -> ReleaseRow:
 def releasing_controllers(
     driver: GuestDriver, control: ResctrlHandle | None, state: StateFile, root: Path, given: bool
 ) -> tuple[KernelController, ...]:
-    """The controllers for a release, with an empty configuration, so that all their changes are undone.
+    """Make the controllers for a release. Their configuration is empty, so they undo all their settings.
 
-    ``control`` is also one that limits nothing any more. ``given``: pins are not the agent's, and stay.
+    :param control: the resctrl mount, even if cache control is off by now; None: there is none.
+    :param given: whether another program pins guests; its pins stay.
     """
     stores = open_stores(state, state.path.parent)
     return make_controllers(driver, control, ControllerSettings(pins=not given), stores, root)
@@ -440,7 +461,10 @@ def survey_host(
     options: ReleaseOptions,
     root: Path,
 ) -> list[ReleaseRow]:
-    """Everything to give back of the host that an agent works on. ``root`` is the folder of /sys."""
+    """List the settings that a release would undo, while the agent works on the host.
+
+    :param root: the folder with ``sys`` and ``proc``.
+    """
     uuid, online = host_state.tree.root.uuid, host_state.topology.online
     controllers = releasing_controllers(driver, control, state, root, host_state.follows_kernel)
     made = HostRelease(
@@ -450,23 +474,23 @@ def survey_host(
 
 
 _POLL_SECONDS: Final = 0.1
+"""The seconds between two attempts to lock the state folder."""
 
 
 @contextlib.contextmanager
 def open_release(conf: cfg.ConfigOpts, options: ReleaseOptions, lock_timeout: float) -> Iterator[HostRelease]:
-    """The release of this host, as long as no agent works on its state folder.
+    """Lock the state folder, and prepare the release of this host. The lock lasts until the context ends.
 
-    If an agent is ending, the release waits for it, at most ``lock_timeout`` seconds.
-
-    :raises ConfigError:
-    :raises LockedError:
-    :raises IdentityError:
-    :raises DriverError:
-    :raises PlacementError:
-    :raises OSError:
+    :param lock_timeout: the seconds to wait for the end of an agent or another release on the folder.
+    :raises ConfigError: an option is wrong.
+    :raises LockedError: an agent or another release still works on the folder.
+    :raises IdentityError: the uuid of the root provider cannot be determined.
+    :raises DriverError: the driver of guests cannot be used.
+    :raises PlacementError: the options of ``[placement]`` are wrong.
+    :raises OSError: the host or the state folder cannot be read.
     """
     folder = make_state_folder(conf)
-    # No agent may write the state of guests and of this host while it is given back.
+    # With the lock, no agent can start and write its state or settings while they are undone.
     lock = _wait_for_lock(folder, lock_timeout)
     try:
         state = StateFile(folder / STATE_FILE)

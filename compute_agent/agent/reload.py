@@ -1,4 +1,4 @@
-"""Reloading: notices changes of the configuration and the hardware, and applies them while guests run."""
+"""Reloads the agent: notices changes of the configuration and the hardware, and applies them."""
 
 from __future__ import annotations
 
@@ -47,29 +47,33 @@ from compute_agent.report.root_provider import RootOwner
 from compute_agent.throttling.watermarks.metrics import MetricRegistry
 
 _HUGE_PAGES: Final = "node/node*/hugepages/hugepages-*/nr_hugepages"
+"""The files with the numbers of huge pages per NUMA node and page size, below /sys/devices/system."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostSignature:
-    """Something cheap to ask for that changes when the host does: the online CPUs, and the rest.
+    """Facts about the host that are cheap to read and that differ after a change which needs a reload.
 
-    The rest changes with each file of the configuration, of the fleet and of providers. The signature changes
-    with NUMA nodes, with pools of huge pages and PCI devices where these are offered, and with foreign
-    resctrl groups.
+    :ivar online: the online CPUs.
+    :ivar rest: the timestamps of the files of configuration, fleet and providers, the NUMA nodes and the
+        state of resctrl. Huge pages and PCI devices are added if the configuration offers them.
     """
 
     online: CpuSet
     rest: tuple[Any, ...]
 
     def differs_from(self, other: HostSignature, powered: CpuSet) -> bool:
-        """Whether the host changed, apart from CPUs that a power manager switches as guests come and go."""
+        """Whether the host has changed since ``other`` was read.
+
+        :param powered: the CPUs that a power manager switches as guests come and go; they are ignored.
+        """
         return self.online - powered != other.online - powered or self.rest != other.rest
 
 
 def host_signature(conf: cfg.ConfigOpts, devices: tuple[PciDevice, ...] = ()) -> HostSignature:
-    """The signature of this host now.
+    """Read the signature of this host.
 
-    :param devices: its PCI devices, if it offers any.
+    :param devices: the PCI devices of the host; empty: the configuration offers none.
     """
     system = Path(conf.host.root) / "sys/devices/system"
     pools = sorted(system.glob(_HUGE_PAGES)) if conf.compute.huge_pages else ()
@@ -86,10 +90,12 @@ def host_signature(conf: cfg.ConfigOpts, devices: tuple[PciDevice, ...] = ()) ->
 
 
 class DeviceSurvey:
-    """The PCI devices of the host, read again only after an event or with other addresses. For one thread.
+    """Reads the PCI devices of the host again only after an event or a change of the addresses.
 
-    Devices come and go with hotplug, and virtual functions with sriov_numvfs. An event tells of a device that
-    was replaced between two looks.
+    For one thread.
+
+    Devices come and go with hotplug, and virtual functions with ``sriov_numvfs``. Addresses alone are not
+    enough: a device that was replaced between two calls has the same address, but causes an event.
     """
 
     def __init__(self) -> None:
@@ -98,10 +104,10 @@ class DeviceSurvey:
         self._devices: tuple[PciDevice, ...] = ()
 
     def read_devices(self, conf: cfg.ConfigOpts) -> tuple[PciDevice, ...]:
-        """The facts about the devices that do not change with their guests; none if no option needs them."""
+        """The PCI devices with their lasting facts; none if no option needs devices."""
         if not conf.pci.device_spec and conf.pci.nodes == "none":
             return ()
-        # Without these options a socket that is not read would fill up.
+        # The socket is opened only with these options: without them it would not be read, and fill up.
         self._events = self._events or PciEvents()
         root = Path(conf.host.root)
         seen = (root, self._events.count_events(), pci_addresses(root))
@@ -111,19 +117,19 @@ class DeviceSurvey:
         return self._devices
 
     def close(self) -> None:
-        """Close the socket of events."""
+        """Close the socket that receives the kernel's events."""
         if self._events is not None:
             self._events.close()
 
 
 def _other_files(conf: cfg.ConfigOpts) -> tuple[Path, ...]:
-    """Files that add to providers, and the kept revision of the fleet, which may not exist so far."""
+    """The provider files, and the file of the fleet's stored revision, which may not exist yet."""
     of_fleet = (Path(conf.state_path) / KEPT,) if conf.fleet.group else ()
     location = conf.compute.provider_config_location
     try:
         return (*of_fleet, *(files_in(location) if location else ()))
     except OSError:
-        return of_fleet  # told when it is read
+        return of_fleet  # a reload reads the provider files, and reports the error
 
 
 def _file_stamp(path: Path) -> tuple[int, int, int] | None:
@@ -131,30 +137,34 @@ def _file_stamp(path: Path) -> tuple[int, int, int] | None:
         status = path.stat()
     except OSError:
         return None
-    # The size and the inode tell two writes within one tick of the clock apart.
+    # The time alone is not enough: two writes within one tick of the kernel's clock have the same time.
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 LOG = logging.getLogger(__name__)
 
 WORKER_SECONDS: Final = 60.0
-"""How long the worker is waited for."""
+"""The seconds that a reload waits until the worker has applied the new host state."""
 
 
 class ConfigurationLoader(Protocol):
-    """Reads the configuration of the agent."""
+    """A function that reads the agent's configuration files."""
 
     def __call__(self) -> cfg.ConfigOpts:
-        """The options that the files have.
+        """Read the configuration files, and return the options.
 
-        :raises cfg.Error:
-        :raises ConfigError:
+        :raises cfg.Error: a file cannot be read or parsed, or an option has an invalid value.
+        :raises ConfigError: options contradict each other.
         """
         ...
 
 
 class ConfigReloader:
-    """The configuration in force, and the way to another one. For the main thread; use_root() for any."""
+    """Replaces the configuration in force by that of the files, and the host state by that of the hardware.
+
+    Only the main thread may call the methods, except use_root() and check_options(), which any thread may
+    call.
+    """
 
     def __init__(
         self,
@@ -169,10 +179,12 @@ class ConfigReloader:
         in_force: ConfigurationInForce,
         recorder: EventRecorder,
     ) -> None:
-        """``host`` is what the agent starts with; ``registry`` has the metrics of watermarks.
+        """Start with the configuration in force, and log its warnings.
 
-        :raises ConfigError: a class of block I/O cannot be.
-        :raises OSError: a file of the host went away meanwhile.
+        :param registry: the metrics that watermarks may name.
+        :param host: the configured host that the agent starts with.
+        :raises ConfigError: a class of block I/O is wrong.
+        :raises OSError: a file of the host has disappeared since ``host`` was read.
         """
         self._load_conf = load_conf
         self._registry = registry
@@ -189,41 +201,46 @@ class ConfigReloader:
         self._in_force = in_force
         self.resctrl = host.resctrl
         self.error = ""
-        """Why the configuration of the files is refused; empty if it is in force."""
+        """The reason why the configuration of the files is refused; empty: it is in force."""
         self._waiting: list[str] = []
-        """Options that were changed and wait for a restart, a sentence each."""
+        """Sentences about options that were changed and take effect only after a restart of the agent."""
         self._config_warnings = self._warnings_of(host)
-        for warning in self._config_warnings:  # the driver's have been told
+        for warning in self._config_warnings:  # the choice of the driver has logged its own notice
             LOG.warning("%s", warning)
         self._devices = DeviceSurvey()
         self._signature = self._read_signature(host.options)
         self._recorder = recorder
-        # Kept as values: the files that they came from are other ones by the time of the next reload.
+        # The values are stored now, because option_values() reads the files, which may change before the
+        # next reload.
         self._values = option_values(host.options)
 
     @property
     def all_warnings(self) -> list[str]:
-        """Sentences on the choice of the driver, and on options that wait for a restart or have no effect."""
+        """The warnings about the chosen driver, and about options that wait for a restart or do nothing."""
         return [*filter(None, [self._driver.notice]), *self._waiting, *self._config_warnings]
 
     def reload_changes(self) -> None:
-        """Look whether configuration or hardware changed since the last time, and apply that."""
+        """Reload if configuration files or hardware have changed since the last look."""
         signature = self._read_signature(self._in_force.current.options)
-        # CPUs that the agent itself parks go offline and come back, and are no change of the host.
+        # The CPUs that the agent parks go offline and online all the time; a reload for them would be in
+        # vain.
         if signature.differs_from(self._signature, self._pipeline.host_state.powered):
-            # Kept before the reload: a refused configuration is tried again when something changes once more.
+            # Stored before the reload: a refused configuration is read again only after another change.
             self._signature = signature
             self.reload()
 
     def close(self) -> None:
-        """Close the socket of events. For after the last look."""
+        """Close the socket of events. Call it after the last reload_changes()."""
         self._devices.close()
 
     def _read_signature(self, options: cfg.ConfigOpts) -> HostSignature:
         return host_signature(options, self._devices.read_devices(options))
 
     def reload(self) -> None:
-        """Read configuration and host again. A refused configuration changes nothing and is reported."""
+        """Read the configuration and the host again, and apply them.
+
+        If the configuration is refused, the old one stays in force; an event and a metric report that.
+        """
         self.error = self._take_up()
         self._refused.set(bool(self.error))
         if self.error:
@@ -248,10 +265,14 @@ class ConfigReloader:
         )
 
     def _take_up(self) -> str:
-        """Work by the current configuration and host. Returns why that cannot be."""
+        """Apply the configuration of the files and the present hardware.
+
+        :returns: the reason why the configuration is refused; empty: it is in force.
+        """
         try:
             options = self._load_conf()
-            # Parts of the process were made from these options: a new value would hold for the others alone.
+            # Some parts of the process exist for its whole life. Their options keep the old values, so that
+            # all parts have the same ones.
             waiting = keep_started(self._in_force.current.options, options)
             topology = read_topology(Path(options.host.root))
             client = PlacementClient.from_conf(options)
@@ -262,7 +283,7 @@ class ConfigReloader:
             self._root.reload(options)
             host = configured_host(options, self._registry, topology, root=self._root.owner, acting=True)
             controllers = self._factory.build_controllers(options, host.resctrl, host.host_state)
-            # All that may be refused comes before the first change: a refused configuration changes nothing.
+            # All checks come before the first change, because a refused configuration must change nothing.
             warnings = self._warnings_of(host)
         except (ConfigError, IdentityError, cfg.Error, OSError) as error:
             self._root.reload(self._in_force.current.options)
@@ -278,18 +299,20 @@ class ConfigReloader:
             if off != self.resctrl.off:
                 LOG.info("Cache and bandwidth control is %s", f"off: {off}" if off else "on")
             self.resctrl = host.resctrl
-            # The worker first: loops must not ask controllers that it does not have.
+            # The worker gets the new controllers before the loops: a loop must not use one that the worker
+            # lacks.
             changed = self._pipeline.submit(HostStateChanged(host.host_state, controllers))
             try:
                 changed.result(WORKER_SECONDS)
             except TimeoutError:
-                # It waits in the queue and will be done. This thread also has to stop the agent when asked.
+                # The event stays in the queue, and the worker will handle it. The main thread must not wait
+                # longer, because it also serves SIGTERM.
                 LOG.warning("The guests change to the new configuration once the worker is free")
             self._in_force.reload()
         return ""
 
     def _follow_hardware(self) -> None:
-        """Work by the present hardware and the options in force, while those of the files are refused."""
+        """Apply the present hardware with the options in force, because those of the files are refused."""
         with self._lock:
             options = self._in_force.current.options
             try:
@@ -302,20 +325,20 @@ class ConfigReloader:
                     options, topology, control=self.resctrl.control, root=self._root.owner
                 )
             except (ConfigError, IdentityError, cfg.Error, OSError):
-                # They do not fit the hardware either, or a provider file is refused. Guests keep running on
-                # the present CPUs; the report stays as it was until an operator decides.
+                # The options in force do not fit the hardware either, or a provider file is refused. Guests
+                # run on the present CPUs; the report to Placement stays as it was until an operator decides.
                 known = known_topology(options, topology)
                 host_state = replace(self._pipeline.host_state, topology=known)
             self._pipeline.submit(HostStateChanged(host_state))
 
     def use_root(self, owner: RootOwner) -> None:
-        """Work with another root provider, and with the controllers that go with its owner.
+        """Apply another owner of the root provider, with the controllers that this owner requires.
 
-        For the thread of reports.
+        The thread of reports calls this method.
 
-        :raises TimeoutError: the worker has no time.
+        :raises TimeoutError: the worker has not applied it within WORKER_SECONDS.
         """
-        # Held while the worker changes over, so that no reload of the main thread comes in between.
+        # Held until the worker has applied the owner, so that the main thread cannot reload in between.
         with self._lock:
             conf = self._in_force.current
             options = conf.options
@@ -329,9 +352,9 @@ class ConfigReloader:
             self._in_force.reload()
 
     def check_options(self, options: cfg.ConfigOpts, /) -> None:
-        """Try a configuration on this host, which does not change. For any thread.
+        """Check whether this host can use a configuration, without any change. Any thread may call it.
 
-        :raises ConfigError: the agent would refuse it.
+        :raises ConfigError: the agent would refuse the configuration.
         :raises OSError: the host cannot be read.
         """
         try_configuration(options, self._root.owner, self._factory)

@@ -1,4 +1,4 @@
-"""The agent: starts and stops its parts, serves signals in the main thread, and answers for all parts."""
+"""The agent: starts and stops its parts, serves signals in the main thread, and answers requests."""
 
 from __future__ import annotations
 
@@ -50,25 +50,26 @@ from compute_agent.throttling.watermarks.rehearsal import rehearse_usage
 LOG = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 1.0
-"""How often configuration files and hardware are looked at for changes."""
+"""The seconds between two looks of the main thread for changed configuration files and hardware."""
 
 PRUNE_SECONDS: Final = 600.0
-"""How often logs of ended guests are looked for that have been kept long enough."""
+"""The seconds between two removals of the logs of ended guests."""
 
 
 class ReceivedSignals:
-    """Signals that wait for the main thread. For any thread, and for handlers of signals."""
+    """A queue of received signals. Signal handlers and any thread put, and the main thread gets."""
 
     def __init__(self) -> None:
-        # SimpleQueue.put() may interrupt itself: a handler runs between any two steps of the main thread.
+        # SimpleQueue.put() is reentrant, unlike Queue.put(): a handler may interrupt a put of the main
+        # thread.
         self._queue: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def put(self, number: int) -> None:
-        """Make the main thread act as if it had received this signal."""
+        """Queue a signal number; the main thread acts as if the process had received the signal."""
         self._queue.put(number)
 
     def get(self, timeout: float) -> int | None:
-        """The next signal, waited for ``timeout`` seconds at most; None without one."""
+        """Wait at most ``timeout`` seconds for the next signal; None: no signal came."""
         try:
             return self._queue.get(timeout=max(0.0, timeout))
         except queue.Empty:
@@ -76,28 +77,28 @@ class ReceivedSignals:
 
 
 class HostAgent:
-    """One agent on one state folder. Everything listens and runs after start() until stop()."""
+    """One agent on one state folder. Its threads and listeners run from start() to stop()."""
 
     def __init__(self, load_conf: ConfigurationLoader) -> None:
-        """Read configuration, host and state.
+        """Read the configuration, the host and the state folder, and make all parts of the agent.
 
-        The constructor changes only the state folder, and mounts resctrl if configured.
+        The constructor writes only into the state folder, and mounts resctrl if configured.
 
-        :raises ConfigError: the configuration is refused.
-        :raises cfg.Error:
-        :raises IdentityError:
-        :raises LockedError:
-        :raises DriverError:
-        :raises OSError:
+        :raises ConfigError: the configuration does not fit this host, or contradicts itself.
+        :raises cfg.Error: a configuration file cannot be read or parsed.
+        :raises IdentityError: the uuid or the name of the root provider cannot be determined.
+        :raises LockedError: another agent works on the state folder, or on the guests.
+        :raises DriverError: the driver of guests cannot be used.
+        :raises OSError: a file of the host or of the state folder cannot be read or written.
         """
         options = load_conf()
         self._folder = folder = make_state_folder(options)
-        # First: a process that is refused the lock must not have changed anything.
+        # The lock is taken first: a second agent on the folder must fail before it changes anything.
         self._lock = lock_state_folder(folder)
         try:
             refuse_if_released(folder)
             for part in (folder, folder / GUESTS_FOLDER):
-                # Temporary files of writes that a crash has interrupted.
+                # A crash during a write leaves the temporary file that was to replace the real one.
                 remove_leftovers(part)
             self._parts = parts = assemble_agent(load_conf, options, folder)
         except BaseException:
@@ -114,28 +115,28 @@ class HostAgent:
 
     @property
     def options(self) -> cfg.ConfigOpts:
-        """The configuration that the agent works by."""
+        """The options of the configuration in force."""
         return self._parts.in_force.current.options
 
     @property
     def client(self) -> PlacementClient:
-        """The way to Placement, as the configuration has it now."""
+        """The Placement client that the configuration in force describes."""
         return self._parts.in_force.current.client
 
     @property
     def owned(self) -> Ownership:
-        """The providers, inventories and traits that the agent remembers to have put into Placement."""
+        """The providers, inventories and traits that the agent has put into Placement, by its state file."""
         return self._parts.state.state.owned
 
     # Start and end
 
     def start(self) -> None:
-        """Take over the guests, listen, report.
+        """Start the worker with the known guests, then the loops and the listeners.
 
-        :raises OSError: an address or the socket cannot be had.
+        :raises OSError: the agent cannot listen on the UNIX socket or on the HTTP address.
         """
         parts, saved = self._parts, self._parts.state.state
-        # Limits of the last agent hold from the first round on; the controllers would lift unknown ones.
+        # The worker gets the remembered limits at once, because controllers remove limits they do not know.
         limits = parts.limits.combined_limits()
         self.pipeline.start(
             saved.guests,
@@ -158,7 +159,10 @@ class HostAgent:
         LOG.info("The agent of %s is up", self.pipeline.host_state.tree.root.name)
 
     def _stop_tracer(self) -> None:
-        """End a tracer that a killed command has left on CPUs that guests are about to get."""
+        """End the kernel's osnoise tracer, if a killed ``compute-agent cpu noise`` has left it running.
+
+        The tracer would disturb the CPUs that guests are about to get.
+        """
         tracer = OsNoiseTracer(Path(self.options.host.root), self._folder / ORIGINAL_FILE)
         try:
             tracer.stop_leftover()
@@ -168,33 +172,36 @@ class HostAgent:
             )
 
     def stop(self) -> None:
-        """Stop listening and working; guests stay as they are."""
+        """Stop the listeners, all threads and the driver. Guests continue to run with their settings."""
         parts = self._parts
-        # No request may come in while the parts end.
+        # The listeners close first, because a request needs parts that end below.
         if self._listeners is not None:
             self._listeners.close()
-        # In reverse order of the start: a part is stopped before the parts that it uses.
+        # The loops stop in reverse order of their start, because a loop uses those that started before it.
         for loop in reversed((*parts.early, *parts.late)):
             if loop is not parts.events:
                 loop.stop()
         self.pipeline.stop()
-        parts.events.stop()  # last, as the worker records events to its end
+        parts.events.stop()  # after the worker, which records events until it ends
         parts.host_driver.close()
         parts.reloader.close()
-        # From here on another agent may work on the folder.
+        # The lock is released last: from here on, another agent may work on the state folder.
         os.close(self._lock)
         LOG.info("The agent stopped; its guests continue to run")
 
     # For the main thread
 
     def catch_signals(self) -> None:
-        """Have signals wait for serve_signals(). For the main thread, before the agent starts."""
+        """Queue SIGTERM, SIGINT and SIGHUP for serve_signals(). Call it in the main thread before start()."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            # Only queued: the handler runs between two steps of the main thread, which may hold a lock.
+            # The handler only queues: it interrupts the main thread, which may hold a lock at that moment.
             signal.signal(number, lambda number, frame: self._signals.put(number))
 
     def serve_signals(self) -> None:
-        """Work until SIGTERM or SIGINT, then stop the agent; SIGHUP reloads. Call it after the start."""
+        """Run the main thread's periodic tasks until SIGTERM or SIGINT, then stop the agent.
+
+        SIGHUP reloads the configuration. Call this method after start().
+        """
         due = time.monotonic() + self.reconcile_interval
         prune_due = time.monotonic()
         try:
@@ -217,38 +224,41 @@ class HostAgent:
             self.stop()
 
     def reload_changes(self) -> None:
-        """Look whether configuration or hardware changed since the last time, and apply that."""
+        """Reload if configuration files or hardware have changed since the last look."""
         self._parts.reloader.reload_changes()
 
     def reload(self) -> None:
-        """Read configuration and host again. A refused configuration changes nothing and is reported."""
+        """Read the configuration and the host again, and apply them.
+
+        If the configuration is refused, the old one stays in force; an event and a metric report that.
+        """
         self._parts.reloader.reload()
 
     def reconcile(self) -> None:
-        """Have the worker check all guests."""
+        """Queue a check of all guests for the worker: it compares the kernel with the targets."""
         self.pipeline.submit(ReconcileGuests())
 
     @property
     def reconcile_interval(self) -> float:
-        """Seconds from one such look to the next."""
+        """The seconds between two calls of reconcile(): ``[guests] reconcile_interval``."""
         return float(self.options.guests.reconcile_interval)
 
     def shorten_guest_logs(self) -> None:
-        """Shorten the logs of guests that are larger than one may be."""
+        """Shorten the log files of guests that are larger than ``[guests] log_guest_mb``."""
         self._guest_logs.shorten_logs(self.options.guests.log_guest_mb * 10**6)
 
     def prune_guest_logs(self) -> None:
-        """Remove the logs of ended guests that have been kept long enough."""
+        """Remove the logs of ended guests that ``[guests]`` does not keep any longer."""
         records.try_prune(self._folder / GUESTS_FOLDER, self.options.guests)
 
     # For the socket and HTTP
 
     def status(self) -> dict[str, Any]:
-        """The agent's state, for the command line."""
+        """The JSON document of ``compute-agent status``."""
         return agent_document(self._status_sources())
 
     def check_health(self) -> tuple[bool, dict[str, Any]]:
-        """Whether the worker works, and what else is wrong."""
+        """Whether the worker is alive, and the JSON document of ``/healthz``."""
         return health_document(self._status_sources())
 
     def _status_sources(self) -> StatusSources:
@@ -277,11 +287,11 @@ class HostAgent:
         )
 
     def resctrl_groups(self) -> list[dict[str, Any]]:
-        """All resctrl groups of this host; see :func:`group_documents`.
+        """The JSON documents of all resctrl groups of this host; see :func:`group_documents`.
 
-        :raises RequestError: this host has no resctrl.
-        :raises ResctrlError:
-        :raises BadSchemataError:
+        :raises RequestError: cache and bandwidth control is off.
+        :raises ResctrlError: resctrl cannot be read.
+        :raises BadSchemataError: the kernel shows a schemata file that the agent cannot parse.
         """
         controller = find_controller(self._parts.in_force.controllers, ResctrlController)
         if controller is None:
@@ -289,13 +299,13 @@ class HostAgent:
         return group_documents(controller, self.pipeline.guest_views())
 
     def list_watermarks(self) -> list[dict[str, Any]]:
-        """The watermarks, and how usage stands to them; see :func:`watermark_rows`."""
+        """The rows of all watermarks with the measured usage; see :func:`watermark_rows`."""
         return watermark_rows(self._parts.watermarks.status)
 
     def rehearse_watermarks(self, metric: str, usage: str) -> list[dict[str, Any]]:
-        """The actions of the watermarks of a metric at a usage, which is not the real one.
+        """The actions that the watermarks of a metric would take at an assumed usage.
 
-        :raises ValueError: there is no such metric, or no such usage.
+        :raises ValueError: the metric does not exist, the usage is impossible, or nothing was measured yet.
         """
         status = self._parts.watermarks.status
         if status.snapshot is None:
@@ -306,18 +316,18 @@ class HostAgent:
         )
 
     def capacity(self) -> list[dict[str, Any]]:
-        """Unused shared CPUs and memory, and stolen CPUs, term by term."""
+        """The rows that show, term by term, how the reclaimed capacity and the stolen CPUs are computed."""
         return self._parts.reclaimed.list_rows(self.reports.status.not_offered.withheld)
 
     def list_interference(self) -> list[dict[str, Any]]:
-        """Guests that are limited for others, and what is remembered of such pairs."""
+        """The rows of limited aggressors with their victims, and of the remembered verdicts."""
         return self._parts.interference.list_rows()
 
     def audit(self, options: HealOptions) -> list[AuditOutcome]:
-        """Compare guests with allocations, and mend what is asked for.
+        """Compare the guests of this host with allocations, and repair what ``options`` select.
 
-        :raises PlacementError:
-        :raises DriverError:
+        :raises PlacementError: Placement cannot be read.
+        :raises DriverError: it is not known which guests run.
         """
         holders, recorder = self.reports.history.known_owners, self._parts.recorder
         moves = self.options.isolation.emulator == MOVE
@@ -332,15 +342,15 @@ class HostAgent:
         return self._parts.noise.list_holders()
 
     def list_devices(self) -> list[DeviceUse]:
-        """The PCI devices that the host offers, with their holders."""
+        """The PCI devices that the host offers, with the guests that hold them."""
         return self._parts.devices.list_uses()
 
     def verify_promises(self) -> list[PromiseVerdict]:
-        """The promises to all guests, compared with the kernel."""
+        """The verdicts on the promises to all guests, after a comparison with the kernel."""
         return self._parts.verifier.verify_all()
 
     def survey_release(self, options: release.ReleaseOptions) -> list[release.ReleaseRow]:
-        """Everything there is to give back when this host is left."""
+        """List everything that a release of this host would give back, without changing anything."""
         root, control = Path(self.options.host.root), self._parts.reloader.resctrl.control
         host_state, state, throttling = self.pipeline.host_state, self._parts.state, self._parts.throttling
         return release.survey_host(
@@ -348,6 +358,6 @@ class HostAgent:
         )
 
     def end_agent(self) -> None:
-        """Have the main thread end the agent, as at SIGTERM."""
-        # As if by systemd: the main thread stops the parts, and this thread still has to answer its client.
+        """Queue a SIGTERM, at which the main thread ends the agent."""
+        # Not stopped here: this thread belongs to a listener, and still has to answer its client.
         self._signals.put(signal.SIGTERM)

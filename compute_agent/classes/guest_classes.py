@@ -194,6 +194,8 @@ def _memory_share(options: cfg.ConfigOpts.GroupAttr, default: MemoryShare) -> Me
         default.high if options.memory_high is None else options.memory_high,
         default.low if options.memory_low is None else options.memory_low,
         default.oom_score_adj if options.oom_score_adj is None else options.oom_score_adj,
+        default.minimum if options.memory_min is None else options.memory_min,
+        default.oom_group if options.oom_group is None else options.oom_group,
     )
 
 
@@ -235,26 +237,36 @@ def parse_annotation(text: str) -> ShareSpec:
         raise BadShareError("the annotation is nested too deeply") from error
     except ValueError as error:  # Python also raises it for integers of more than 4300 digits
         raise BadShareError(f"the annotation is not JSON: {error}") from error
-    top = _json_object("the annotation", body, ("LLC", "MB"))
-    llc, llc_per_cache = _annotation_part("LLC", top.get("LLC"), "range", _json_range)
+    top = _json_object("the annotation", body, ("LLC", "MB", "L2"))
+    llc, llc_per_cache = _annotation_part("LLC", top.get("LLC"), "range", _json_range, (_CODE, _DATA))
     mb, mb_per_cache = _annotation_part("MB", top.get("MB"), "percent", _json_percent)
-    return ShareSpec(llc, llc_per_cache, mb, mb_per_cache)
+    l2, l2_per_cache = _annotation_part("L2", top.get("L2"), "range", _json_range)
+    if l2_per_cache:
+        raise BadShareError("L2.schemataPerCache: level-2 caches have no shares of their own")
+    return ShareSpec(
+        llc.get("range"), llc_per_cache, mb.get("percent"), mb_per_cache,
+        llc.get(_CODE), llc.get(_DATA), l2.get("range"),
+    )  # fmt: skip
+
+
+_CODE: Final = "codeRange"
+_DATA: Final = "dataRange"
+"""Keys that Koordinator does not have."""
 
 
 def _annotation_part(
-    name: str, body: object, key: str, parse: Callable[[str, object], T]
-) -> tuple[T | None, dict[int, T]]:
-    """Parse one part of the annotation: its value for all caches, and its overrides by cache id."""
+    name: str, body: object, key: str, parse: Callable[[str, object], T], others: tuple[str, ...] = ()
+) -> tuple[dict[str, T], dict[int, T]]:
+    """Parse one part of the annotation: its values for all caches by key, and its overrides by cache id."""
     if body is None:
-        return None, {}
+        return {}, {}
     # Unknown keys are refused: ignoring a misspelt key would give the guest all of the cache.
     fields = _json_object(name, body, ("schemata", "schemataPerCache"))
-    everywhere = None
+    everywhere: dict[str, T] = {}
     if fields.get("schemata") is not None:
         where = f"{name}.schemata"
-        schemata = _json_object(where, fields["schemata"], (key,))
-        if key in schemata:
-            everywhere = parse(f"{where}.{key}", schemata[key])
+        schemata = _json_object(where, fields["schemata"], (key, *others))
+        everywhere = {one: parse(f"{where}.{one}", value) for one, value in schemata.items()}
     per_cache: dict[int, T] = {}
     overrides = fields.get("schemataPerCache")
     if overrides is None:  # Go writes an empty list as null
@@ -274,7 +286,7 @@ def _annotation_part(
     return everywhere, per_cache
 
 
-_SPELLINGS: Final = {"llc": "LLC", "mb": "MB", "cacheID": "cacheid"}
+_SPELLINGS: Final = {"llc": "LLC", "mb": "MB", "l2": "L2", "cacheID": "cacheid"}
 
 
 def _json_object(where: str, body: object, keys: tuple[str, ...]) -> dict[str, object]:

@@ -233,6 +233,18 @@ QOS_CLASS_OPTS: Final = [
         " guests first (memory.low). Default: 100 for LSR, else 0.",
     ),
     cfg.IntOpt(
+        "memory_min",
+        min=0,
+        max=100,
+        help="Percent of a process guest's MEMORY_MB that the kernel never reclaims; it kills for lack of"
+        " memory instead (memory.min). Default: 0.",
+    ),
+    cfg.BoolOpt(
+        "oom_group",
+        help="Whether the kernel kills all processes of a process guest together when memory runs out"
+        " (memory.oom.group). Default: false.",
+    ),
+    cfg.IntOpt(
         "oom_score_adj",
         min=-1000,
         max=1000,

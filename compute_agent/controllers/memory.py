@@ -12,6 +12,7 @@ of the guest gives the other limits, in percent of the memory that the guest hol
 
 - ``memory.high``: above it the kernel slows the guest down and reclaims its memory.
 - ``memory.low``: below it the kernel reclaims memory of other groups first.
+- ``memory.oom.group``: whether the kernel kills all processes of the guest together.
 - ``oom_score_adj``: how early the kernel kills the guest when no memory can be reclaimed.
 
 Where huge pages are offered, a process guest may use as many of each size as it holds (``hugetlb.*.max``).
@@ -43,7 +44,14 @@ from compute_agent.model import cpuset
 from compute_agent.model.guest import Allocation, Guest
 from compute_agent.model.guest_settings import MemoryType
 from compute_agent.model.messages import GuestGoneError
-from compute_agent.model.resource import HUGE_PAGES, MEMORY, RECLAIMED_MEMORY, MemoryShare
+from compute_agent.model.resource import (
+    HUGE_PAGES,
+    MEMORY,
+    MEMORY_HIGH,
+    RECLAIMED_MEMORY,
+    MemoryShare,
+    ThrottleControl,
+)
 
 
 class MemoryController(GuestController):
@@ -140,7 +148,7 @@ def _nodes_text(nodes: frozenset[int]) -> str:
 _MIB: Final = 1 << 20
 
 # The values of a new group. An empty tuple for huge pages lifts the agent's own limits on them.
-_NO_LIMITS: Final = MemoryLimits(UNLIMITED, UNLIMITED, 0, 0, ())
+_NO_LIMITS: Final = MemoryLimits(UNLIMITED, UNLIMITED, 0, 0, (), 0, False)
 
 PageLimits = tuple[tuple[int, int], ...]
 """Pairs of a huge page size in KiB and the bytes that a guest may use in pages of that size."""
@@ -253,7 +261,12 @@ class MemoryLimitController(GuestController):
         share = self._classes.get(target.guest.settings.qos_class, MemoryShare())
         # An empty tuple lifts limits that an earlier configuration has set; None would leave them.
         pages = page_limits(target.allocation) if self._limits_pages else ()
-        return memory_limits(target.allocation, share, self._overhead_mb, pages)
+        limits = memory_limits(target.allocation, share, self._overhead_mb, pages)
+        throttle = target.limits.get(ThrottleControl(MEMORY_HIGH))
+        if throttle is None or limits.high is None:
+            return limits
+        # The lower of the limits of the class and of throttling.
+        return replace(limits, high=min(limits.high, int(throttle)))
 
 
 def page_limits(allocation: Allocation) -> PageLimits:
@@ -277,18 +290,20 @@ def memory_limits(
     """
     held = sum(amounts.get(name, 0) for amounts in allocation.values() for name in (MEMORY, RECLAIMED_MEMORY))
     if not held:
-        return MemoryLimits(UNLIMITED, UNLIMITED, 0, share.oom_score_adj, pages)
+        return MemoryLimits(UNLIMITED, UNLIMITED, 0, share.oom_score_adj, pages, 0, share.oom_group)
     return MemoryLimits(
         maximum=(held + overhead_mb) * _MIB,
         high=UNLIMITED if share.high is None else held * _MIB * share.high // 100,
         low=held * _MIB * share.low // 100,
         oom_score_adj=share.oom_score_adj,
         huge_pages=pages,
+        minimum=held * _MIB * share.minimum // 100,
+        oom_group=share.oom_group,
     )
 
 
 def _limit_text(limits: MemoryLimits) -> str:
-    parts = {"max": limits.maximum, "high": limits.high, "low": limits.low}
+    parts = {"max": limits.maximum, "high": limits.high, "low": limits.low, "min": limits.minimum}
     words = [
         f"{name} {'unlimited' if amount >= UNLIMITED else f'{amount / _MIB:g} MiB'}"
         for name, amount in parts.items()
@@ -297,4 +312,6 @@ def _limit_text(limits: MemoryLimits) -> str:
     words += [f"{amount / _MIB:g} MiB in pages of {size} KiB" for size, amount in limits.huge_pages or ()]
     if limits.oom_score_adj is not None:
         words.append(f"oom_score_adj {limits.oom_score_adj}")
+    if limits.oom_group is not None:
+        words.append(f"oom.group {int(limits.oom_group)}")
     return ", ".join(words) or "as it is"

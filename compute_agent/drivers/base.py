@@ -313,7 +313,7 @@ UNLIMITED: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimits:
-    """Limits on a guest's memory, in bytes: memory.max, memory.high and memory.low of cgroup v2.
+    """Limits on a guest's memory, in bytes: memory.max, memory.high, memory.low and memory.min of cgroup v2.
 
     None means that the agent leaves the value unchanged.
 
@@ -321,6 +321,8 @@ class MemoryLimits:
     :ivar high: memory.high; above it the kernel slows the guest down and reclaims its memory.
     :ivar low: memory.low; below it the kernel reclaims the guest's memory last.
     :ivar oom_score_adj: the score of proc(5), -1000 to 1000, by which the kernel chooses processes to kill.
+    :ivar minimum: memory.min; below it the kernel reclaims nothing of the guest's memory.
+    :ivar oom_group: memory.oom.group; whether the kernel kills all processes of the guest together.
     :ivar huge_pages: pairs of a page size in KiB and a limit in bytes. Pages of other sizes are not limited.
     """
 
@@ -329,6 +331,8 @@ class MemoryLimits:
     low: int | None = None
     oom_score_adj: int | None = None
     huge_pages: tuple[tuple[int, int], ...] | None = None
+    minimum: int | None = None
+    oom_group: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,17 +175,19 @@ class CgroupRoot:
         return group
 
     def protect_guests(self) -> None:
-        """Set memory.low of the delegated group to the sum of the memory.low of all guests.
+        """Set memory.low and memory.min of the delegated group to the sums of those of all guests.
 
         :raises OSError: the kernel refuses the value.
         """
-        # memory.low of a guest's group has no effect beyond memory.low of its parent, and the parent's value
-        # is 0 unless the agent writes it.
+        # Protection of a guest's group has no effect beyond that of its parent, and the parent's value is 0
+        # unless the agent writes it.
         root = GuestCgroup(self.folder)
-        found = [GuestCgroup(folder).memory_limit("memory.low") for folder in self.folder.glob(f"{_PREFIX}*")]
-        whole = sum(amount for amount in found if amount is not None)
-        if root.memory_limit("memory.low") not in (None, whole):
-            root.limit_memory("memory.low", whole)
+        groups = [GuestCgroup(folder) for folder in self.folder.glob(f"{_PREFIX}*")]
+        for name in ("memory.low", "memory.min"):
+            found = [group.memory_limit(name) for group in groups]
+            whole = sum(amount for amount in found if amount is not None)
+            if root.memory_limit(name) not in (None, whole):
+                root.limit_memory(name, whole)
 
     def owner_of(self, folder: Path) -> str:
         """The uuid of the guest that has this folder as its group or below its group; empty if there is none.

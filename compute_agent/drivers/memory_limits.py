@@ -95,7 +95,8 @@ class OomWatch:
 
 LOG = logging.getLogger(__name__)
 
-MAX, HIGH, LOW = "memory.max", "memory.high", "memory.low"
+MAX, HIGH, LOW, MIN = "memory.max", "memory.high", "memory.low", "memory.min"
+OOM_GROUP: Final = "memory.oom.group"
 OOM_SCORE: Final = "oom_score_adj"
 
 # Prefix of the files that limit huge pages. ``hugetlb.2MB.max`` limits pages in use: an access beyond it ends
@@ -104,7 +105,7 @@ OOM_SCORE: Final = "oom_score_adj"
 _PAGES: Final = "hugetlb."
 
 # The kernel's defaults of files with a default other than "no limit".
-_UNTOUCHED: Final = {LOW: 0}
+_UNTOUCHED: Final = {LOW: 0, MIN: 0, OOM_GROUP: 0}
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -125,7 +126,7 @@ def differing_limits(
         if group is None or amount is None or (amount == untouched and name not in noted):
             continue
         has = group.memory_limit(name)
-        if has is None or has == attainable_amount(amount):
+        if has is None or has == (amount if name == OOM_GROUP else attainable_amount(amount)):
             continue
         if name in noted or has == untouched:
             todo[name] = amount
@@ -153,7 +154,8 @@ def present_limits(group: GuestCgroup | None, pids: Iterable[int], wanted: Memor
     others = scores - {wanted.oom_score_adj}
     score = min(others or scores, default=None)
     score = None if wanted.oom_score_adj is None else score
-    return MemoryLimits(has[MAX], has[HIGH], has[LOW], score, pages)
+    kills_all = None if (value := has[OOM_GROUP]) is None else bool(value)
+    return MemoryLimits(has[MAX], has[HIGH], has[LOW], score, pages, has[MIN], kills_all)
 
 
 def attainable_amount(amount: int) -> int:
@@ -239,7 +241,13 @@ def _amounts_by_file(limits: MemoryLimits, noted: Collection[str] = ()) -> dict[
     :param noted: the files that the agent has written. Noted limits of huge pages that are no longer wanted
         become "no limit".
     """
-    found: dict[str, int | None] = {MAX: limits.maximum, HIGH: limits.high, LOW: limits.low}
+    found: dict[str, int | None] = {
+        MAX: limits.maximum,
+        HIGH: limits.high,
+        LOW: limits.low,
+        MIN: limits.minimum,
+        OOM_GROUP: None if limits.oom_group is None else int(limits.oom_group),
+    }
     if limits.huge_pages is None:
         return found
     found |= {name: UNLIMITED for name in noted if name.startswith(_PAGES)}

@@ -109,7 +109,7 @@ class WatermarkLoop:
         self._arbiter = arbiter
         self._evictions = evictions
         self._new_sampler = partial(MetricSampler, root, cache, read_source, read_oversold)
-        self._subjects = SubjectFactory(driver, cache_allotments)
+        self._subjects = SubjectFactory(driver, cache_allotments, root)
         self._sampler = self._new_sampler()
         self._trigger = WatermarkTrigger(
             settings.rules, file.state.watermarks, executor, file.keep_watermarks

@@ -189,6 +189,8 @@ class MemoryShare:
     high: int | None = None
     low: int = 0
     oom_score_adj: int = 100
+    minimum: int = 0
+    oom_group: bool = False
 
 
 class CoreScope(enum.StrEnum):
@@ -244,6 +246,7 @@ CPU_QUOTA: Final = "cpu_quota"
 MEMORY_BANDWIDTH: Final = "memory_bandwidth"
 CACHE_WAYS: Final = "cache_ways"
 BLOCKIO: Final = "blockio"
+MEMORY_HIGH: Final = "memory_high"
 
 
 class ThrottleControl(NamedTuple):

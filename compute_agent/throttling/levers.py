@@ -61,6 +61,26 @@ def step_up(limit: float, allotment: GuestAllotment, steps: ThrottleSteps) -> fl
     return higher if higher < allotment.full - _TOLERANCE else None
 
 
+MEMORY_STEP: Final = 256 * 2**20
+"""Maximum bytes of one step. The kernel reclaims the memory while the limit is written (cgroup-v2.rst,
+memory.high), and a slow swap device would hold up the worker."""
+
+
+def memory_down(limit: float | None, allotment: GuestAllotment, steps: ThrottleSteps) -> float | None:
+    """The next lower limit of memory, like :func:`step_down`, lower by at most ``MEMORY_STEP``."""
+    lower = step_down(limit, allotment, steps)
+    present = allotment.full if limit is None else limit
+    return None if lower is None else max(lower, present - MEMORY_STEP)
+
+
+def memory_up(limit: float, allotment: GuestAllotment, steps: ThrottleSteps) -> float | None:
+    """The next higher limit of memory, like :func:`step_up`, higher by at most ``MEMORY_STEP``."""
+    higher = step_up(limit, allotment, steps)
+    if higher is None and allotment.full - limit <= MEMORY_STEP:
+        return None
+    return limit + MEMORY_STEP if higher is None else min(higher, limit + MEMORY_STEP)
+
+
 StepDown = Callable[[float | None, GuestAllotment, ThrottleSteps], float | None]
 StepUp = Callable[[float, GuestAllotment, ThrottleSteps], float | None]
 
@@ -72,6 +92,7 @@ class ThrottleLever:
     - ``metric`` is the name of the metric that the limit reduces directly.
     - ``unit`` is the unit of limits, for messages.
     - ``down`` and ``up`` compute the next lower and the next higher limit.
+    - ``gradual``: a guest gets one step in a round, and the next one when its use is down at the limit.
     - ``set_limit`` sets a limit, or removes it (None), given the guest's uuid, the domain and the limit.
       A package that adds a metric supplies this function if no controller of the agent can set the limit.
       The function raises an exception on failure. None: the agent's worker sets limits.
@@ -82,6 +103,7 @@ class ThrottleLever:
     unit: str
     down: StepDown = step_down
     up: StepUp = step_up
+    gradual: bool = False
     set_limit: Callable[[str, str, float | None], None] | None = None
 
     def guest_consumption(self, guest: GuestUsage, domain: str) -> float | None:
@@ -92,6 +114,9 @@ class ThrottleLever:
 CPU_QUOTA: Final = ThrottleLever(resource.CPU_QUOTA, "cpu_usage", "cores")
 MEMORY_BANDWIDTH: Final = ThrottleLever(resource.MEMORY_BANDWIDTH, "memory_bandwidth", "percent")
 CACHE_WAYS: Final = ThrottleLever(resource.CACHE_WAYS, "llc_occupancy", "ways")
+MEMORY_HIGH: Final = ThrottleLever(
+    resource.MEMORY_HIGH, "memory_usage", "bytes", memory_down, memory_up, gradual=True
+)
 BLOCKIO: Final = ThrottleLever(resource.BLOCKIO, "io_pressure", "percent")
 """The lever on block I/O. Its limits are percent of the weight and rates of the guest's class of block I/O.
 

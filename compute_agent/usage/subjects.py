@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from compute_agent.classes.guest_classes import QosClasses
@@ -11,9 +12,19 @@ from compute_agent.controllers.base import GuestTarget, KernelController, find_c
 from compute_agent.controllers.resctrl import ResctrlController, cache_demands
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import GuestThreads
+from compute_agent.host.kernel_files import read_optional
 from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.model.guest import Allocation, Guest
-from compute_agent.model.resource import BLOCKIO, CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH, ThrottleControl
+from compute_agent.model.resource import (
+    BLOCKIO,
+    CACHE_WAYS,
+    CPU_QUOTA,
+    MEMORY,
+    MEMORY_BANDWIDTH,
+    MEMORY_HIGH,
+    RECLAIMED_MEMORY,
+    ThrottleControl,
+)
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.resctrl.bandwidth import BYTES_PER_GB, BandwidthUnknownError
 from compute_agent.resctrl.filesystem import ResctrlError
@@ -28,6 +39,8 @@ from compute_agent.usage.snapshot import GuestAllotment, GuestUsage
 
 LOG = logging.getLogger(__name__)
 
+_MIB: Final = 1 << 20
+
 _MAX_KNOWN: Final = 4096
 """Guests with kept allotments. Those of ended guests are dropped with all others at this number."""
 
@@ -40,7 +53,7 @@ def build_subject(
     started: float = 0.0,
     cgroup: str = "",
     pids: tuple[int, ...] = (),
-    caches: Mapping[ThrottleControl, GuestAllotment] | None = None,
+    others: Mapping[ThrottleControl, GuestAllotment] | None = None,
 ) -> MeasuredGuest:
     """Build the subject of a guest: its facts for decisions, and the sources of its counters.
 
@@ -51,8 +64,8 @@ def build_subject(
     - ``started`` is the time of its start, in seconds on a clock that all guests share.
     - ``cgroup`` is the path of the guest's cgroup v2 folder. Without it, the agent measures ``pids`` or, if
       these are empty, the main process.
-    - ``caches`` are the guest's allotments of memory bandwidth and cache ways on each L3 cache; None if the
-      host cannot limit these.
+    - ``others`` are the guest's allotments of controls that not each host can limit: memory, and bandwidth
+      and cache ways on each L3 cache.
     """
     settings = guest.settings
     facts = GuestUsage(
@@ -65,10 +78,11 @@ def build_subject(
         protected=settings.preserve or classes.is_protected(settings.qos_class, dedicated),
         started=started,
         allotments={
-            # CPU quota and block I/O can be limited on each host; caches and bandwidth need resctrl.
+            # CPU quota and block I/O can be limited on each host; caches and bandwidth need resctrl, and
+            # memory needs swap.
             ThrottleControl(CPU_QUOTA): GuestAllotment(float(settings.vcpus)),
             ThrottleControl(BLOCKIO): GuestAllotment(100.0, 1.0, per_unit=None),
-            **(caches or {}),
+            **(others or {}),
         },
     )
     # A driver may not know all processes of a guest without a cgroup, but it knows the main process.
@@ -82,9 +96,15 @@ CacheAllotments = Callable[[GuestView], Mapping[ThrottleControl, GuestAllotment]
 class SubjectFactory:
     """Builds subjects of guests, and keeps their start times, each of which is read from /proc only once."""
 
-    def __init__(self, driver: GuestThreads, cache_allotments: CacheAllotments | None = None) -> None:
-        """``cache_allotments`` is None on a host that cannot limit caches and bandwidth."""
+    def __init__(
+        self, driver: GuestThreads, cache_allotments: CacheAllotments | None = None, root: str = "/"
+    ) -> None:
+        """``cache_allotments`` is None on a host that cannot limit caches and bandwidth.
+
+        ``root`` is the folder that contains ``proc``.
+        """
         self._driver = driver
+        self._root = Path(root)
         self.cache_allotments = cache_allotments
         self._started: dict[tuple[str, int], float] = {}
 
@@ -99,11 +119,16 @@ class SubjectFactory:
         }
         # A new dictionary replaces the old one at once: several threads of scrapes may be in this method.
         self._started = started
+        # Each round, as swap may be switched off: a limit would then stop guests instead of freeing memory.
+        can_swap = has_swap(self._root)
         return [
-            self._build_subject(view, classes, started[key]) for view, key in zip(views, keys, strict=True)
+            self._build_subject(view, classes, started[key], can_swap)
+            for view, key in zip(views, keys, strict=True)
         ]
 
-    def _build_subject(self, view: GuestView, classes: QosClasses, started: float) -> MeasuredGuest:
+    def _build_subject(
+        self, view: GuestView, classes: QosClasses, started: float, can_swap: bool
+    ) -> MeasuredGuest:
         guest = view.guest
         group = self._driver.usage_group(guest)
         return build_subject(
@@ -115,8 +140,27 @@ class SubjectFactory:
             # Processes are needed only without a cgroup, which counts all of them, also those that have
             # ended.
             pids=() if group else tuple(self._driver.process_ids(guest)),
-            caches=self.cache_allotments(view) if self.cache_allotments else None,
+            others={
+                **(self.cache_allotments(view) if self.cache_allotments else {}),
+                **(memory_allotment(view) if can_swap else {}),
+            },
         )
+
+
+def has_swap(root: Path) -> bool:
+    """Whether the host has a swap device or file in use (proc(5), /proc/swaps)."""
+    # The first line has the names of columns.
+    return (read_optional(f"{root}/proc/swaps") or "").count("\n") > 1
+
+
+def memory_allotment(view: GuestView) -> dict[ThrottleControl, GuestAllotment]:
+    """The memory in bytes that a guest holds; empty if that is not known."""
+    held = sum(
+        amounts.get(name, 0)
+        for amounts in (view.allocation or {}).values()
+        for name in (MEMORY, RECLAIMED_MEMORY)
+    )
+    return {ThrottleControl(MEMORY_HIGH): GuestAllotment(float(held * _MIB), float(_MIB))} if held else {}
 
 
 def may_be_dedicated(view: GuestView) -> bool:

@@ -1,4 +1,4 @@
-"""The REST API: Flask blueprints, which parse, check, call and serialise.
+"""The REST API: Flask blueprints with handlers that parse, check, call and serialise.
 
 Nouns
     A *handler* is the function of one operation: a method and a path. A *layer* is a WSGI middleware. The

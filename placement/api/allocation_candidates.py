@@ -21,7 +21,7 @@ LOG = logging.getLogger(__name__)
 blueprint = Blueprint("allocation_candidates", __name__)
 
 INCOMPLETE: Final = "Placement-Ext-Incomplete"
-"""Header of an answer that lacks candidates as the search ended early: ``deadline`` or ``size``."""
+"""Header of an answer that lacks candidates because the search ended early: ``deadline`` or ``size``."""
 
 _MIB: Final = 1024 * 1024
 
@@ -52,16 +52,17 @@ def list_all(call: ApiRequest) -> Response:
                 budget=budget,
             )
         finally:
-            # also if nothing was found and the request is refused: the option may be too low
+            # reported also if no candidate was found and the request is refused, because the option may be
+            # too low
             if budget.ended:
                 LOG.warning("[api] candidates_%s ended a search for candidates.", budget.ended)
         # an order by topology would undo the random order that the operator has chosen
         if options.candidate_order == "topology" and not options.randomize_allocation_candidates:
             found = topology_first(found, budget)
-        # within the turn: summaries are made of the snapshot, and kept for the next answer
+        # within the turn, because summaries are made from the snapshot and kept for the next answer
         body = render_pieces(view.snapshot, found, call.version, call.service.summaries, budget)
         answer = call.answer_pieces(body, time.time())
-    # after the turn, so that no request waits for it
+    # after the read model is released, so that no other request waits for the explanation
     if not found:
         call.explain_empty(wanted)
     if budget.ended:

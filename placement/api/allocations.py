@@ -58,11 +58,13 @@ def list_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
     """List the allocations of a consumer."""
     uuid = canonical_uuid(consumer_uuid)
     if uuid is None:
-        # no consumer can have this id: the answer is that for a consumer without allocations
+        # no consumer can have this id, so the answer is the one for a consumer without allocations
         return call.json_answer({"allocations": {}}, time.time())
+    # from the database, because the model has usages but neither allocations nor consumers
     with call.service.database.read() as conn:
-        # in one snapshot, so that generation and allocations belong together
+        # read in one snapshot, so that generation and allocations match
         held = store.of_consumer(conn, uuid)
+        # a consumer without allocations has no row
         consumer = consumers.find_consumer(conn, uuid) if held else None
     by_provider: dict[str, Any] = {}
     for each in held:
@@ -139,7 +141,7 @@ def list_of_provider(call: ApiRequest, uuid: str) -> Response:
         entry["resources"][each.resource_class] = each.used
         if call.version >= microversion.CONSUMER_GENERATIONS:
             entry["consumer_generation"] = each.consumer_generation
-    # from the allocations if there are any, so that both are of one snapshot of the database
+    # from the allocations if there are any, so that both come from one snapshot of the database
     generation = held[0].provider_generation if held else provider.generation
     document = {"resource_provider_generation": generation, "allocations": by_consumer}
     return call.json_answer(document, _newest_time(held))

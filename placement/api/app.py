@@ -26,7 +26,7 @@ from placement.api import (
 from placement.api.ext import attributes, changes, claims, explanations, reservations, trees
 from placement.api.ext import root as ext
 
-# The same limit as in placement.server, for other WSGI servers.
+# the same limit as in placement.server, for other WSGI servers
 _MAX_BODY: Final = 64 * 1024 * 1024
 
 BLUEPRINTS: Final = (
@@ -56,17 +56,18 @@ def create_app() -> Flask:
     The application belongs to no service: each request brings its own service
     (:func:`placement.api.call.provide_service`).
     """
+    # without static files, for which Flask would add a route
     app = Flask("placement", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
-    # a path with two slashes is another path, and no redirection
+    # a path with two slashes is another path, and must not be redirected
     app.url_map.merge_slashes = False
     versions.install_versions(app)
     errors.install_handlers(app)
-    # after the version is known, which decides on the form of an error
+    # after the version is known, because the form of an error depends on it
     app.before_request(call.check_body_headers)
     for blueprint in (*BLUEPRINTS, *extensions.registered_objects("blueprints").values()):
         app.register_blueprint(blueprint)
     for rule in app.url_map.iter_rules():
-        # werkzeug answers HEAD wherever there is a GET; the API does not
+        # werkzeug answers HEAD for each GET, but the API does not
         (rule.methods or set()).discard("HEAD")
     return app

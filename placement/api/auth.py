@@ -1,6 +1,6 @@
 """Authentication: only the version documents are answered without a token.
 
-Both strategies are WSGI middlewares. The strategies put the caller into the environment
+Both authentication strategies are WSGI middlewares. The strategies put the caller into the environment
 (:mod:`placement.api.context`) and answer 401 in the API's own error format.
 """
 
@@ -48,26 +48,26 @@ def check_options(conf: cfg.ConfigOpts) -> None:
     :raises ValueError: the options cannot be used.
     """
     if conf.api.auth_strategy == "keystone":
-        # made to be discarded: the constructor checks the options
+        # this object is discarded: it is made because its constructor checks the options
         AuthToken(_note_admission, conf)
 
 
 class NoAuth:
     """Accepts every token: for development and tests.
 
-    The token ``admin`` has all roles. Any other token is ``user:project``, or ``user`` with a project of the
+    The token ``admin`` has all roles. Any other token is ``user:project``, or ``user`` for a project of the
     same name, and has no role. ``X-Roles`` sets the roles, ``X-Project-Id`` the project. With
-    ``OpenStack-System-Scope`` the caller has a project only if ``X-Project-Id`` names it.
+    ``OpenStack-System-Scope`` the caller has no project unless ``X-Project-Id`` names one.
     """
 
     def __init__(self, app: "WSGIApplication") -> None:
         self._app = app
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        """Note the caller that the token names, and call the application."""
+        """Note which caller the token names, and call the application."""
         token = environ.get("HTTP_X_AUTH_TOKEN")
         if not token:
-            # without an identity, but with the request ids for the log
+            # no identity is needed, but the log needs the request ids
             context.note_anonymous(environ)
             if not _is_public(environ):
                 return _send_refusal(
@@ -107,14 +107,14 @@ class KeystoneAuth:
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Note the caller that Keystone confirms, and call the application; public paths need no caller."""
-        # until the token is confirmed the log has only the ids of the request
+        # until the token is confirmed, the log knows only the ids of the request
         context.note_anonymous(environ)
         if _is_public(environ):
             return self._app(environ, start_response)
         answer = _AuthAnswer()
         try:
             self._auth_token(environ, answer.start)
-        # not 401, for which a client would discard a token that may be valid
+        # not 401, because a client would then discard a token that may be valid
         except CannotAsk:
             answer.status = HTTPStatus.SERVICE_UNAVAILABLE
         if environ.pop(_ADMITTED, False):
@@ -129,14 +129,14 @@ _ADMITTED: Final = "placement.auth_token.admitted"
 def _note_admission(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
     """Note whether ``auth_token`` admits the request.
 
-    ``auth_token`` calls this function in place of the application.
+    ``auth_token`` calls this function instead of the application.
     """
     # a service token is optional; a service token that is sent has to be valid, too
     environ[_ADMITTED] = (
         environ.get("HTTP_X_IDENTITY_STATUS") == "Confirmed"
         and environ.get("HTTP_X_SERVICE_IDENTITY_STATUS", "Confirmed") == "Confirmed"
     )
-    # auth_token adds its challenge to a 401 only
+    # auth_token adds its challenge to a 401 only, so a refusal is a 401
     start_response("204 No Content" if environ[_ADMITTED] else "401 Unauthorized", [])
     return []
 
@@ -157,7 +157,7 @@ class _AuthAnswer:
 
 def _is_public(environ: "WSGIEnvironment") -> bool:
     """Return whether the request is for a version document."""
-    # public, so that clients find the versions before they have a token
+    # public, so that clients can read the versions before they have a token
     return environ.get("PATH_INFO", "") in ("", "/", EXT)
 
 

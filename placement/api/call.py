@@ -1,7 +1,7 @@
-"""One request as the handlers see it, and the answers of handlers.
+"""One request as handlers see it, and the answers that handlers return.
 
-A handler is thin. The decorator :func:`api_operation` has checked version, media types and policy. The
-handler parses, calls the store or the model, and serialises.
+A handler contains little code. The decorator :func:`api_operation` has checked version, media types and
+policy. The handler parses, calls the store or the model, and serialises the result.
 """
 
 import re
@@ -54,7 +54,7 @@ class ApiRequest:
         :raises InvalidRequest: the query has bytes that are not text.
         """
         try:
-            # Flask would replace such bytes, and the answer would be about another name than the client's
+            # Flask would replace wrong bytes, and the answer would then be about another name
             unquote_to_bytes(request.query_string).decode()
         except UnicodeDecodeError as error:
             raise InvalidRequest(f"Invalid query string parameters: {error}") from None
@@ -90,9 +90,9 @@ class ApiRequest:
             self.service.explainer.explain_answer(question, wanted, context.caller_of(request.environ))
 
     def require_json(self) -> None:
-        """Refuse a body of another media type.
+        """Refuse a body that is not JSON.
 
-        :raises UnsupportedMediaType: the media type is another one; the message names it.
+        :raises UnsupportedMediaType: the body has another media type; the message names it.
         """
         if request.mimetype != JSON:
             raise UnsupportedMediaType(
@@ -105,6 +105,7 @@ class ApiRequest:
         :raises InvalidRequest: the body is not JSON.
         """
         try:
+            # not cached by Flask, because the bytes are read only once and may be many megabytes
             return orjson.loads(request.get_data(cache=False))
         except orjson.JSONDecodeError as error:
             raise InvalidRequest(f"Malformed JSON: {error}") from None
@@ -117,7 +118,7 @@ class ApiRequest:
         return base.load(schema, self.parse_json())
 
     def wrapped_body(self, schema: Schema, field: str) -> Any:
-        """Return the body, which is the value of one field of the schema, as the schema reads it."""
+        """Return the value of the single field of a body, as the schema reads it."""
         return base.load(schema, {field: self.parse_json()})[field]
 
     def json_answer(self, payload: Any, last_modified: float | None = None, status: int = 200) -> Response:
@@ -133,13 +134,13 @@ class ApiRequest:
     def answer_pieces(
         self, body: list[bytes], last_modified: float | None = None, status: int = 200
     ) -> Response:
-        """Return an answer with JSON in pieces, which are sent one after the other."""
+        """Return an answer with JSON in pieces, which are sent one after another."""
         return self.add_dates(Response(body, status, mimetype=JSON), last_modified)
 
     def empty_answer(self, status: int = 204, location: str | None = None) -> Response:
         """Return an answer without a body."""
         response = Response(status=status)
-        # Flask sets a media type also for an empty body
+        # Flask sets a media type even for an empty body
         del response.headers["Content-Type"]
         return response if location is None else self.add_location(response, location)
 
@@ -152,6 +153,7 @@ class ApiRequest:
         """Add ``Last-Modified`` and ``Cache-Control`` (from microversion 1.15 on); return the response."""
         if last_modified is not None and self.version >= microversion.CACHE_HEADERS:
             response.headers["Last-Modified"] = _http_date(int(last_modified))
+            # clients may keep the answer, but have to ask whether it is current
             response.headers["Cache-Control"] = "no-cache"
         return response
 
@@ -169,7 +171,7 @@ def _root_url() -> str:
     return request.root_url.rstrip("/")
 
 
-# cached, as many answers have the same date
+# cached, because many answers have the same date
 _http_date: Final = lru_cache(maxsize=1024)(http_date)
 
 
@@ -199,11 +201,12 @@ def api_operation(
     reads_json: bool = False,
     writes_json: bool = False,
 ) -> Callable[[Handler], Handler]:
-    """Make a function the handler of one operation of the API.
+    """Return a decorator that makes a function the handler of one operation of the API.
 
-    :param rule: the policy rule that has to allow the call; None if the handler checks the policy itself.
-    :param since: the microversion that introduced the operation; ``before`` is the status in older ones.
-    :param reads_json: whether the body has to be JSON; another one is answered 415.
+    :param rule: the policy rule that has to allow the call; None if the handler itself checks the policy.
+    :param since: the microversion that introduced the operation; ``before`` is the status in older
+        microversions.
+    :param reads_json: whether the body has to be JSON; any other body is answered with 415.
     :param writes_json: whether the answer is JSON; a client that does not accept JSON gets 406.
     """
 
@@ -211,16 +214,17 @@ def api_operation(
         @wraps(handler)
         def handle_request(**path_arguments: str) -> Response:
             call = ApiRequest()
+            # an operation of a later version looks as if it did not exist
             if call.version < since:
                 if before is HTTPStatus.METHOD_NOT_ALLOWED:
                     raise MethodNotAllowed(valid_methods=_other_methods(method))
                 abort(before)
             if reads_json:
                 call.require_json()
-            # without the header Accept a client accepts everything
+            # a client that sends no Accept header accepts everything
             if writes_json and request.accept_mimetypes and not request.accept_mimetypes[JSON]:
                 raise NotAcceptable(f"Only {JSON} is provided")
-            # before the policy: a worker that started without its database answers 503 to every caller
+            # before the policy, because a worker without its database has to answer 503 to every caller
             call.service.prepare_database()
             if rule is not None:
                 call.authorize(rule)
@@ -231,16 +235,17 @@ def api_operation(
             f"{method} {path}".replace(".", "_"),
             handle_request,
             methods=[method],
-            # otherwise Flask would answer OPTIONS by itself
+            # Flask would otherwise answer OPTIONS by itself
             provide_automatic_options=False,
         )
+        # the handler is returned unchanged, so that other modules can call it
         return handler
 
     return decorate_handler
 
 
 def _other_methods(method: str) -> list[str]:
-    # a request that has come to a handler has a rule
+    # for the type checker: a request that has reached a handler has a rule
     assert request.url_rule is not None
     same_path = (each for each in current_app.url_map.iter_rules() if each.rule == request.url_rule.rule)
     return sorted({name for each in same_path for name in each.methods or ()} - {method})
@@ -249,11 +254,11 @@ def _other_methods(method: str) -> list[str]:
 def check_body_headers() -> None:
     """Refuse a length that is not a number, and a body without a media type.
 
-    :raises BadRequest: one of the two headers is wrong; the message names it.
+    :raises BadRequest: one of these headers is wrong; the message names it.
     """
     length = request.environ.get("CONTENT_LENGTH") or ""
     if length and not (length.isascii() and length.isdigit()):
         raise BadRequest("content-length header must be an integer")
-    # a length of 0 is that of a request without a body
+    # a request without a body may have a length of 0
     if length.strip("0") and not request.environ.get("CONTENT_TYPE"):
         raise BadRequest("content-type header required")

@@ -36,7 +36,7 @@ class RequestContext(oslo_context.RequestContext):
 def note_authenticated(environ: dict[str, Any]) -> RequestContext:
     """Put the caller of authenticated headers into the WSGI environment, and return it.
 
-    Only for headers that an authentication middleware has set or accepted.
+    Only for headers that an authentication middleware has set or checked.
     """
     context: RequestContext = RequestContext.from_environ(environ)
     environ[_KEY] = context
@@ -44,7 +44,7 @@ def note_authenticated(environ: dict[str, Any]) -> RequestContext:
 
 
 def note_anonymous(environ: dict[str, Any]) -> RequestContext:
-    """Put a caller without an identity, with request ids alone, into the WSGI environment, and return it."""
+    """Put a caller without an identity, but with request ids, into the WSGI environment, and return it."""
     context = RequestContext(
         request_id=environ.get("openstack.request_id"),
         global_request_id=environ.get("openstack.global_request_id"),

@@ -52,7 +52,7 @@ def install_handlers(app: Flask) -> None:
 
 def status_of(error: ServiceError) -> HTTPStatus:
     """Return the status of the answer to an error."""
-    # the nearest base class decides, so that a new subclass needs no line in the table
+    # the nearest base class decides, so that a new subclass needs no entry in the table
     return next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
 
 
@@ -80,7 +80,7 @@ def _http_exception(error: HTTPException) -> Response:
             "min_version": microversion.text(microversion.MIN),
         }
     elif status is HTTPStatus.NOT_FOUND and error.description == type(error).description:
-        # not a text of ours, but werkzeug's: the general sentence below says enough
+        # the text is werkzeug's, and the general sentence below suffices
         detail = ""
     response = render(status, detail, **extra)
     response.headers.update(headers)
@@ -97,7 +97,7 @@ def render(status: HTTPStatus, detail: str, *, code: str = exceptions.UNDEFINED,
 
     In the API of OpenStack Placement the general sentence of the status and an empty line precede the detail.
     """
-    # one line, whatever a user put into a name: some clients show the last line only
+    # one line, whatever name a user has chosen, because some clients show only the last line
     lines = [" ".join(detail.splitlines())] if detail else []
     if status in _GENERAL and (not detail or not is_ours(request.path)):
         lines.insert(0, _GENERAL[status])
@@ -111,11 +111,13 @@ def render(status: HTTPStatus, detail: str, *, code: str = exceptions.UNDEFINED,
     }
     if g.get("version", microversion.MIN) >= microversion.ERROR_CODES or is_ours(request.path):
         error["code"] = code
+    # the outage may be short, so the client is told when to try again
     headers = {"Retry-After": RETRY_AFTER} if status is HTTPStatus.SERVICE_UNAVAILABLE else {}
     accepted = request.accept_mimetypes
     if not accepted or accepted["application/json"] > 0:
         return Response(orjson.dumps({"errors": [error]}), status.value, headers, "application/json")
     if accepted["text/html"] > 0:
+        # escaped, because the detail may have names that clients have chosen
         title = f"<!doctype html><title>{status.phrase}</title><h1>{status.phrase}</h1>"
         page = title + "".join(f"<p>{html.escape(line)}</p>" for line in lines)
         return Response(page, status.value, headers, "text/html")

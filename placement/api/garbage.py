@@ -1,18 +1,18 @@
-"""Schedules the collection of garbage in cycles: between requests, and not while a long one runs.
+"""Schedules garbage collection of reference cycles: between requests, and not while a long request runs.
 
-Python frees nearly all objects at once, with their last reference. Objects in reference cycles are found by a
-walk through all old objects, which may begin at any time and stops the whole process. In the middle of a long
-search with many results the walk takes 0.1 s and more.
+Python frees nearly all objects immediately, when their last reference disappears. Objects in reference cycles
+are found by a walk through all old objects, which may begin at any time and stops the whole process. In the
+middle of a search with many results, the walk takes 0.1 s or more.
 
-Here the walk happens after a request, if no long one is running. If a long collection frees nothing, later
-ones skip its objects, which belong to the read model (:func:`gc.freeze`). Skipped objects without a cycle are
-still freed.
+Here the walk happens after a request, if no long request is running. If a long walk frees nothing, later
+walks skip its objects, which belong to the read model (:func:`gc.freeze`). Skipped objects without a cycle
+are still freed.
 
-Python itself walks through young objects, a few hundred at a time. The young objects may be large: a search
-for many claims has a scenario for each, with sets of all hosts. So young objects are not gathered for a
-second walk, which takes 0.1 s and more for ten times as many objects.
+Python itself still walks through young objects, a few hundred at a time. The young objects may be large: a
+search for many claims has a scenario for each, with sets of all hosts. So young objects are not gathered for
+a later walk, which would take 0.1 s or more for ten times as many objects.
 
-Only :mod:`placement.api.middleware` uses this module. This code is a separate module, because it changes
+Only :mod:`placement.api.middleware` uses this module. This code is a separate module because it changes
 settings of the whole process.
 """
 
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 _GATHERED: Final = 1
-"""Number of walks through young objects before one through the survivors."""
-# a few hundred thousand objects
+"""Number of walks through young objects after which Python walks through the objects that survived them."""
+# 500 such walks correspond to a few hundred thousand objects
 _OFTEN: Final = 500
-"""Number of walks through survivors before one through old objects, after a request."""
-# applies during requests that are too long, and in applications without an end of requests
+"""After a request, old objects are walked through if there were this number of walks through survivors."""
+# applies during long requests, and in applications without an end of requests
 _SELDOM: Final = 5000
-"""The number of walks for Python itself, as a fallback."""
+"""The same number for Python itself, as a fallback."""
 _LONG: Final = 0.01
-"""Seconds of CPU time above which a walk is not repeated for the same objects."""
+"""Seconds of CPU time above which a walk that frees nothing is not repeated for the same objects."""
 _PATIENCE: Final = 300.0
-"""Seconds that a walk waits for the end of long requests."""
+"""Seconds for which collection waits for the end of long requests."""
 
 
 class GcScheduler:
-    """Collects the garbage of a process that is a worker and nothing else.
+    """Collects the garbage of a process that runs a worker and nothing else.
 
     :param long_requests: returns the number of running long requests.
     """
@@ -53,17 +53,18 @@ class GcScheduler:
         self._lock = threading.Lock()
         self._collected = time.monotonic()
         young, *_ = gc.get_threshold()
+        # only the thresholds of older objects change: walks through young objects are short
         gc.set_threshold(young, _GATHERED, _SELDOM)
 
     def collect_if_due(self) -> None:
-        """Collect garbage if it is time; called after each request."""
-        # the third number counts walks through survivors since the last one through old objects
+        """Collect garbage if it is time for it; called after each request."""
+        # the third number counts the walks through survivors since the last walk through old objects
         if gc.get_count()[2] < _OFTEN:
             return
-        # a walk in the middle of a long search meets all of its results, which takes 0.1 s and more
+        # in the middle of a long search a walk visits all of its results, which takes 0.1 s or more
         if self._long_requests() and time.monotonic() < self._collected + _PATIENCE:
             return
-        # without waiting: another thread is collecting, and one collection is enough
+        # without waiting, because another thread is collecting then, and one collection suffices
         if self._lock.acquire(blocking=False):
             try:
                 self._collect()
@@ -84,11 +85,11 @@ class GcScheduler:
     def _collect(self) -> None:
         began = time.thread_time()
         found = gc.collect()
-        # CPU time of this thread: waiting for the interpreter is no part of the walk
+        # CPU time of this thread, because waiting for the interpreter is no part of the walk
         took = time.thread_time() - began
         self._collected = time.monotonic()
         if took > _LONG:
-            # the objects that are left belong to the read model: later collections skip them
+            # the remaining objects belong to the read model, so later collections skip them
             gc.freeze()
             LOG.debug(
                 "Python's garbage collection took %.0f ms and freed %d objects; later collections skip"

@@ -13,12 +13,12 @@ from placement.exceptions import Unavailable
 
 LOG = logging.getLogger(__name__)
 
-# proxies mostly wait for as long
+# most proxies wait for the same time
 _TIMEOUT: Final = 2.0
 """Seconds that a health check waits for the database."""
-# a health check needs no token, so that any client may ask as often as it likes
+# a health check needs no token, so any client may ask as often as it likes
 _KEPT: Final = 1.0
-"""Seconds that an answer stays valid."""
+"""Seconds for which an answer stays valid."""
 
 _OK: Final = "OK"
 _SILENT: Final = "the database does not answer"
@@ -29,8 +29,8 @@ _OTHER_SCHEMA: Final = "the database does not have a schema that this version ca
 class DatabaseHealthcheck(HealthcheckBaseExtension):
     """The backend ``placement_database`` of oslo.middleware's health check.
 
-    One thread asks the database at a time. So a database that does not answer delays the first check for a
-    moment, and later checks not at all.
+    Only one thread asks the database at a time. So if the database does not answer, only the first health
+    check waits, and later checks do not.
     """
 
     def __init__(self, oslo_conf: cfg.ConfigOpts, conf: dict[str, Any]) -> None:
@@ -49,9 +49,9 @@ class DatabaseHealthcheck(HealthcheckBaseExtension):
             if not self._asking and now - self._asked >= _KEPT:
                 self._asked, self._asking = now, True
                 self._answered.clear()
-                # a daemon, as a query that hangs must not keep the process from ending
+                # a daemon, because a query that hangs must not keep the process from ending
                 threading.Thread(target=self._ask_database, name="healthcheck", daemon=True).start()
-            # a later check during the same query waits only for the rest of its time
+            # a later check during the same query waits only until the timeout of the query
             left = self._asked + _TIMEOUT - now
         reason = self._reason if self._answered.wait(max(0.0, left)) else _SILENT
         return HealthcheckResult(available=reason == _OK, reason=reason)

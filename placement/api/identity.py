@@ -1,8 +1,8 @@
 """The middleware ``auth_token`` of keystonemiddleware, with limits.
 
-The middleware asks the Identity service about tokens that are not in its cache. By itself keystonemiddleware
-waits without a limit for a service that hangs, in each request. Here each question has a limit, and one
-request at a time tries again.
+The middleware asks the Identity service about tokens that are not in its cache. keystonemiddleware itself
+waits without a limit for a service that hangs, in each request. Here each query has a time limit, and during
+an outage one request at a time tries again.
 """
 
 import logging
@@ -31,11 +31,11 @@ LOG = logging.getLogger(__name__)
 
 GROUP: Final = "keystone_authtoken"
 
-# a question may take several requests
+# a question to the service may take several requests
 _TIMEOUT: Final = 10
 """Seconds for each request to the Identity service."""
 _RETRIES: Final = 1
-"""Number of repetitions of a connection that failed."""
+"""Number of times that a failed connection is repeated."""
 
 
 def set_defaults() -> None:
@@ -45,7 +45,7 @@ def set_defaults() -> None:
 
 
 class CannotAsk(Exception):
-    """The Identity service did not say whether a token is valid, so the caller is unknown."""
+    """The Identity service did not tell whether a token is valid, so the caller is unknown."""
 
 
 class SignInRefused(Exception):
@@ -67,7 +67,7 @@ class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library h
 
     A call raises :class:`CannotAsk` for a token that is not cached, if the Identity service cannot be asked.
 
-    :raises ValueError: the options cannot be used; nothing is connected then.
+    :raises ValueError: the options cannot be used; no connection was made.
     """
 
     def __init__(self, app: "WSGIApplication", conf: cfg.ConfigOpts) -> None:
@@ -81,11 +81,11 @@ class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library h
             LOG.error("[keystone_authtoken] auth_type is not set, so no token can be validated")
 
     def check_service(self) -> None:
-        """Ask about a token that does not exist.
+        """Ask the Identity service about a token that does not exist.
 
         :raises CannotAsk: there was no answer; the message has the reason.
         """
-        # The expected answer: the token does not exist, and Keystone has said so to this service.
+        # the expected answer: this token does not exist, and Keystone has told this service so
         with suppress(auth_token.InvalidToken):
             self._identity_server.verify_token("none")
 
@@ -104,16 +104,17 @@ class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library h
 
         :param credentials: the arguments of keystoneauth's ``Password`` or ``ApplicationCredential``.
         :raises SignInRefused: the credentials are wrong.
-        :raises CannotAsk: there was no answer.
+        :raises CannotAsk: the Identity service did not answer.
         """
         if self._auth is None or getattr(self._auth, "auth_url", None) is None:
             raise CannotAsk(f"[{GROUP}] does not say where the Identity service is")
+        # auth_url may be with or without the version
         url = self._auth.auth_url.rstrip("/").removesuffix("/v3") + "/v3"
         how: dict[str, Any] = dict(credentials)  # the plugins check the names
         is_application = "application_credential_id" in how
         plugin = v3.ApplicationCredential(url, **how) if is_application else v3.Password(url, **how)
         access = self._identity_server.request_access(plugin, self._session)
-        # seconds, and not a time: the session is timed by the clock of the database
+        # seconds instead of a time, because sessions are timed by the clock of the database
         left = (access.expires - datetime.now(UTC)).total_seconds()
         return TokenAccess(access.auth_token, left, access.username or "", access.project_name or "")
 
@@ -128,11 +129,12 @@ class _IdentityOutage(outage.PeerOutage):
     refusal = "The Identity service does not answer."
 
     def is_unanswered(self, error: Exception) -> bool:
-        """Return whether there was no answer; an error of the Identity service is an answer."""
+        """Return whether there was no answer; an error that the Identity service sends is an answer."""
         cause: BaseException | None = error
         while cause is not None:
             if isinstance(cause, ks_exceptions.ConnectionError):
                 return True
+            # libraries wrap the error of a connection in errors of their own
             cause = cause.__cause__ or cause.__context__
         return False
 
@@ -152,7 +154,7 @@ class _IdentityOutage(outage.PeerOutage):
 class _SignInOutage(_IdentityOutage):
     """An outage of signing in, apart from that of tokens: clients without a token choose these questions.
 
-    A hanging user directory of one domain is enough to delay an answer.
+    The hanging user directory of a single domain can delay an answer.
     """
 
     def log_begin(self, error: Exception) -> None:
@@ -170,7 +172,7 @@ class _SignInOutage(_IdentityOutage):
 
 
 class _IdentityServer:
-    """The library's client of the Identity service, with limits."""
+    """The library's client of the Identity service, with time limits."""
 
     def __init__(self, server: Any) -> None:
         self._server = server
@@ -179,7 +181,7 @@ class _IdentityServer:
 
     @property
     def www_authenticate_uri(self) -> Any:
-        """The address where clients get tokens, from the catalog."""
+        """The address where clients get tokens, from the catalog of services."""
         with self._bounded_request():
             return self._server.www_authenticate_uri
 
@@ -187,7 +189,7 @@ class _IdentityServer:
         """Return the data of a token.
 
         :raises auth_token.InvalidToken: the token is not valid.
-        :raises CannotAsk: there was no answer.
+        :raises CannotAsk: the Identity service did not answer.
         """
         with self._bounded_request():
             return self._server.verify_token(*args, **kwargs)
@@ -196,16 +198,17 @@ class _IdentityServer:
         """Return the access of the plugin's credentials.
 
         :raises SignInRefused: the credentials are wrong.
-        :raises CannotAsk: there was no answer.
+        :raises CannotAsk: the Identity service did not answer.
         """
         try:
             with self._sign_in_outage.attempt_request():
                 return plugin.get_access(session)
-        # one answer for a wrong name, secret or project: a stranger must not learn which one it was
+        # one answer for a wrong name, secret or project, so that a stranger does not learn which one is wrong
         except (ks_exceptions.Unauthorized, ks_exceptions.BadRequest, ks_exceptions.Forbidden):
             raise SignInRefused from None
         except ks_exceptions.MissingAuthMethods:
-            # the user needs more than a password; another answer would show strangers that they guessed it
+            # the user needs more than a password, and another answer would show strangers that they guessed
+            # it
             raise SignInRefused from None
         except Unavailable as error:
             raise CannotAsk(error.detail) from None
@@ -217,8 +220,8 @@ class _IdentityServer:
             raise CannotAsk(str(error)) from error
 
     def invalidate(self) -> None:
-        """Have the service sign in again before the next question."""
-        # Without a login of its own the service has no token to forget.
+        """Make this service sign in again before the next query."""
+        # without a login of its own, the service has no token to forget
         with suppress(ks_exceptions.MissingAuthPlugin):
             self._server.invalidate()
 
@@ -241,7 +244,8 @@ class _IdentityServer:
             raise CannotAsk(error.detail) from None
         except Exception as error:
             if not self._outage.is_unanswered(error):
-                # not after a missing answer: repeated signing in would slow a slow service down further
+                # not after a missing answer, because signing in again would slow down a slow service even
+                # more
                 self.invalidate()
                 LOG.exception("The Identity service could not be asked to validate a token")
             raise CannotAsk(str(error)) from error
@@ -259,7 +263,7 @@ def _is_of_identity(error: ks_exceptions.NotFound) -> bool:
     try:
         body = None if error.response is None else error.response.json()
     except ValueError:
-        # Something else than Keystone answered, such as a proxy.
+        # something other than Keystone answered, such as a proxy
         return False
     return isinstance(body, dict) and isinstance(body.get("error"), dict)
 
@@ -269,8 +273,8 @@ def _has_login(conf: cfg.ConfigOpts) -> bool:
 
 
 def keystone_obstacle(conf: cfg.ConfigOpts) -> str | None:
-    """Return why no token could be validated now by ``[keystone_authtoken]``; None if one could."""
-    # the library would log what the returned text says
+    """Return why no token could be validated now by ``[keystone_authtoken]``; None if it could."""
+    # without its log messages, because the returned text says the same
     logging.disable()
     try:
         middleware = AuthToken(lambda environ, start_response: [], conf)
@@ -287,14 +291,14 @@ def keystone_obstacle(conf: cfg.ConfigOpts) -> str | None:
 
 
 def _check_cache(conf: cfg.ConfigOpts) -> None:
-    """Check that the packages for remembering tokens are installed; requests would fail without them.
+    """Check that the packages for caching tokens are installed, because requests would fail without them.
 
     :raises ValueError: a package is missing; the message names it.
     """
     options = conf[GROUP]
     if not options.memcached_servers:
         return
-    # the library imports these with the first request that has a token
+    # the library imports these packages only with the first request that has a token
     needed = {"memcache": "python-memcached"}
     if options.memcache_security_strategy.upper() == "ENCRYPT":
         needed["cryptography"] = "cryptography"

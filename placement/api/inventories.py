@@ -51,12 +51,12 @@ def list_all(call: ApiRequest, uuid: str) -> Response:
 
 @api_operation(blueprint, "POST", _PATH, rules.CREATE_INVENTORY, reads_json=True)
 def create_inventory(call: ApiRequest, uuid: str) -> Response:
-    """Add an inventory of one more class."""
+    """Add an inventory of another resource class."""
     known = path_uuid(uuid)
     with missing_provider_first(call, known):
         body = call.parse_body(_CREATE)
     name, values = body["resource_class"], body["values"]
-    # from microversion 1.26 on all of an inventory may be reserved
+    # from microversion 1.26 on an inventory may be reserved completely
     may_have_none = call.version >= microversion.ALL_RESERVED
     generation = call.service.write(
         lambda tx: store.add(tx, known, name, values, may_have_none=may_have_none)
@@ -118,7 +118,7 @@ def update(call: ApiRequest, uuid: str, resource_class: str) -> Response:
     known = path_uuid(uuid)
     with missing_provider_first(call, known):
         body = call.parse_body(_UPDATE)
-    # no class can have such a name, which some databases would refuse to compare
+    # no resource class can have such a name, and some databases fail when they compare it
     if not is_storable(resource_class):
         raise NotFound(f"No such resource class {resource_class}.")
     values = body["values"]

@@ -28,12 +28,13 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+"""Upper bounds, in seconds, of the classes in the histogram of answer times."""
 _NOTHING_ELSE: Final = "none of the API"
-"""The operation of requests for paths that do not exist."""
+"""The operation that requests for unknown paths are counted under."""
 
 
 class ServiceMetrics:
-    """The counters of this worker, and the answer for all workers."""
+    """The counters of this worker, and the answer to Prometheus for all workers."""
 
     def __init__(self, service: PlacementService, max_provider_series: int) -> None:
         self._service = service
@@ -60,8 +61,8 @@ class ServiceMetrics:
         self._of_model = ModelMetrics(service.model, self._registry, max_provider_series)
 
     def install_counters(self, app: Flask) -> None:
-        """Have all requests of the application counted."""
-        # first, as later functions may refuse the request
+        """Count all requests of the application."""
+        # first, because later functions may refuse the request
         app.before_request_funcs.setdefault(None, []).insert(0, _note_begin)
         app.after_request(self._count_request)
 
@@ -79,12 +80,12 @@ class ServiceMetrics:
         """Return all current series, as text for Prometheus."""
         registry = CollectorRegistry()
         if DIRECTORY in os.environ:
-            # the counters of all processes, from their files in the folder
+            # the counters of all processes, read from their files in the folder
             MultiProcessCollector(registry)  # type: ignore[no-untyped-call]  # of prometheus_client
             counted = generate_latest(registry)
         else:
             counted = generate_latest(self._registry)
-        # gauges are computed by this process only: they describe the database, which all workers share
+        # gauges are computed only by this process, because they describe the database that all workers share
         return counted + generate_latest(_OnceRegistry(self._current_gauges()))
 
     def _current_gauges(self) -> Iterator[GaugeMetricFamily]:
@@ -92,8 +93,9 @@ class ServiceMetrics:
         try:
             self._service.prepare_database()
             families = list(self._of_model.make_gauges())
-        # the other metrics are shown all the same, and this one says why some are missing
+        # the other metrics are shown, and this message says why some are missing
         except Unavailable as error:
+            # not a warning, because a scrape every few seconds would fill the log
             LOG.debug("Metrics without the database: %s", error)
             up.add_metric([], 0)
             families = []
@@ -103,7 +105,7 @@ class ServiceMetrics:
         yield from families
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        """Answer one scrape."""
+        """Answer one scrape by Prometheus."""
         if environ["REQUEST_METHOD"] != "GET":
             start_response("405 Method Not Allowed", [("Allow", "GET"), ("Content-Length", "0")])
             return [b""]
@@ -114,7 +116,7 @@ class ServiceMetrics:
 
 
 class _OnceRegistry(CollectorRegistry):
-    """A registry with gauges of one scrape."""
+    """A registry with the gauges of one scrape."""
 
     def __init__(self, families: Iterator[GaugeMetricFamily]) -> None:
         super().__init__()

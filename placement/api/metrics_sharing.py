@@ -1,6 +1,6 @@
 """The folder in which the processes of this service share their metrics.
 
-This module is separate from :mod:`placement.api.metrics`, because the folder has to be known before
+This module is separate from :mod:`placement.api.metrics` because the folder has to be known before
 prometheus_client is imported.
 """
 
@@ -19,10 +19,11 @@ DIRECTORY: Final = "PROMETHEUS_MULTIPROC_DIR"
 
 @contextmanager
 def shared_directory(conf: cfg.ConfigOpts) -> Iterator[None]:
-    """Have this process, and processes forked in this context, share their metrics in a folder.
+    """Make this process, and processes that are forked in this context, share their metrics in a folder.
 
-    The folder is that of ``[metrics] directory``, or one that is removed with the context.
+    The folder is that of ``[metrics] directory``, or a new one that is removed at the end of the context.
     """
+    # share() uses a configured folder, and a folder that the environment names is kept
     if not conf.metrics.enabled or conf.metrics.directory or DIRECTORY in os.environ:
         yield
         return
@@ -38,7 +39,7 @@ def shared_directory(conf: cfg.ConfigOpts) -> Iterator[None]:
 
 
 def share(conf: cfg.ConfigOpts) -> None:
-    """Have this process share its metrics in the folder of the options, if they name one."""
+    """Make this process share its metrics in the folder of ``[metrics] directory``, if this option is set."""
     if conf.metrics.directory:
         os.makedirs(conf.metrics.directory, exist_ok=True)
         os.environ[DIRECTORY] = conf.metrics.directory

@@ -50,7 +50,7 @@ def check_chunks(app: WSGIApplication) -> WSGIApplication:
 
 
 class _FileChunks(io.RawIOBase):
-    """Reads another file, and turns its errors into a bad request."""
+    """Reads another file, and turns its errors into an error 400."""
 
     def __init__(self, source: IO[bytes]) -> None:
         self._source = source
@@ -67,7 +67,7 @@ class _FileChunks(io.RawIOBase):
         target = memoryview(buffer)
         try:
             piece = self._source.read(len(target))
-        # each web server has errors of its own for a malformed chunk, and for a lost client
+        # each web server has its own errors for a malformed chunk and for a client that left
         except Exception as error:
             raise BadRequest(f"The body is not chunked as its headers say: {error}") from error
         target[: len(piece)] = piece
@@ -107,8 +107,8 @@ def build_application(
     """Return the whole service for a WSGI server.
 
     :param in_background: whether a thread of its own prepares the database. Only for servers that build the
-        application in the serving process, because no thread survives a fork.
-    :param alone: whether the process serves nothing else, so that it may schedule the collection of garbage.
+        application in the process that serves, because threads do not survive a fork.
+    :param alone: whether the process runs nothing else, so that it may schedule garbage collection.
     :raises ValueError: as :func:`check_requirements`.
     """
     tracing = _make_tracing(conf) if conf.tracing.enabled else None
@@ -121,7 +121,7 @@ def build_application(
         service.try_to_prepare()
     handlers, metrics = _handlers(), None
     if conf.metrics.enabled or tracing is not None:
-        # handlers of its own, as metrics and spans are installed in them
+        # separate handlers, because metrics and spans are installed in them
         handlers = create_app()
     if conf.metrics.enabled:
         metrics = _make_metrics(handlers, service, conf)
@@ -159,7 +159,7 @@ def _make_tracing(conf: cfg.ConfigOpts) -> ServiceTracing:
 
 def _tracing_class() -> type[ServiceTracing]:
     try:
-        # only with traces, as it needs further packages
+        # imported only with traces, because it needs more packages
         from placement.api.tracing import ServiceTracing
     except ImportError as error:
         raise missing_package("[tracing] enabled", str(error.name), "tracing") from error
@@ -169,7 +169,7 @@ def _tracing_class() -> type[ServiceTracing]:
 def _make_metrics(app: Flask, service: PlacementService, conf: cfg.ConfigOpts) -> WSGIApplication:
     """Return the application of :data:`METRICS_PATH`, which counts the requests of ``app``."""
     metrics_sharing.share(conf)
-    # after the folder is known, which prometheus_client reads when it is imported
+    # imported after the folder is known, because prometheus_client reads the folder at import
     from placement.api.metrics import ServiceMetrics
 
     metrics = ServiceMetrics(service, conf.metrics.max_provider_series)
@@ -185,29 +185,33 @@ def add_layers(
     tracing: ServiceTracing | None = None,
 ) -> WSGIApplication:
     """Return ``app`` behind all layers, with ``metrics`` and other applications, by path, beside it."""
+    # inside of the authentication, so that this span has only the time of the handlers
     if tracing is not None:
         app = tracing.trace_handlers(app, "handlers")
     app = add_authentication(app, conf)
-    # only if configured: oslo.middleware parses each request with webob, which takes time
+    # only if configured, because oslo.middleware parses each request with webob, which takes time
     if conf.cors.allowed_origin:
         app = CORS(app, conf)
-    # outside of authentication, as these applications authenticate their callers by themselves
+    # outside of the authentication, because these applications authenticate their callers themselves
     for path, other in (beside or {}).items():
         traced = other if tracing is None else tracing.trace_handlers(other, path.strip("/"), path)
         app = _PrefixDispatch(app, path, traced)
     if tracing is not None:
+        # outside of the authentication, so that this span has its time, too
         app = tracing.trace_requests(app)
-    # the log is outside of authentication, and has refused requests; health checks and scrapes would fill it
+    # the log is outside of authentication, so that it has refused requests; health checks and scrapes would
+    # fill it
     app = _HealthChecked(RequestLog(check_chunks(app)), conf)
     if metrics is not None:
         app = _PathDispatch(app, METRICS_PATH, metrics)
+    # outermost, so that all other layers see the address of the client and not of the proxy
     if conf.oslo_middleware.enable_proxy_headers_parsing:
         app = HTTPProxyToWSGI(app, conf)
     return app
 
 
 class _PathDispatch:
-    """Answers one path by another application, without a token."""
+    """Answers one path by another application, without requiring a token."""
 
     def __init__(self, app: WSGIApplication, path: str, other: WSGIApplication) -> None:
         self._app = app
@@ -220,7 +224,7 @@ class _PathDispatch:
 
 
 class _PrefixDispatch:
-    """Answers one path, and all below it, by another application, which authenticates by itself."""
+    """Answers a path and all paths below it by another application, which authenticates callers itself."""
 
     def __init__(self, app: WSGIApplication, path: str, other: WSGIApplication) -> None:
         self._app = app
@@ -229,6 +233,7 @@ class _PrefixDispatch:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
+        # a path that only begins with the same letters is not below
         is_below = path.startswith(self._path) and path[len(self._path) :][:1] in ("", "/")
         return (self._other if is_below else self._app)(environ, start_response)
 
@@ -242,7 +247,7 @@ class _HealthChecked:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if not environ.get("PATH_INFO"):
-            # a request for the prefix alone of a service that is mounted below one
+            # the empty path: a service mounted below a prefix gets it for the prefix itself
             environ["PATH_INFO"] = "/"
         if environ["PATH_INFO"] == HEALTHCHECK_PATH:
             answer: Iterable[bytes] = self._check(environ, start_response)

@@ -1,7 +1,7 @@
 """The prefix of our own API.
 
-This module is separate from the blueprints, because errors and authentication need it, and blueprints import
-these.
+This module is separate from the blueprints because errors and authentication need it, and blueprints import
+those.
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""Request ids, and one line in the log for every request."""
+"""Request ids, and one line in the log for each request."""
 
 import logging
 import re
@@ -13,12 +13,12 @@ from oslo_middleware.request_id import ENV_REQUEST_ID, GLOBAL_REQ_ID, HTTP_RESP_
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-# the name in the log settings of operators of OpenStack Placement
+# a name that operators of OpenStack Placement have in their log settings
 LOG = logging.getLogger("placement.requestlog")
 
 _GLOBAL_ID: Final = re.compile(ID_FORMAT)
 _UNQUOTED: Final = "!$&'()*+,/:;=?@[]~"
-"""Characters of a path that stay as they are in its encoded form."""
+"""Characters of a path that are not encoded."""
 
 
 class RequestLog:
@@ -37,10 +37,10 @@ class RequestLog:
         began = time.perf_counter()
         request_id = environ[ENV_REQUEST_ID] = generate_request_id()
         global_id = environ.get("HTTP_X_OPENSTACK_REQUEST_ID")
-        # an id of another form is ignored, as it would go into the log unchecked
+        # an id of another form is ignored, because it would be logged unchecked
         if global_id and _GLOBAL_ID.match(global_id):
             environ[GLOBAL_REQ_ID] = global_id
-        # now, as inner layers may change the environment
+        # read now, because inner layers may change the environment
         asked = (environ["REQUEST_METHOD"], environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", ""))
 
         def start(
@@ -68,9 +68,10 @@ def _log_request(
     seconds: float,
 ) -> None:
     answered = {name.lower(): value for name, value in headers}
-    # the server decoded the path: encoded again, it cannot break or forge lines
+    # the server has decoded the path; encoded again, it cannot break or forge lines of the log
     uri = quote_path(path)
     if query := environ.get("QUERY_STRING"):
+        # the query is still encoded, so its percent signs stay
         uri += "?" + quote(query, safe=_UNQUOTED + "%", encoding="latin-1")
     LOG.info(
         '%s "%s %s" status: %s len: %s microversion: %s time: %.6f',

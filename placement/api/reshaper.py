@@ -15,7 +15,7 @@ blueprint = Blueprint("reshaper", __name__)
 
 @api_operation(blueprint, "POST", "/reshaper", rules.RESHAPE, since=microversion.RESHAPER, reads_json=True)
 def reshape_providers(call: ApiRequest) -> Response:
-    """Move inventories and allocations between providers, at once."""
+    """Move inventories and allocations between providers, in one transaction."""
     body = call.parse_body(schemas.reshaper_body(call.version))
     wanted = {
         uuid: NewInventories(

@@ -29,7 +29,7 @@ from placement.store import providers
 
 blueprint = Blueprint("resource_providers", __name__)
 
-# microversion that introduced each link, and its relation
+# microversion that introduced the link, and relation of the link
 _LINKS: Final = (
     (microversion.INITIAL, "inventories"),
     (microversion.INITIAL, "usages"),
@@ -39,10 +39,10 @@ _LINKS: Final = (
 
 # a web server sends each piece by itself
 _AS_ONE: Final = 10
-"""Number of pieces up to which an answer is joined."""
+"""Maximum number of pieces with which an answer is joined and sent at once."""
 
 _UUID: Final = b"{uuid}"
-"""Placeholder of the uuid of the provider in templates."""
+"""Placeholder for the uuid of the provider in templates."""
 
 
 def render_providers(providers: Iterable[Provider], view: ModelView, version: Microversion) -> bytes:
@@ -79,13 +79,14 @@ class _ProviderTemplate:
 
 
 @lru_cache(maxsize=256)
+# cached, because all providers of a version have the same document except for these gaps
 def _provider_template(prefix: str, version: Microversion) -> _ProviderTemplate:
     path = f"{prefix}/resource_providers/{_UUID.decode()}"
     links = [{"rel": "self", "href": path}]
     links += [{"rel": rel, "href": f"{path}/{rel}"} for since, rel in _LINKS if version >= since]
     if version >= microversion.ALLOCATIONS_LINK:
         links.append({"rel": "allocations", "href": f"{path}/allocations"})
-    # the text is a template for %, so that a percent sign of the prefix is doubled
+    # the text is a template for %, so percent signs in the prefix are doubled
     shown_links = orjson.dumps(links).replace(b"%", b"%%")
     nested = (
         b',"parent_provider_uuid":%b,"root_provider_uuid":"%b"'
@@ -110,7 +111,7 @@ def existing_provider(snapshot: ModelSnapshot, uuid: str) -> Provider:
 def path_uuid(uuid: str) -> str:
     """Return the uuid of a path in its canonical form, as in the database.
 
-    :raises placement.exceptions.NotFound: ``uuid`` is not a uuid, so there is no such provider.
+    :raises placement.exceptions.NotFound: ``uuid`` is not a uuid, so no provider has it.
     """
     canonical = canonical_uuid(uuid)
     if canonical is None:
@@ -128,6 +129,7 @@ def missing_provider_first(call: ApiRequest, uuid: str) -> Iterator[None]:
         yield
     except InvalidRequest:
         with call.service.model.fresh_view() as view:
+            # checked only after an error, so that a valid request costs no lookup
             existing_provider(view.snapshot, uuid)
         raise
 
@@ -142,6 +144,7 @@ def list_all(call: ApiRequest) -> Response:
         found = filter_providers(view.snapshot, wanted, budget)
         pieces, newest = [], []
         for some in yielding_slices(found, budget):
+            # rendered in slices, so that a list of all providers does not stop other requests
             pieces += [render_providers(some, view, call.version), b","]
             newest.append(max([provider.updated_at for provider in some]))
         body = [b'{"resource_providers":[', *pieces[:-1], b"]}"]
@@ -160,6 +163,7 @@ def create_provider(call: ApiRequest) -> Response:
     location = f"/resource_providers/{uuid}"
     if call.version < microversion.PROVIDER_ANSWERED:
         return call.empty_answer(201, location)
+    # the answer is made from the request, because the model has not read the new provider yet
     document = _provider_template(mount_prefix(), call.version).fill_gaps(uuid, name, 0, parent, root_of_it())
     return call.add_location(call.json_answer(document, time.time()), location)
 

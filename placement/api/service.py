@@ -1,4 +1,4 @@
-"""The parts that the handlers of one worker share, and explanations of empty answers in the log.
+"""The objects that the handlers of a worker share, and explanations of empty answers in the log.
 
 An explanation is computed after the answer and holds no request up.
 """
@@ -37,22 +37,22 @@ from placement.store import classes, reservations
 LOG = logging.getLogger(__name__)
 
 Question = tuple[bytes, Microversion]
-"""A query string, and its microversion."""
+"""A query string and its microversion, as a question that is explained."""
 
 _REMEMBERED: Final = 64
-"""Number of questions with a remembered explanation."""
+"""Number of questions with explanations that are remembered."""
 _SHARE: Final = 20
-"""Seconds of pause after an explanation, for each second of its CPU time."""
+"""Seconds of pause after an explanation, for each second of CPU time that it took."""
 _PAUSE: Final = 0.001
-"""Seconds between two slices, in which requests are answered."""
+"""Seconds of pause between two slices of an explanation, in which requests are answered."""
 _SLICE: Final = 0.002
-"""Seconds of CPU time of a slice."""
+"""Seconds of CPU time of a slice of an explanation."""
 
 
 class EmptyAnswerExplainer:
-    """Explains empty answers in a thread of its own, one at a time, with a small share of a processor.
+    """Explains empty answers in a thread of its own, one at a time, using a small share of a processor.
 
-    Explanations are remembered while nothing changes.
+    An explanation is remembered as long as nothing changes.
 
     :param deadline: seconds of CPU time that one explanation may take.
     """
@@ -64,7 +64,7 @@ class EmptyAnswerExplainer:
         self._busy = False
         self._not_before = 0.0
         self._skipped = 0
-        #: by question: the number of updates of the model at the time, and the explanation
+        #: for each request, the number of updates of the model at that time, and the explanation
         self._said: dict[Question, tuple[int, str]] = {}
 
     def explain_answer(self, question: Question, request: CandidatesRequest, caller: RequestContext) -> None:
@@ -84,6 +84,7 @@ class EmptyAnswerExplainer:
             LOG.info("There are no allocation candidates: %s.", said)
         else:
             arguments = (question, request, caller)
+            # a daemon, so that an explanation does not keep the process alive
             threading.Thread(target=self._run, args=arguments, name="explain", daemon=True).start()
 
     def _run(self, question: Question, request: CandidatesRequest, caller: RequestContext) -> None:
@@ -117,7 +118,7 @@ class EmptyAnswerExplainer:
             return
         said = explanation_sentence(explanation)
         with self._lock:
-            # the oldest goes first, as a dictionary keeps the order of insertion
+            # the oldest explanation goes first, because a dictionary keeps the order of insertion
             while len(self._said) >= _REMEMBERED:
                 del self._said[next(iter(self._said))]
             self._said[question] = (refreshed, said)
@@ -128,9 +129,9 @@ class EmptyAnswerExplainer:
 
 T = TypeVar("T")
 
-# to prepare the database mostly takes less
+# preparing the database mostly takes less time
 _LOCK_TIMEOUT: Final = 3.0
-"""Seconds that a request waits for another one that prepares the database."""
+"""Seconds that a request waits for another request that prepares the database."""
 
 
 @dataclass
@@ -142,13 +143,13 @@ class PlacementService:
     model: ReadModel
     enforcer: PolicyEnforcer
     explainer: EmptyAnswerExplainer | None = None
-    """Explains empty answers; None if the operator does not want that."""
+    """Explains empty answers; None if the operator has turned off explanations."""
     request_forms: RequestForms = field(default_factory=dict)
-    """The forms of a request for candidates in a body, beside the query string."""
+    """The forms that a body can use instead of a query string to request candidates."""
     waiting: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(0))
-    """Held by each request that waits for changes."""
+    """Each request that waits for changes holds this semaphore."""
     summaries: ProviderSummaries = field(default_factory=ProviderSummaries)
-    """Parts of answers about allocation candidates."""
+    """Parts of answers about allocation candidates, which later answers use again."""
     _prepared: int | None = None
     """The number of complete reads of the model at the last preparation; None before the first one."""
     _failed: bool = False
@@ -176,7 +177,7 @@ class PlacementService:
             wsrep_sync_wait=group.mysql_wsrep_sync_wait,
         )
         database = open_database(group.connection, options)
-        # only placement-api knows the number of its threads, an option of its command line
+        # only placement-api knows the number of its threads, which is an option of its command line
         long_requests = max(1, conf.threads // 2) if "threads" in conf else LONG_REQUESTS
         file = ModelFile(conf.placement.model_file) if conf.placement.model_file else None
         model = ReadModel(database, long_requests, reservations.give_back_expired, file)
@@ -185,7 +186,7 @@ class PlacementService:
         )
         threads = conf.threads if "threads" in conf else 0
         asked = conf.api.waiting_requests
-        # a quarter of the threads at most, so that the others serve short requests
+        # at most a quarter of the threads, so that the others serve short requests
         waiting = BoundedSemaphore(threads // 4 if asked is None else asked)
         return cls(conf, database, model, PolicyEnforcer(conf), explainer, request_forms(conf), waiting)
 
@@ -194,18 +195,18 @@ class PlacementService:
         return reservations.write_with_room(self.database, work)
 
     def prepare_database(self) -> None:
-        """Migrate the database if so configured, and make the standard names.
+        """Migrate the database if the configuration says so, and create the standard names.
 
-        A migration happens once per worker, and again after the database turned out to be another one. After
-        a failure each request tries again, so that a worker that started before its database recovers. Only
-        one request tries at a time, and the others do not wait for it.
+        Each worker migrates the database once, and again if the database turned out to be another one. After
+        a failure each request tries again, so that a worker recovers which started before its database. Only
+        one request tries at a time, and other requests do not wait for it.
 
         :raises Unavailable: the database does not answer, or does not have a usable schema.
         """
-        # everything was read again: the database may be another one, which lacks schema or names
+        # if everything was read again, the database may be another one without schema or names
         if self._prepared == self.model.reread:
             return
-        # after a failure one request at a time tries again, and the others are answered at once
+        # after a failure, one request at a time tries again and the others are answered at once
         if not self._lock.acquire(timeout=0 if self._failed else _LOCK_TIMEOUT):
             raise Unavailable("The service is waiting for its database. Please try again later.")
         try:
@@ -219,11 +220,13 @@ class PlacementService:
 
     def _prepare_once(self) -> None:
         reread = self.model.reread
+        # another request may have prepared the database while this one waited for the lock
         if self._prepared != reread:
             url = self.conf.placement_database.connection
             if self.conf.placement_database.sync_on_startup:
                 sync(self.conf)
             present = migration.require_schema(url)
+            # a newer schema is usable, so that services of two versions can share the database
             if present != migration.newest_revision():
                 LOG.warning(
                     "The database is at revision %s of a later version; upgrade this service, too", present

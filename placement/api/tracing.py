@@ -1,7 +1,7 @@
-"""Spans of OpenTelemetry: one for each request, in it one for the handler, in this one for database calls.
+"""Spans of OpenTelemetry: one per request, in it one for the handler, in this one for database calls.
 
 :mod:`placement.api.middleware` imports this module only if traces are enabled, because the module needs the
-packages of OpenTelemetry. Nothing here waits for the collector: ended spans go into a bounded queue, which a
+packages of OpenTelemetry. No request waits for the collector: ended spans go into a bounded queue, which a
 thread of its own empties.
 
 A span has the method, path, route, status and ids of a request. A span has no query, body, header, or text of
@@ -46,22 +46,23 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", 
 _OTHER_METHOD: Final = "_OTHER"
 
 _MAX_QUEUE: Final = 2048
-# clients choose paths, and many spans may wait for the collector
+# limited, because clients choose paths, and many spans may wait for the collector
 _MAX_TEXT: Final = 1024
-"""Number of characters of an attribute."""
+"""Maximum number of characters of an attribute."""
 _EXPORT_TIMEOUT: Final = 5.0
-"""Seconds for a batch of spans, repetitions included."""
+"""Seconds for sending a batch of spans, including repetitions."""
 _FLUSH_TIMEOUT: Final = 2.0
-"""Seconds that the end of the process waits for the last spans."""
+"""Seconds that the process waits for the last spans when it ends."""
 
 
 class ServiceTracing:
-    """Makes the spans of one worker."""
+    """Creates the spans of one worker."""
 
     def __init__(self, processor: SpanProcessor, sample_ratio: float) -> None:
         resource = Resource.create({"service.name": "placement"})
+        # a request that continues a trace is sampled as its client has decided
         sampler = ParentBased(TraceIdRatioBased(sample_ratio))
-        # without the library's own end at exit, which waits for a collector that hangs
+        # without the library's handler at exit, which would wait for a collector that hangs
         limits = SpanLimits(max_span_attribute_length=_MAX_TEXT)
         self._provider = TracerProvider(sampler, resource, shutdown_on_exit=False, span_limits=limits)
         self._provider.add_span_processor(processor)
@@ -77,7 +78,7 @@ class ServiceTracing:
         return tracing
 
     def send_rest(self) -> None:
-        """Send the remaining spans, within a limit for a collector that hangs."""
+        """Send the remaining spans, but do not wait long for a collector that hangs."""
         last = Thread(target=self._provider.shutdown, name="last spans", daemon=True)
         last.start()
         last.join(_FLUSH_TIMEOUT)
@@ -87,7 +88,7 @@ class ServiceTracing:
         return _TracedDatabase(self._tracer, url, options)
 
     def install_routes(self, app: Flask) -> None:
-        """Have spans named after the routes of this application."""
+        """Name spans after the routes of this application."""
         app.after_request(_name)
 
     def trace_requests(self, app: "WSGIApplication") -> "WSGIApplication":
@@ -115,9 +116,10 @@ class ServiceTracing:
     ) -> "WSGIApplication":
         """Return ``app`` with a span for its part of a request.
 
-        The time before the span is that of authentication.
+        Authentication takes the time before this span begins.
 
-        :param route: the route of all requests to the application; None if :meth:`install_routes` names them.
+        :param route: the route of all requests to the application; None if :meth:`install_routes` sets their
+            names.
         """
 
         def serve_request(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
@@ -138,8 +140,8 @@ class _RequestSpan:
 
     The span begins at the arrival of the request, and is created when its trace is known.
 
-    The request continues a trace of the client only after authentication. A client without a token could
-    otherwise have each of its requests traced. Requests of such a client are sampled like others without a
+    The request continues a trace of the client only after authentication. Otherwise a client without a token
+    could have each of its requests traced. Requests of such a client are sampled like requests without a
     trace.
     """
 
@@ -151,7 +153,7 @@ class _RequestSpan:
 
     @cached_property
     def own_span(self) -> Span:
-        """The span, with the parent that is known at the first use."""
+        """The span; its parent is the one that is known at the first use."""
         method = self._environ["REQUEST_METHOD"]
         known = method if method in _METHODS else _OTHER_METHOD
         return self._tracer.start_span(

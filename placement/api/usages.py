@@ -25,6 +25,7 @@ def of_provider(call: ApiRequest, uuid: str) -> Response:
     """Show the used amount of each inventory of a provider."""
     with call.service.model.fresh_view() as view:
         provider = existing_provider(view.snapshot, uuid)
+        # an inventory without allocations is shown with a usage of 0
         usages = {name: provider.used.get(name, 0) for name in provider.inventories}
         document = {"resource_provider_generation": provider.generation, "usages": usages}
         return call.json_answer(document, provider.updated_at)
@@ -36,7 +37,7 @@ def of_project(call: ApiRequest) -> Response:
     wanted = parse_usages(call.query_parameters, call.version)
     call.authorize(rules.TOTAL_USAGES, {"project_id": wanted.project_id})
     with call.service.database.read() as conn:
-        # in one snapshot, so that usages and numbers of consumers belong together
+        # read in one snapshot, so that usages and numbers of consumers match
         usages = store.of_project(conn, wanted.project_id, wanted.user_id)
         counts = store.consumer_counts(conn, wanted.project_id, wanted.user_id)
     if call.version < microversion.CONSUMER_TYPES:

@@ -1,7 +1,7 @@
 """The version document at ``/``, and the microversion of requests and answers.
 
 Source: "Microversions" in the API reference. The header is ``OpenStack-API-Version: placement 1.39``. Without
-the header the version is 1.0.
+this header the version is 1.0.
 """
 
 import time
@@ -49,10 +49,11 @@ def parse(header: str | None) -> Microversion:
 
 
 def _of_placement(header: str) -> str | None:
-    """Return the last version of this service in a header such as ``compute 2.1, placement 1.30``."""
+    """Return the last version of this service in a header: 1.30 in ``compute 2.1, placement 1.30``."""
     asked = None
     for part in header.split(","):
         service, *version = part.split(maxsplit=1)[:2] or [""]
+        # not returned at once, because the last version of the service counts
         if service.lower() == _SERVICE and version:
             asked = version[0].strip()
     return asked
@@ -63,10 +64,10 @@ def _find_version() -> None:
 
 
 def _add_version(response: Response) -> Response:
-    # a request with a version that does not exist has none
+    # if the version of a request does not exist, the answer has no version
     if "version" in g:
         response.headers[_HEADER] = f"{_SERVICE} {microversion.text(g.version)}"
-    # response.vary would take twenty times as long
+    # the attribute response.vary would take twenty times as long
     if response.headers.get("Vary") is None:
         response.headers["Vary"] = _HEADER.lower()
     else:

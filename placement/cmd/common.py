@@ -29,15 +29,15 @@ _HANDED_OVER: Final = ("GUNICORN_FD", "LISTEN_FDS")
 
 
 def check_bind(bind: str) -> None:
-    """Check that the server can listen there.
+    """Check that the server can listen at an address.
 
-    :raises ValueError: the server cannot listen there; the text names the option and the remedy.
+    :raises ValueError: the server cannot listen at this address; the text names the option and the remedy.
     """
     if any(name in os.environ for name in _HANDED_OVER):
-        # the sockets exist, so that there is nothing to bind
+        # the sockets exist already, so nothing has to be bound
         return
     try:
-        # an empty port is an error here; the default of gunicorn would be 8000
+        # without a port, gunicorn would listen at its default port 8000
         address = parse_address(bind, default_port="")
     except RuntimeError as error:
         raise ValueError(
@@ -54,21 +54,22 @@ def check_bind(bind: str) -> None:
 
 
 def _check_port(address: tuple[str, int]) -> None:
-    """Bind the address for a moment, as the server will."""
+    """Bind the address for a moment, as the server will do."""
     family = socket.AF_INET6 if is_ipv6(address[0]) else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # as the server does, so that closed connections of its predecessor are not an obstacle
+        # as the server does, so that closed connections of its predecessor do not prevent it
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(address)
 
 
 def _check_path(path: Path) -> None:
-    """Check that the server may make its socket there.
+    """Check that the server may create its socket at a path.
 
     The server replaces an existing socket, but no other file.
     """
     if not path.parent.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, f"{path.parent} is not a folder")
+    # the server creates the socket and removes it later, which needs both rights to the folder
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, f"user {os.geteuid()} cannot write to {path.parent}")
     if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
@@ -109,7 +110,7 @@ def warn_of_password(program: str, argument: str, url: str, instead: str) -> Non
     try:
         parsed = make_url(url)
     except (exc.ArgumentError, ValueError):
-        # no URL, which is refused where it is used
+        # the text is no URL, which is refused where it is used
         return
     if parsed.password is not None or not _PASSWORDS.isdisjoint(parsed.query):
         warn_of_secret(program, argument, "a password", instead)
@@ -128,18 +129,18 @@ def warn_of_secret(program: str, argument: str, secret: str, instead: str) -> No
 
 
 Command = Callable[[cfg.ConfigOpts, Namespace], int]
-"""Runs a command and returns its exit status."""
+"""A function that runs a command and returns its exit status."""
 
 
 def _no_arguments(parser: ArgumentParser) -> None:
-    """Add no arguments."""
+    """Add no arguments, for commands that have none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManageCommand:
     """A command of ``placement-manage``. The help of the command is the docstring of ``run``.
 
-    :param words: the command's name, of one word or two (``db sync``).
+    :param words: the name of the command, one word or two (``db sync``).
     :param add_arguments: adds the arguments of the command line.
     """
 
@@ -165,5 +166,5 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """Print a document for programs."""
+    """Print a document as JSON."""
     print(json.dumps(document, indent=2))

@@ -97,7 +97,7 @@ def _print_findings(nothing: str, findings: Sequence[DatabaseFinding]) -> None:
     )
 
 
-# OpenStack documents this number for the command
+# OpenStack documents this exit status for the command
 _INVALID_COUNT: Final = 127
 """The exit status for a wrong ``--max-count``."""
 
@@ -109,6 +109,7 @@ def db_sync(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
         print(said)
     after = migration.version(conf.placement_database.connection)
     print(f"The database is at revision {after}.")
+    # these releases accept exactly their own revision
     if before in migration.EXACT and after != before:
         print(
             f"Releases of revision {before} answer every request with 503 on any other revision. Before"
@@ -145,7 +146,7 @@ def db_online_data_migrations(conf: cfg.ConfigOpts, arguments: Namespace) -> int
 
 
 def db_renew_epoch(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """Have every running worker read everything again, as is necessary after a restore or SQL by hand."""
+    """Make every running worker read all content again, which is necessary after a restore or manual SQL."""
     with open_database(conf) as database:
         database.write(lambda tx: tx.renew_epoch())
     print("Every worker reads everything again before its next answer.")
@@ -177,7 +178,7 @@ COMMANDS: Final = (
 
 
 def build_parser() -> ArgumentParser:
-    """Return the parser of the command line, with registered commands after those of the core."""
+    """Return the parser of the command line; registered commands come after those of the core."""
     top = ArgumentParser(prog="placement-manage", description="Maintenance of the service's database.")
     top.add_argument("--config-file", action="append", help="configuration file; may be given several times")
     top.add_argument("--version", action="version", version=installed_version())
@@ -187,7 +188,7 @@ def build_parser() -> ArgumentParser:
     )
     for each in chain(COMMANDS, *extensions.registered_objects("commands").values()):
         *in_group, name = each.words.split()
-        # one text for the command's help and for readers of the code
+        # one text serves as the help of the command and as documentation of the code
         summary = each.run.__doc__
         added = (db if in_group else groups).add_parser(name, help=summary, description=summary)
         each.add_arguments(added)
@@ -212,7 +213,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Alembic raises it for a revision that does not exist
     except CommandError as error:
         print(f"placement-manage: {error}", file=sys.stderr)
-    # no URL, or one of a driver that is not installed
+    # the text is no URL, or names a driver that is not installed
     except (exc.ArgumentError, ImportError) as error:
         print(f"placement-manage: [placement_database] connection cannot be used: {error}", file=sys.stderr)
     except exc.SQLAlchemyError as error:

@@ -22,7 +22,7 @@ from placement.maintenance import audit
 # oslo.upgradecheck documents this number
 _UNEXPECTED: Final = 255
 """The exit status after an error that no check expects."""
-# no answer or an old schema; no URL, or tables that are not ours; a database or driver that is not installed
+# no answer or an old schema; no URL, or tables that are not ours; a database or a driver that is missing
 _UNUSABLE: Final = (Unavailable, sa.exc.SQLAlchemyError, ImportError)
 _AUDIT: Final = "'placement-manage audit' names them;"
 
@@ -33,8 +33,9 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__()
         self._conf = conf
-        #: the errors that earlier checks have shown
+        #: the errors that earlier checks have shown already
         self._told: set[str] = set()
+        # checks that OpenStack Placement has, too, keep the names of its command
         self._upgrade_checks = (
             ("Configuration", UpgradeChecks._check_options),
             ("Database", UpgradeChecks._check_database),
@@ -86,7 +87,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
 
         :raises Unavailable: the file does not exist.
         """
-        # a connection to SQLite would make the file
+        # a connection to SQLite would create the file
         if (reason := sqlite_file.missing_file(self._conf.placement_database.connection)) is not None:
             raise Unavailable(sqlite_file.file_obstacle(self._conf.placement_database.connection) or reason)
 
@@ -129,7 +130,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
         )
 
     def _check_keystone(self) -> Result:
-        # a warning and no failure: the check may run where, or when, Keystone cannot be reached
+        # a warning and no failure, because the check may run when, or where, Keystone cannot be reached
         try:
             strategy = self._conf.api.auth_strategy
         except (cfg.Error, ValueError):
@@ -151,7 +152,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
             with open_database(self._conf) as database, database.read() as conn:
                 wrong = find(conn)
         except _UNUSABLE as error:
-            # the same error once: each check of the database would repeat it
+            # an error is shown once, because each check of the database would repeat it
             see_above = "the database cannot be used yet: correct the problem above, and run the check again."
             reason = see_above if str(error) in self._told else str(error)
             return Result(Code.FAILURE, f"Not checked: {reason}")
@@ -165,12 +166,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     error.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    # oslo.upgradecheck has no such argument
+    # oslo.upgradecheck does not have this argument
     if arguments == ["--version"]:
         print(installed_version())
         return 0
     conf = new_config(config_files=[])
-    # the options stay registered; the library reads the files that the command line names
+    # the options stay registered, and the library reads the files that the command line names
     conf.clear()
     try:
         return upgradecheck.main(

@@ -1,4 +1,4 @@
-"""The options of the service: their sources, and how a configuration is made of them.
+"""The options of the service: where their values come from, and how a configuration is made.
 
 There is no global configuration. A caller gets the object that :func:`new_config` returns, and passes it on.
 
@@ -31,9 +31,9 @@ from oslo_policy import opts as policy_opts
 from placement.conf import opts
 
 PROJECT: Final = "placement"
-"""The name from which oslo.config derives the usual places of configuration files."""
+"""The name by which oslo.config finds the usual places of configuration files."""
 CONFIG_FILE: Final = "placement.conf"
-"""The file in the folder that the environment names."""
+"""Name of the configuration file in the folder that the environment names."""
 
 
 def installed_version() -> str:
@@ -41,7 +41,7 @@ def installed_version() -> str:
     try:
         return version("placement-compute")
     except PackageNotFoundError:
-        # The program runs from its source, which was not installed.
+        # the program runs from its source, which was not installed
         return "not installed"
 
 
@@ -59,10 +59,10 @@ def new_config(
     - configuration files;
     - defaults.
 
-    :param config_files: exactly these files. None stands for the files of the environment
+    :param config_files: read exactly these files. None stands for the files of the environment
         (:func:`files_from_environment`), or else for the usual places: ``~/.placement``,
         ``/etc/placement/placement.conf`` and ``placement.conf.d``.
-    :param cli_opts: further options of one command.
+    :param cli_opts: more options, of a single command.
     :raises oslo_config.cfg.ConfigFilesNotFoundError: a named file is absent.
     :raises oslo_config.cfg.ConfigFileValueError: a value is not of its option's type.
     """
@@ -71,7 +71,7 @@ def new_config(
     conf.register_cli_opts(cli_opts)
     opts.register_opts(conf)
     opts.set_library_defaults()
-    # libraries register their own options when they are used, which would be too late for a check of values
+    # libraries register their options when they are used, which would be too late for a check of values
     policy_opts.set_defaults(conf)
     conf.register_opts(cors.CORS_OPTS, group="cors")
     conf.register_opts(http_proxy_to_wsgi.OPTS, group="oslo_middleware")
@@ -82,19 +82,21 @@ def new_config(
         project=PROJECT,
         version=installed_version(),
         default_config_files=files,
-        # a named file is the whole configuration: no folder of the usual places is read beside it
+        # a named file is the whole configuration, so no usual folder is read in addition
         default_config_dirs=None if files is None else [],
     )
+    # once at the start, so that a wrong value is an error of the command and not of a request
     opts.check_values(conf)
     return conf
 
 
 def files_from_environment(environ: Mapping[str, str]) -> list[str] | None:
-    """Return the configuration file that the environment names; None if it names none.
+    """Return the configuration file that the environment names; None if the environment names no files.
 
     ``OS_PLACEMENT_CONFIG_DIR`` is the folder, and ``OS_PLACEMENT_CONFIG`` the file. A relative file is in the
     folder if both are given.
     """
+    # OpenStack Placement reads the folder from the same variable
     folder = environ.get("OS_PLACEMENT_CONFIG_DIR", "").strip()
     name = environ.get("OS_PLACEMENT_CONFIG", "").strip()
     if not folder and not name:

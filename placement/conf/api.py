@@ -66,7 +66,7 @@ after something has changed. Empty answers in between are counted in the next li
 """,
     ),
     cfg.IntOpt(
-        # without a default: only placement-api knows its number of threads
+        # without a default, because only placement-api knows its number of threads
         "waiting_requests",
         min=0,
         help="""

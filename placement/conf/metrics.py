@@ -25,7 +25,7 @@ placement-api makes such a folder by itself; another web server with several pro
     ),
     cfg.IntOpt(
         "max_provider_series",
-        # at some ten microseconds for a series, a scrape takes 0.2 s at most
+        # a series takes about ten microseconds, so a scrape takes at most 0.2 s
         default=20_000,
         min=0,
         help="""

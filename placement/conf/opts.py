@@ -1,6 +1,6 @@
 """Every option of the service, by group; the entry point of the sample generator.
 
-The sections of the core are modules of their own, which only this one imports; extensions register theirs.
+Each section of the core is a module that only this module imports; extensions register their sections.
 """
 
 import re
@@ -23,7 +23,7 @@ def _all_sections() -> list[ModuleType]:
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
     """Register the service's own options."""
-    # the modules use the name of their group: configurations with one group object would share its values
+    # by the name of the group: configurations with a common group object would share its values
     for module in _all_sections():
         module.register_opts(conf)
 
@@ -34,7 +34,7 @@ def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
 
 
 def set_library_defaults() -> None:
-    """Set the defaults of libraries' options to those of this API (``oslo.config.opts.defaults``)."""
+    """Set the defaults of libraries' options to those of this service (``oslo.config.opts.defaults``)."""
     cors.set_defaults(
         allow_headers=["X-Auth-Token", "X-Openstack-Request-Id", "OpenStack-API-Version"],
         expose_headers=["X-Openstack-Request-Id", "OpenStack-API-Version"],
@@ -48,7 +48,7 @@ def check_values(conf: cfg.ConfigOpts) -> None:
     :raises oslo_config.cfg.ConfigFileValueError: names the option, the value and what is wrong.
     :raises ValueError: likewise, for a value from the environment or the command line.
     """
-    # oslo.config parses a value only when it is read: a wrong one would fail in the middle of a request
+    # oslo.config parses a value only when it is read, so a wrong one would fail in the middle of a request
     for group, options in list_opts():
         for option in options:
             try:

@@ -9,7 +9,7 @@ GROUP: Final = cfg.OptGroup(
 )
 
 MISSING_CONSUMER: Final = "00000000-0000-0000-0000-000000000000"
-"""The project and user for consumers without any, as in OpenStack Placement."""
+"""The project and user of consumers that have none, as in OpenStack Placement."""
 
 OPTIONS: list[cfg.Opt] = [
     cfg.BoolOpt(
@@ -40,7 +40,7 @@ did not name a user.
     ),
     cfg.IntOpt(
         "allocation_conflict_retry_count",
-        # the default of OpenStack Placement
+        # the same default as in OpenStack Placement
         default=10,
         min=0,
         help="""
@@ -51,7 +51,7 @@ client gets a conflict.
     ),
     cfg.IntOpt(
         "max_allocation_candidates",
-        # the default of OpenStack Placement
+        # the same default as in OpenStack Placement
         default=-1,
         min=-1,
         help="""
@@ -98,7 +98,7 @@ everything is in random order.
     cfg.ListOpt(
         "additional_resource_classes",
         default=["LLC", "MBA"],
-        # names with CUSTOM_ belong to clients, which create and delete them by the API
+        # names that begin with CUSTOM_ belong to clients, which create and delete them through the API
         item_type=types.String(max_length=255, regex=r"^(?!CUSTOM_)[A-Z][A-Z0-9_]*$"),
         help="""
 Resource classes that exist from the start beside the standard ones: LLC counts last-level cache, MBA memory

@@ -10,7 +10,7 @@ OPTIONS: list[cfg.Opt] = [
     cfg.StrOpt(
         "connection",
         default="sqlite:////var/lib/placement/placement.sqlite",
-        # the URL may have a password, which oslo.config then keeps out of logs
+        # the URL may contain a password, which oslo.config then hides in logs
         secret=True,
         help="""
 SQLAlchemy URL of the database, for instance
@@ -28,7 +28,7 @@ sync' does. Several workers may start at once.
     ),
     cfg.IntOpt(
         "max_pool_size",
-        # this number and the next one are the defaults of oslo.db, which operators know
+        # this number and the next one are defaults of oslo.db, which operators know
         default=5,
         min=1,
         help="Number of connections that each worker keeps open.",
@@ -63,7 +63,7 @@ below the timeout of the web server's workers.
     cfg.IntOpt(
         "connect_timeout",
         default=5,
-        # libpq does not wait less than two seconds
+        # libpq waits at least two seconds
         min=2,
         help="""
 Seconds that the database may take to accept a connection, or to answer the check for changes before each
@@ -96,7 +96,7 @@ slow starts its transaction again. Keep this value below lock_timeout.
         "mysql_wsrep_sync_wait",
         default=7,
         min=0,
-        # bits of MariaDB; 8 is for SHOW, which the service does not use
+        # these are bits of MariaDB; the bit 8 is for SHOW, which the service does not use
         max=15,
         help="""
 In a Galera cluster, the statements before which a node first applies the

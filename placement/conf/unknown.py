@@ -9,7 +9,7 @@ from oslo_config import cfg
 from placement.conf import opts
 
 _OTHERS: Final = frozenset({"keystone_authtoken", "healthcheck", "oslo_policy", "cors", "oslo_middleware"})
-"""Sections of libraries, which know their options themselves, some only with a plugin."""
+"""Sections of libraries, which know their options themselves, sometimes only with a plugin."""
 
 _ONE_DATABASE: Final = "each answer is read from one database, so that none is older than the last write"
 _REQUESTS_WAIT: Final = (
@@ -74,7 +74,7 @@ def misspelt_options(conf: cfg.ConfigOpts) -> Iterator[str]:
 def _file_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, str, list[str]]]:
     """Yield each section of each file, with the names of its options."""
     for file in conf.config_file or ():
-        # parsed again, as a configuration does not know the unregistered options in its files
+        # files are parsed again, because a configuration does not keep the unregistered options of its files
         found: dict[str, dict[str, list[str]]] = {}
         cfg.ConfigParser(str(file), found).parse()
         for section, options in found.items():
@@ -93,11 +93,12 @@ def _stock_options(conf: cfg.ConfigOpts, file: str, section: str, options: list[
 
 
 def _wrong_names(conf: cfg.ConfigOpts, file: str, section: str, options: list[str]) -> Iterator[str]:
+    # _stock_options() has one sentence about the whole section
     if section in STOCK_SECTIONS:
         return
     known = _known_options(conf, section)
     for option in options:
-        # oslo.config takes either spelling in a file
+        # oslo.config accepts both spellings in a file
         name = option.replace("-", "_")
         if section in _SECTIONS and name not in known and name not in STOCK.get(section, {}):
             yield f"{file}: [{section}] {option}: there is no such option{_like_name(option, known, '{}')}"
@@ -106,6 +107,7 @@ def _wrong_names(conf: cfg.ConfigOpts, file: str, section: str, options: list[st
 
 
 def _known_options(conf: cfg.ConfigOpts, section: str) -> set[str]:
+    # libraries register options of their sections only when they use them, so these are not checked
     return set(conf[section]) if section in _SECTIONS else set()
 
 

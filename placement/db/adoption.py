@@ -20,9 +20,9 @@ CARRIED: Final = "carried"
 
 
 class AdoptionStage(StrEnum):
-    """The progress of a takeover, or of the way back.
+    """The progress of a takeover, or of its reversal.
 
-    MySQL cannot change tables in a transaction, so a takeover may stop half way.
+    MySQL cannot change tables in a transaction, so a takeover may be interrupted half way.
     """
 
     ADOPTING = "adopting"
@@ -36,7 +36,7 @@ _record: Final = sa.Table(
     f"{KEPT}adoption",
     sa.MetaData(),
     sa.Column("stage", sa.String(32), nullable=False),
-    # how the return treats data that was written since the takeover
+    # how the reversal treats changes since the takeover
     sa.Column("way", sa.String(32), nullable=False),
     sa.Column("revision", sa.String(32), nullable=False),
     sa.Column("changed_at", sa.Double, nullable=False),
@@ -49,7 +49,7 @@ _record: Final = sa.Table(
 class AdoptionRecord:
     """The only row about a takeover; it exists as long as the old tables are kept.
 
-    :param way: how a database is being abandoned; empty before.
+    :param way: how the takeover is being reversed; empty if it is not.
     :param revision: the revision of the old tables.
     """
 
@@ -67,7 +67,7 @@ def find_record(conn: sa.Connection) -> AdoptionRecord | None:
 
 
 def write(conn: sa.Connection, record: AdoptionRecord) -> None:
-    """Make or replace the record."""
+    """Insert or replace the record."""
     _record.create(conn, checkfirst=True)
     values = {
         "stage": record.stage.value,
@@ -75,7 +75,7 @@ def write(conn: sa.Connection, record: AdoptionRecord) -> None:
         "revision": record.revision,
         "changed_at": time.time(),
     }
-    # there is one row at most, so the update needs no condition
+    # the table has at most one row, so the update needs no condition
     if not conn.execute(sa.update(_record).values(values)).rowcount:
         conn.execute(sa.insert(_record).values(values))
 
@@ -86,7 +86,7 @@ def remove(conn: sa.Connection) -> None:
 
 
 def explain_adoption(present: str | None, record: AdoptionRecord | None) -> str | None:
-    """Return why this service cannot use such a database, and the remedy; None if it can."""
+    """Return why this service cannot use such a database, and the remedy; None if the service can use it."""
     if record is not None and record.stage is AdoptionStage.ADOPTING:
         return (
             "The adoption of this database from OpenStack Placement is not complete: 'placement-manage db"
@@ -110,5 +110,5 @@ def explain_adoption(present: str | None, record: AdoptionRecord | None) -> str 
 
 
 def is_ours(revision: str) -> bool:
-    """Return whether a revision is one of this service: all of them are numbers of four digits."""
+    """Return whether a revision is one of this service, which all have four digits."""
     return re.fullmatch("[0-9]{4}", revision) is not None

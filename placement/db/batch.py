@@ -1,9 +1,9 @@
-"""Statements that are compiled once and sent together, in one round trip if the driver can.
+"""Statements that are compiled once and sent together, in a single round trip if the driver can.
 
 SQLAlchemy's work for each execution takes longer than most of our statements take in the database. Waiting
-for one answer after the other takes longer, too. Frequent statements are therefore :class:`PreparedStatement`
-objects. A transaction gathers statements in a :class:`StatementBatch`, which calls the driver (PEP 249)
-itself, and sends them together on PostgreSQL (:mod:`placement.db.pipeline`).
+for each answer before the next statement takes longer, too. Frequent statements are therefore
+:class:`PreparedStatement` objects. A transaction gathers statements in a :class:`StatementBatch`, which calls
+the driver (PEP 249) itself, and sends them together on PostgreSQL (:mod:`placement.db.pipeline`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,16 +21,16 @@ Rows = Sequence[Sequence[Any]]
 Values = Mapping[str, Any]
 Statement = sa.Select[Any] | sa.sql.dml.UpdateBase
 
-# a statement is compiled once for each number of its values; most requests have few
+# a statement is compiled once for each number of its values, and most requests have few different numbers
 KEPT_SIZES: Final = 64
 """Number of statements of each kind that are kept compiled."""
 
 # SQLite takes 32,766 values
 MAX_ROWS: Final = 500
-"""Rows in one insertion."""
+"""Maximum rows in one insertion."""
 # PostgreSQL's protocol counts the values of a statement with 16 bits
 _MAX_PARAMETERS: Final = 65_000
-"""Parameters in one statement."""
+"""Maximum parameters in one statement."""
 
 
 class PreparedStatement:
@@ -46,18 +46,18 @@ class PreparedStatement:
 
     def text_and_values(self, dialect: sa.Dialect, values: Values) -> tuple[str, Any]:
         """Return the text and the values for the driver: in order, or by name if the driver takes names."""
-        # the driver is part of the key: psycopg and another driver of PostgreSQL write parameters differently
+        # the driver is part of the key, because two drivers of PostgreSQL write parameters differently
         kind = f"{dialect.name}+{dialect.driver}"
         compiled = self._compiled.get(kind)
         if compiled is None:
             compiled = self._compiled[kind] = _CompiledStatement.compile(self._statement, dialect)
-        # SQLAlchemy turns literals of a statement into parameters, too, with values of their own
+        # SQLAlchemy also turns literals of a statement into parameters, which have values of their own
         every = {**compiled.constants, **values}
         return compiled.text, every if compiled.order is None else [every[name] for name in compiled.order]
 
 
 class _CompiledStatement(NamedTuple):
-    """A statement for one kind of database; ``order`` has the parameters if they have no names."""
+    """A statement compiled for one kind of database; ``order`` is the order of parameters without names."""
 
     text: str
     constants: Values
@@ -78,10 +78,10 @@ def _supports_pipelines(dialect: sa.Dialect) -> bool:
     return dialect.driver == "psycopg" and _pipeline_is_supported()
 
 
-# each batch asks, and the installed libpq stays the same while a process runs
+# cached because each batch asks, and the installed libpq does not change while a process runs
 @cache
 def _pipeline_is_supported() -> bool:
-    # imported here, as it needs psycopg, which is installed only for PostgreSQL
+    # imported here because it needs psycopg, which is installed only for PostgreSQL
     from placement.db import pipeline
 
     return pipeline.is_supported()
@@ -98,13 +98,13 @@ class StatementAnswer:
 
     @property
     def rows(self) -> Rows:
-        """The rows; reading them sends everything that waits in the batch.
+        """The rows of the answer; reading them first sends all statements that wait in the batch.
 
         :raises sqlalchemy.exc.DBAPIError: a statement of the batch failed.
         """
         if self.received is None:
             self._batch.send()
-        # send() has received it, or raised an error
+        # for the type checker: send() has received it, or raised an error
         assert self.received is not None
         return self.received
 
@@ -115,21 +115,21 @@ class StatementAnswer:
 
 
 class StatementBatch:
-    """Statements of one transaction, in order, that wait to be sent."""
+    """Statements of one transaction that wait to be sent together, in order."""
 
     def __init__(self, conn: sa.Connection) -> None:
         self._conn = conn
         self.waiting: list[StatementAnswer] = []
 
     def add(self, statement: PreparedStatement, values: Values) -> StatementAnswer:
-        """Append the statement to the waiting ones."""
+        """Append a statement to the waiting ones."""
         answer = StatementAnswer(self, statement, values)
         self.waiting.append(answer)
         return answer
 
     @property
     def carries_commit(self) -> bool:
-        """Whether :meth:`send` with ``commit`` also ends the transaction."""
+        """Return whether :meth:`send` with ``commit`` also ends the transaction."""
         return bool(self.waiting) and self.sends_at_once
 
     @property
@@ -142,7 +142,7 @@ class StatementBatch:
 
         :raises sqlalchemy.exc.DBAPIError: a statement failed; none after it was executed.
         """
-        # taken first: a batch that failed is not sent again by a later answer
+        # removed first, so that a later answer does not send a batch again that has failed
         waiting, self.waiting = self.waiting, []
         if not waiting:
             return
@@ -156,12 +156,12 @@ class StatementBatch:
         except dialect.loaded_dbapi.Error as error:
             known = errors.of_driver(dialect, error, connection)
             if known.connection_invalidated:
-                # otherwise the rollback would fail, too, and hide this error
+                # without this, the rollback would fail, too, and hide the error
                 self._conn.invalidate(error)
             raise known from error
 
     def _exchange_all(self, waiting: Sequence[StatementAnswer], *, commit: bool) -> None:
-        # imported here, as it needs psycopg
+        # imported here because it needs psycopg
         from placement.db import pipeline
 
         dialect = self._conn.dialect
@@ -177,8 +177,9 @@ class StatementBatch:
     def _execute(self, waiting: Sequence[StatementAnswer]) -> None:
         connection: Any = self._conn.connection.driver_connection
         for answer in waiting:
-            # A cursor of SQLite that an error leaves open is closed by the thread that next collects garbage.
-            # That thread waits for the one that uses the connection, which may wait for its lock.
+            # If an error leaves a cursor of SQLite open, the next thread that collects garbage closes it.
+            # This thread then waits for the thread that uses the connection, which may wait for a lock of the
+            # first.
             with closing(connection.cursor()) as cursor:
                 cursor.execute(*answer.statement.text_and_values(self._conn.dialect, answer.values))
                 answer.received = cursor.fetchall() if answer.statement.returns_rows else ()
@@ -191,7 +192,8 @@ def bind_parameters(name: str, count: int, type_: Any = sa.String) -> list[sa.Bi
     """
     if count > _MAX_PARAMETERS:
         raise InvalidRequest("The request names more objects than can be handled at once.")
-    # not one expanding parameter: SQLAlchemy makes the text of such a statement again for each execution
+    # not one expanding parameter, because SQLAlchemy would make the text of the statement again for each
+    # execution
     return [sa.bindparam(f"{name}_{index}", type_=type_) for index in range(count)]
 
 
@@ -203,18 +205,18 @@ def bind_values(name: str, values: Iterable[Any]) -> dict[str, Any]:
 def insertion_statements(
     table: sa.Table, rows: Sequence[Values]
 ) -> Iterator[tuple[PreparedStatement, Values]]:
-    """Yield statements with their values that together insert the rows; all rows have the same columns."""
+    """Yield statements, with their values, that together insert the rows; all rows have the same columns."""
     for chunk in split_rows(rows):
         yield _insertion_statement(table, tuple(chunk[0]), len(chunk)), bind_rows(chunk)
 
 
 def split_rows(rows: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Split rows into parts that each fit into one statement."""
+    """Split rows into parts of which each fits into one statement."""
     return (rows[start : start + MAX_ROWS] for start in range(0, len(rows), MAX_ROWS))
 
 
 def bind_rows(rows: Iterable[Values]) -> dict[str, Any]:
-    """Return the values of rows for bind parameters: ``used_0`` is ``used`` of the first row, and so on."""
+    """Return the values of rows for bind parameters: ``used_0`` is ``used`` in the first row, and so on."""
     return {f"{name}_{index}": value for index, row in enumerate(rows) for name, value in row.items()}
 
 

@@ -1,24 +1,25 @@
-"""Change counters: they serialise writers, and show readers that something has changed.
+"""Change counters, which serialise writers and tell readers that something has changed.
 
 Every provider belongs to one of :data:`PROVIDER_BUCKETS` buckets for good, chosen by its uuid. Further
 buckets stand for the names of resource classes and traits, for the parents in trees, and for the expiry of
-reservations. One bucket, the :data:`EPOCH`, stands for the whole database. Groups of consumers have
-:data:`GROUP_BUCKETS`, chosen by their names. A transaction that writes to a provider first increments the
-counter of its bucket, and so holds the lock of that row until it ends. Two things follow:
+reservations. One bucket, :data:`EPOCH`, stands for the whole database. Groups of consumers have
+:data:`GROUP_BUCKETS` buckets, chosen by the name of the group. A transaction that writes to a provider first
+increments the counter of its bucket, and so holds the lock of that row until it ends. Two things follow:
 
 - Transactions on the same provider run one after the other. Data read under the lock stay true until the
   commit.
-- Within a bucket, counters become visible in ascending order. So a query for all stamps above a known one
-  misses nothing. A sequence would not give this order, because transactions that share it commit out of
+- Within a bucket, counters become visible in ascending order. So a query for all stamps above a known counter
+  misses no change. A sequence would not give this order, because transactions that share it commit out of
   order.
 
-Each increment is a random number, so that a counter also identifies a history. A restore from a backup, or a
-failover that loses the last changes, sets counters back. Later changes then lead to other counters. (The
-chance of equal ones is one in some million restores, and lasts until the next change.)
+Each increment is a random number, so a counter also identifies the history of its database. A restore from a
+backup, or a failover that loses the last changes, sets counters back. Later changes then lead to other
+counters. (The chance of equal ones is one in some million restores, and lasts until the next change.)
 
 Operations that bypass the counters renew the epoch, so that every worker reads everything again: an import, a
 repair, a migration, an operator after a restore. The epoch is not a counter, but a random number from a large
-range. Counters that both continue from one backup could become equal; two random numbers do not.
+range. If two databases continue from one backup, plain counters could become equal; sums of random numbers do
+not.
 """
 
 from collections.abc import Container, Iterable
@@ -33,7 +34,7 @@ from placement.db.batch import KEPT_SIZES, PreparedStatement, StatementBatch, bi
 from placement.db.tables import change_buckets
 
 PROVIDER_BUCKETS: Final = 256
-"""Number of buckets of providers; the ids of these buckets begin at 0."""
+"""Number of buckets of providers, which have the ids from 0 on."""
 NAMES: Final = 256
 """The bucket of the names of resource classes and traits."""
 TREES: Final = 257
@@ -50,14 +51,14 @@ ALL: Final = (*range(PROVIDER_BUCKETS), NAMES, TREES, EPOCH, *GROUP_BUCKETS, RES
 # the sum of the epoch and all counters has to fit into a signed integer of 64 bits
 _EPOCHS: Final = 1 << 60
 """Number of possible epochs."""
-# 64 bits hold the sum of a trillion steps, which are half as large on average
+# 64 bits hold the sum of a trillion steps, which on average have half of this size
 _MAX_STEP: Final = 1 << 24
 """The largest step of a counter."""
 
 
 def bucket_of(uuid: str) -> int:
     """Return the bucket of the provider with this uuid."""
-    # not Python's hash, which differs from process to process
+    # not Python's hash(), which differs between processes
     return crc32(uuid.encode()) % PROVIDER_BUCKETS
 
 
@@ -72,7 +73,7 @@ def missing_buckets(present: Container[int]) -> list[int]:
 
 
 def explain_missing(present: Container[int]) -> str | None:
-    """Return which rows a database with these buckets lacks, and the remedy; None if it lacks none."""
+    """Return which rows a database with the given buckets lacks, and the remedy; None if it lacks none."""
     count = len(missing_buckets(present))
     if not count:
         return None
@@ -93,20 +94,21 @@ def random_step() -> int:
 
 
 def lock(batch: StatementBatch, buckets: Iterable[int], *, in_order: bool) -> None:
-    """Increment the counters of the buckets, which locks them.
+    """Increment the counters of these buckets, which locks the buckets.
 
-    :param in_order: whether an update of several rows might lock them in different orders, and so deadlock.
+    :param in_order: whether an update of several rows could lock them in different orders, and so deadlock.
     """
-    # one order for all transactions: two that wait for each other would deadlock
+    # all transactions lock in this order, because two that wait for each other would deadlock
     chosen = sorted(set(buckets))
     if not chosen:
         return
     values = bind_values("bucket", chosen)
     in_order = in_order and len(chosen) > 1
-    # elsewhere a statement of its own locks the rows in order, before the update
+    # on other databases, a separate statement first locks the rows in order
     if in_order and not batch.sends_at_once:
         batch.add(_in_order(len(chosen)), values)
-    # PostgreSQL may visit rows of one UPDATE in any order; a locking common table expression fixes it
+    # PostgreSQL may lock the rows of an UPDATE in any order; a common table expression that locks first fixes
+    # the order
     increment = _increment_in_order if in_order and batch.sends_at_once else _increment_statement
     batch.add(increment(len(chosen)), {**values, "step": random_step()})
 
@@ -143,7 +145,7 @@ def _increment_statement(count: int) -> PreparedStatement:
 
 
 def renew_epoch(batch: StatementBatch) -> None:
-    """Make all workers read everything again after the commit."""
+    """Make all workers read all content again after the commit."""
     batch.add(_renewal, {"bucket": EPOCH, "epoch": 1 + randbelow(_EPOCHS)})
 
 

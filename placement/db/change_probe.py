@@ -32,9 +32,10 @@ class ChangeProbe:
         self._dialect = engine.dialect
         self._is_file, self._path = engine.dialect.name == "sqlite", engine.url.database
         self._question = position.question_for(engine.dialect)
-        # libpq directly: 0.09 ms in place of 0.13 by a cursor, before every answer of the service
+        # through libpq itself, because it takes 0.09 ms instead of 0.13 with a cursor, before every answer of
+        # the service
         self._ask = self._ask_directly if engine.dialect.driver == "psycopg" else self._ask_by_cursor
-        # a connection for each thread, so that no answer waits for one of a pool
+        # each thread has a connection of its own, so that no answer waits for one of a pool
         self._local = threading.local()
         self._round = 0
 
@@ -51,8 +52,8 @@ class ChangeProbe:
                 least = position.question_for(self._dialect, least=True)
                 if self._question == least or not position.is_untold(error):
                     raise
-                # hosted servers may refuse a role the functions about identity; the rest of the question is
-                # enough to go on
+                # hosted servers may forbid the functions about the identity of a server; the other values are
+                # sufficient
                 answer = self._asked_for(least)
                 LOG.warning(
                     "the database server does not show its identity, so only its change counters show"
@@ -66,7 +67,7 @@ class ChangeProbe:
     def _asked_for(self, question: str) -> DatabaseVersion:
         """Try another query, and return its answer.
 
-        If the server accepts the query, it replaces the present one.
+        If the server accepts the query, it replaces the current query.
         """
         before, self._question = self._question, question
         try:
@@ -77,7 +78,8 @@ class ChangeProbe:
 
     def give_up(self) -> None:
         """Make every thread use a new connection from now on."""
-        # only counted: no thread reaches the connections of others, and each compares the number
+        # only a number is changed, because a thread cannot reach the connections of other threads; each
+        # thread compares this number with its own
         self._round += 1
 
     def _ask_kept(self) -> DatabaseVersion:
@@ -85,11 +87,11 @@ class ChangeProbe:
         if kept is not None:
             answer = None
             if kept.round == self._round:
-                # a kept connection may have died since, or its server may have become a standby; a new
+                # a kept connection may have been lost, or its server may have become a standby; a new
                 # connection tells
                 with suppress(self._dialect.loaded_dbapi.Error, errors.WrongServer):
                     answer = self._ask(kept)
-            # after the answer, as the server or file may have been replaced meanwhile
+            # checked after the answer, because the server or the file may have been replaced in between
             if self._is_current(kept) and answer is not None:
                 return answer
             self._local.kept = None
@@ -105,7 +107,7 @@ class ChangeProbe:
         return answer
 
     def _is_current(self, kept: _KeptConnection) -> bool:
-        """Return whether a new connection would lead to the same file, which may have been replaced."""
+        """Return whether a new connection would lead to the same file; the file may have been replaced."""
         if kept.round != self._round:
             return False
         return not self._is_file or position.is_same_file(self._path, kept.history)

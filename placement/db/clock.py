@@ -1,4 +1,4 @@
-"""The clock of the database, which all workers share, as their own clocks may differ by hours."""
+"""The clock of the database, which all workers share, because their own clocks may differ by hours."""
 
 from typing import Any
 
@@ -27,5 +27,5 @@ def _postgresql_now(element: ServerNow, compiler: Any, **kwargs: Any) -> str:
 @compiles(ServerNow, "mysql")
 @compiles(ServerNow, "mariadb")
 def _mysql_now(element: ServerNow, compiler: Any, **kwargs: Any) -> str:
-    # unlike a difference to the time of the session, this one does not jump with daylight saving
+    # this difference does not jump with daylight saving time, as one to the local time of the session would
     return "(timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(6)) / 1000000e0)"

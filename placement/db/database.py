@@ -1,6 +1,6 @@
 """Transactions on the database: snapshots to read, serialised and repeated transactions to write.
 
-During an outage of the database one request of a worker tries to reach it, and the others are refused at
+During an outage of the database one request of each worker tries to reach it, and all others are refused at
 once.
 """
 
@@ -64,18 +64,19 @@ T = TypeVar("T")
 
 
 class WriteTransaction:
-    """One write transaction: its statements, its locks and its changes.
+    """One write transaction with its statements, locks and changed providers.
 
     Statements are :meth:`queued <queue>`, and sent when an answer is read, when ``conn`` is used, or at the
     end. ``now`` is the time of the changes, in seconds since 1970. An ``optimistic`` transaction may insert
-    rows that may exist. If such a row exists, ``work`` runs again in a transaction that is not optimistic.
+    rows that may exist already. If such a row exists, ``work`` runs again in a transaction that is not
+    optimistic.
     """
 
     def __init__(self, conn: sa.Connection, *, optimistic: bool) -> None:
         self._conn = conn
         self._batch = StatementBatch(conn)
         self.optimistic = optimistic
-        # one time for all rows of a transaction
+        # all rows of a transaction get one time
         self.now = time.time()
         self._changed: dict[int, _ProviderChange] = {}
         #: whether the database may have received the commit
@@ -83,13 +84,13 @@ class WriteTransaction:
 
     @property
     def conn(self) -> sa.Connection:
-        """The connection, for rare statements; queued ones are sent before."""
+        """The connection, for rare statements; reading this attribute first sends the queued statements."""
         self._batch.send()
         return self._conn
 
     @property
     def sends_at_once(self) -> bool:
-        """Whether queued statements are sent together; an early read then costs a round trip."""
+        """Whether queued statements are sent together; reading an answer early then costs a round trip."""
         return self._batch.sends_at_once
 
     def queue(self, statement: PreparedStatement, values: Values) -> StatementAnswer:
@@ -97,16 +98,16 @@ class WriteTransaction:
         return self._batch.add(statement, values)
 
     def insert(self, table: sa.Table, rows: Sequence[Values]) -> None:
-        """Queue the insertion of rows, all with the same columns."""
+        """Queue the insertion of rows; all rows have the same columns."""
         for statement, values in insertion_statements(table, rows):
             self.queue(statement, values)
 
     def lock(self, uuids: Iterable[str], more: Iterable[int] = ()) -> None:
-        """Lock these providers: from the next answer on, no other transaction writes to them.
+        """Lock providers, given by uuid: from the next answer on, no other transaction writes to them.
 
-        ``more`` are buckets that are locked together with them. A second call in one transaction may deadlock
-        with another transaction. Then the database ends one of them, and :meth:`ServiceDatabase.write`
-        repeats it.
+        ``more`` are other buckets, which are locked together with those of the providers. A second call in
+        the same transaction may deadlock with another transaction. The database then ends one of the two, and
+        :meth:`ServiceDatabase.write` repeats it.
         """
         self.lock_buckets({*(buckets.bucket_of(uuid) for uuid in uuids), *more})
 
@@ -119,16 +120,16 @@ class WriteTransaction:
         self.lock_buckets((buckets.TREES,))
 
     def renew_epoch(self) -> None:
-        """Make every worker read everything again, for changes that raise no counter."""
+        """Make every worker read all content again, after changes that increment no counter."""
         buckets.renew_epoch(self._batch)
 
     def lock_buckets(self, bucket_ids: Iterable[int]) -> None:
-        """Lock everything in these buckets, as :meth:`lock` does providers."""
-        # a writer of SQLite holds the lock of the whole file, so there is no order that could deadlock
+        """Lock all providers or other objects in these buckets, as :meth:`lock` locks providers."""
+        # a writer of SQLite locks the whole file, so no order of locks can deadlock
         buckets.lock(self._batch, bucket_ids, in_order=self._conn.dialect.name != "sqlite")
 
     def has_row(self, condition: sa.ColumnElement[bool]) -> bool:
-        """Return whether the table of the condition has such a row."""
+        """Return whether the table of the condition has a row that meets the condition."""
         return self.conn.execute(sa.select(sa.literal(1)).where(condition).limit(1)).first() is not None
 
     def note_changed(
@@ -140,23 +141,23 @@ class WriteTransaction:
         """
         for provider_id in provider_ids:
             before = self._changed.get(provider_id, _NO_CHANGE)
-            # noted, and stamped once at the end: an operation may touch a provider several times
+            # recorded, and written once at the end, because an operation may change a provider several times
             self._changed[provider_id] = _ProviderChange(
                 before.bumps + generation, before.usage_only and usage_only
             )
 
     def note_deleted(self, uuid: str) -> None:
-        """Note that this (locked) provider is deleted."""
+        """Record that this locked provider is deleted."""
         buckets.count_deletion(self._batch, buckets.bucket_of(uuid))
 
     def send_rest(self) -> None:
         """Send queued statements and the stamps of changed providers; the last step before the commit."""
-        # one statement for all providers with the same change
+        # one statement for all providers with the same kind of change
         for change in sorted(set(self._changed.values())):
             ids = sorted(provider_id for provider_id, each in self._changed.items() if each == change)
             values = {**bind_values("id", ids), "now": self.now, "by": change.bumps}
             self.queue(_stamp_statement(len(ids), described=not change.usage_only), values)
-        # set before sending: after an error in between it is unknown whether the commit arrived
+        # set before sending, because after an error it would be unknown whether the commit arrived
         self.committing = self._batch.carries_commit
         self._batch.send(commit=True)
         self.committing = True
@@ -187,7 +188,7 @@ def _stamp_statement(count: int, *, described: bool) -> PreparedStatement:
 
 
 class ServiceDatabase:
-    """The one database of a service process.
+    """The database of a service process, with its connections.
 
     :param url: an SQLAlchemy URL of SQLite, PostgreSQL, MySQL or MariaDB.
     """
@@ -198,15 +199,16 @@ class ServiceDatabase:
         self._lock_timeout = options.lock_timeout
         self._attempts = 1 + options.retries
         self._outage = DatabaseOutage()
-        # the server bounds each statement, waiting for locks included
+        # the server limits each statement, including the time that it waits for locks
         max_seconds = options.statement_timeout and options.statement_timeout + options.lock_timeout
         writer = engine.create_engine(url, "READ COMMITTED", replace(options, statement_timeout=max_seconds))
         self._writer = writer.execution_options(**{engine.WRITES: True})
-        # no transaction waits for one that only reads, so that a reader may pause between statements
+        # no transaction waits for one that only reads, so a reader may pause between two statements
         self._reader = engine.create_engine(
             url, "REPEATABLE READ", replace(options, idle_timeout=0), ping=True
         )
-        # the question before each answer: a server that is slow even at this one counts as away
+        # for the query before each answer: a server that does not answer even this in time counts as
+        # unreachable
         brief = replace(options, statement_timeout=options.connect_timeout)
         self._autocommitting = engine.create_engine(url, "AUTOCOMMIT", brief)
         self._change_probe = ChangeProbe(self._autocommitting)
@@ -231,7 +233,7 @@ class ServiceDatabase:
             self._is_elsewhere = self._is_not_ours = False
             if position.history != self._history:
                 known, self._history = self._history, position.history
-                # the first history is that of the start, and no change
+                # the first history is that of the start, and not a change
                 if known is not None:
                     LOG.info("the database shows another history: %s, after %s", position.history, known)
                     self._renew_connections()
@@ -239,7 +241,7 @@ class ServiceDatabase:
 
     @contextmanager
     def _asking_database(self) -> Iterator[None]:
-        """Turn errors of the database in this context into those of requests.
+        """Translate errors of the database in this context into those that a client gets.
 
         :raises Unavailable: the database does not answer.
         :raises InvalidRequest: the database cannot process these values.
@@ -259,7 +261,7 @@ class ServiceDatabase:
         :raises Unavailable: the database belongs to another program now (for instance after its return to
             OpenStack Placement), lacks rows that each write needs, or does not answer.
         """
-        # a deleted row of change_buckets leaves a stamp NULL, which its column refuses
+        # a stamp is NULL if a row of change_buckets was deleted, and its column refuses NULL
         is_own_fault = isinstance(error, exc.IntegrityError) and not errors.is_conflict(error)
         if not (errors.is_missing_table(error) or is_own_fault):
             return
@@ -272,7 +274,7 @@ class ServiceDatabase:
             raise
 
     def _look_elsewhere(self, error: exc.SQLAlchemyError) -> None:
-        """Close all connections if the error says that they may lead to the wrong server."""
+        """Close all connections if the error means that they may lead to the wrong server."""
         if errors.is_elsewhere(error.orig if isinstance(error, exc.DBAPIError) else error):
             if not self._is_elsewhere:
                 self._is_elsewhere = True
@@ -291,7 +293,7 @@ class ServiceDatabase:
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
-        """Yield a connection; all of its queries see the same state of the database.
+        """Yield a connection for reading; all its queries see one state of the database.
 
         :raises Unavailable: the database does not answer.
         :raises InvalidRequest: the database cannot process a value, or the number of values.
@@ -303,9 +305,9 @@ class ServiceDatabase:
     def write(self, work: Callable[[WriteTransaction], T]) -> T:
         """Run ``work`` in a transaction of its own, and commit.
 
-        The function runs again, from the start, if it loses to another transaction (a deadlock, a row that
-        both inserted); the effects of the lost attempt are rolled back. A commit with an unknown outcome is
-        never repeated.
+        If ``work`` loses against another transaction (a deadlock, a row that both inserted), the lost attempt
+        is rolled back and ``work`` runs again from the start. A commit with an unknown outcome is never
+        repeated.
 
         :raises Unavailable: the database does not answer, or contention does not end.
         :raises InvalidRequest: the database cannot store a value, or the number of values.
@@ -320,7 +322,7 @@ class ServiceDatabase:
                     tx = WriteTransaction(conn, optimistic=attempt == 1 and self._attempts > 1)
                     result = work(tx)
                     tx.send_rest()
-                    # after a batch that carried the commit this only ends SQLAlchemy's transaction
+                    # if the batch has committed already, this only ends SQLAlchemy's transaction
                     begun.commit()
                     return result
             # No exception is kept beyond its block: its traceback refers to this frame, and the circle would
@@ -330,14 +332,15 @@ class ServiceDatabase:
                 self._require_schema(error)
                 committing = tx is not None and tx.committing
                 again = errors.is_conflict(error) or (errors.is_unavailable(error) and not committing)
-                # an optimistic insertion proves nothing, so it is repeated however long it waited for locks
+                # an optimistic insertion that fails proves nothing, so it is repeated however long it has
+                # waited for locks
                 refuted = tx is not None and tx.optimistic and isinstance(error, exc.IntegrityError)
                 late = time.monotonic() > deadline and not refuted
                 if not again or attempt == self._attempts or late:
                     _refuse_unless_defect(error)
                     raise
                 LOG.debug("transaction attempt %d failed: %s", attempt, error)
-            # random, so that transactions that collided do not collide again
+            # a random time, so that transactions that collided do not collide again
             time.sleep(random.uniform(0, 0.002 * 2**attempt))
         raise AssertionError("not reached")
 

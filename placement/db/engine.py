@@ -1,4 +1,4 @@
-"""Engines with their connection pools, with the same behaviour on the three kinds of database.
+"""Engines with connection pools, which behave in the same way for the three kinds of database.
 
 Drivers need not be installed: each is imported by the function that connects to its database.
 """
@@ -22,7 +22,7 @@ from placement.db import errors, position
 def find_connector(driver: str) -> Callable[..., Any] | None:
     """Return a function that connects, with a timeout for answers before the driver's own arguments.
 
-    For an untested driver the result is None: only the timeouts of the server and of the system apply.
+    None for an untested driver, for which only the timeouts of the server and of the operating system apply.
 
     :raises ImportError: the driver is not installed.
     """
@@ -38,12 +38,12 @@ def find_connector(driver: str) -> Callable[..., Any] | None:
 
 
 WRITES: Final = "placement_writes"
-"""Execution option of connections with transactions that take SQLite's write lock when they begin."""
+"""Execution option of connections that take SQLite's write lock when a transaction begins."""
 
 _RETURNED: Final = "placement.returned"
-# a server takes longer to restart, so that it has not restarted since the last use
+# a server takes longer to restart, so it cannot have restarted since the last use
 _TRUSTED_SECONDS: Final = 0.1
-"""Seconds after the last use of a connection in which it is not tested."""
+"""Seconds after the last use of a connection for which it is not tested."""
 _GRACE: Final = 1.0
 """Seconds for a server to report that a statement took too long."""
 _KEEPALIVES: Final = 3
@@ -65,7 +65,7 @@ class PoolOptions:
     """
 
     max_pool_size: int = 5
-    # OpenStack's usual defaults of oslo.db, so that operators find the numbers they know
+    # the usual defaults of oslo.db, so that operators find the numbers that they know
     max_overflow: int = 50
     pool_timeout: float = 30.0
     connection_recycle_time: int = 3600
@@ -74,7 +74,7 @@ class PoolOptions:
     connect_timeout: int = 5
     statement_timeout: float = 20.0
     idle_timeout: float = 5.0
-    # 1 for reads, 2 for updates and deletions, 4 for insertions
+    # the bits are 1 for reads, 2 for updates and deletions, 4 for insertions
     wsrep_sync_wait: int = 7
 
 
@@ -87,14 +87,14 @@ def create_engine(
 ) -> sa.Engine:
     """Return an engine with this isolation level for all its transactions.
 
-    On SQLite, where a transaction is a snapshot anyway, only ``AUTOCOMMIT`` matters. Transactions of
-    connections with the execution option :data:`WRITES` take the write lock when they begin, so that they
-    never have to give up half way. A connection that died in the pool is replaced before it is used: always
-    with ``ping``, otherwise if it has been unused for a moment.
+    On SQLite only ``AUTOCOMMIT`` matters, because each transaction is a snapshot. Transactions of connections
+    with the execution option :data:`WRITES` take the write lock when they begin, so that they never have to
+    give up half way. A broken connection of the pool is replaced before it is used: with ``ping`` always,
+    otherwise if it was unused for a moment.
 
     A server may disappear silently, for instance behind a network that drops all packets. On PostgreSQL the
-    operating system detects it. Otherwise the answer is missing a second after the server's own limit of the
-    statement, or after ``connect_timeout`` in a test of the connection.
+    operating system detects the loss of a connection. Otherwise the answer is missing a second after the
+    server's own limit of the statement, or after ``connect_timeout`` in a test of the connection.
 
     :raises ImportError: the driver of the URL is not installed; the message has the remedy.
     """
@@ -111,7 +111,7 @@ def create_engine(
             pool_recycle=options.connection_recycle_time,
             connect_args=_limit_arguments(parsed, options),
         )
-        # the driver of the dialect, not that of the URL, which may leave it out
+        # the driver of the dialect, because the URL may leave out the driver
         connect = find_connector(made.dialect.driver)
     except ImportError as error:
         raise ImportError(errors.missing_driver(parsed, error)) from error
@@ -120,7 +120,7 @@ def create_engine(
 
     @sa.event.listens_for(made, "do_connect")
     def _connect(dialect: object, record: object, cargs: Sequence[Any], cparams: Mapping[str, Any]) -> Any:
-        # None makes SQLAlchemy connect by itself
+        # None makes SQLAlchemy connect in its usual way
         return connect(answer_timeout, *cargs, **cparams, **session) if connect else None
 
     @sa.event.listens_for(made, "connect")
@@ -130,7 +130,8 @@ def create_engine(
     @sa.event.listens_for(made, "handle_error")
     def _mark_disconnect(context: sa.engine.ExceptionContext) -> None:
         if errors.is_elsewhere(context.original_exception):
-            # SQLAlchemy then drops the connection: a standby or read-only server would stay one for it
+            # makes SQLAlchemy drop the connection, which would otherwise still lead to a standby or a
+            # read-only server
             context.is_disconnect = True
 
     _test_unused(made, 0.0 if ping else _TRUSTED_SECONDS, options.connect_timeout if connect else None)
@@ -138,7 +139,7 @@ def create_engine(
 
 
 def check_url(url: str) -> None:
-    """Check that engines can be made, before any server is asked.
+    """Check that engines can be created; no server is asked.
 
     :raises ValueError: the URL is invalid, or its database or driver is not installed; the text names the
         option.
@@ -150,7 +151,7 @@ def check_url(url: str) -> None:
 
 
 def _session_arguments(url: URL, options: PoolOptions) -> dict[str, Any]:
-    """Return the arguments of our connections, which the driver itself does not have."""
+    """Return those arguments of our connection classes that the driver does not have."""
     return {} if url.get_backend_name() == "postgresql" else {"wsrep_sync_wait": options.wsrep_sync_wait}
 
 
@@ -163,7 +164,7 @@ def _limit_arguments(url: URL, options: PoolOptions) -> dict[str, Any]:
     )
     chosen = {name: value for name, value in ours.items() if name not in url.query}
     if "options" in ours and "options" in url.query:
-        # the last one of a name counts, so that the URL wins
+        # if a name occurs twice the last value counts, so the URL has precedence
         chosen["options"] = f"{ours['options']} {url.query['options']}"
     return chosen
 
@@ -176,29 +177,29 @@ def _postgresql_arguments(options: PoolOptions) -> dict[str, Any]:
         "idle_in_transaction_session_timeout": options.idle_timeout,
     }
     return {
-        # limits of the server, which hold however the worker is stopped: locks are given back in any case
+        # limits that the server applies, so that locks are freed even if the worker stops
         "options": " ".join(f"-c {name}={int(seconds * 1000)}" for name, seconds in settings.items()),
         "connect_timeout": options.connect_timeout,
-        # a server that has become silent: the operating system ends a connection with unacknowledged data,
-        # or with unanswered keepalives
+        # for a server that has become silent: the operating system ends a connection with unacknowledged data
+        # or keepalives
         "tcp_user_timeout": options.connect_timeout * 1000,
         "keepalives_idle": options.connect_timeout,
         "keepalives_interval": max(1, options.connect_timeout // _KEEPALIVES),
         "keepalives_count": _KEEPALIVES,
-        # of several hosts the primary; a single standby is refused
+        # if the URL names several hosts, the primary is used; a single standby is refused
         "target_session_attrs": "read-write",
     }
 
 
 def _mysql_arguments(options: PoolOptions) -> dict[str, Any]:
-    """Return parameters of PyMySQL. In ``init_command`` only MariaDB reads the part in the comment."""
+    """Return parameters of PyMySQL. Only MariaDB executes the part of ``init_command`` in the comment."""
     ours = {
-        # seconds with fractions for MariaDB's first variable, whole ones for the second
+        # MariaDB's variable takes fractions of seconds, MySQL's takes whole ones
         "max_statement_time": f"{options.statement_timeout:g}",
         "idle_transaction_timeout": round(options.idle_timeout),
     }
     of_mariadb = "".join(f", {name}={value}" for name, value in ours.items())
-    # InnoDB takes whole seconds, at least one
+    # InnoDB takes whole seconds, and at least one
     lock_timeout = max(1, int(options.lock_timeout))
     return {
         "init_command": f"SET SESSION innodb_lock_wait_timeout={lock_timeout} /*M!100300 {of_mariadb} */",
@@ -209,7 +210,7 @@ def _mysql_arguments(options: PoolOptions) -> dict[str, Any]:
 def _test_unused(engine: sa.Engine, trusted: float, timeout: float | None) -> None:
     """Test connections that have been unused for ``trusted`` seconds.
 
-    :param timeout: seconds for the answer; None if connections have no such timeout.
+    :param timeout: seconds to wait for the answer; None if its class has no timeout for answers.
     """
 
     @sa.event.listens_for(engine, "checkin")
@@ -220,12 +221,12 @@ def _test_unused(engine: sa.Engine, trusted: float, timeout: float | None) -> No
     # test for each transaction would cost a round trip.
     @sa.event.listens_for(engine, "checkout")
     def _test_connection(connection: Any, record: Any, proxy: object) -> None:
-        # None: a new connection, to which the server has just answered
+        # None means a new connection, to which the server has just answered
         returned = record.info.get(_RETURNED)
         if returned is None or time.monotonic() - returned < trusted:
             return
         dbapi = engine.dialect.dbapi
-        # an engine with a connection has loaded its driver
+        # for the type checker: an engine with a connection has loaded its driver
         assert dbapi is not None
         try:
             with nullcontext() if timeout is None else _brief_timeout(connection, timeout):
@@ -236,7 +237,7 @@ def _test_unused(engine: sa.Engine, trusted: float, timeout: float | None) -> No
 
 @contextmanager
 def _brief_timeout(connection: Any, timeout: float) -> Iterator[None]:
-    """Give one of our connections another timeout for answers in this context."""
+    """Set another timeout for answers on one of our connections in this context."""
     usual, connection.answer_timeout = connection.answer_timeout, timeout
     try:
         yield
@@ -251,7 +252,8 @@ def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.E
         pool_size=options.max_pool_size,
         max_overflow=options.max_overflow,
         pool_timeout=options.pool_timeout,
-        # the pool hands a connection to one thread at a time, which the check of the module does not know
+        # the module would refuse a connection in a second thread, but the pool gives it to one thread at a
+        # time
         connect_args={"timeout": options.lock_timeout, "check_same_thread": False},
     )
 
@@ -264,14 +266,15 @@ def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.E
         record.info[position.HISTORY] = position.of_file(url.database)
         connection.isolation_level = None  # the driver must not begin transactions by itself
         _write_ahead(connection, options.lock_timeout)
-        # in the mode WAL the default of some builds, NORMAL, may lose the last commits with a power cut
+        # with NORMAL, the default of some builds for WAL, a power failure may lose the last commits
         connection.execute("PRAGMA synchronous = FULL")
-        # off by default, and optimistic writes rely on them (doc/developer/decisions/foreign-keys.md)
+        # SQLite checks them only on demand, and optimistic writes rely on them
+        # (doc/developer/decisions/foreign-keys.md)
         connection.execute("PRAGMA foreign_keys = ON")
 
     @sa.event.listens_for(engine, "checkout")
     def _check_file(connection: object, record: Any, proxy: object) -> None:
-        # an open file that was replaced would still be read, and written to
+        # if the file was replaced, the connection would still read and write the old one
         if not position.is_same_file(url.database, record.info[position.HISTORY]):
             raise sa.exc.InvalidatePoolError
 
@@ -280,7 +283,7 @@ def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.E
         @sa.event.listens_for(engine, "begin")
         def _begin_transaction(connection: sa.Connection) -> None:
             writes = connection.get_execution_options().get(WRITES, False)
-            # a transaction that reads first and writes later is refused at once if another one has written
+            # a transaction that reads first would be refused at its first write if another one has written
             # meanwhile
             connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
@@ -305,7 +308,7 @@ def _make_private(path: str) -> None:
     """Create the missing file of a database, readable for the owner and the group only."""
     if path == ":memory:" or path.startswith("file:"):
         return
-    # it exists, or SQLite reports why it cannot be made
+    # the file may exist; other errors are reported by SQLite
     with suppress(OSError):
-        # SQLite gives its other files the same mode
+        # SQLite gives the same mode to the other files of the database
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o640))

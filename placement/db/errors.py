@@ -1,10 +1,10 @@
 """The meaning of a database error, for the code that caused it and for operators.
 
-A transaction that lost to another one (:func:`is_conflict`) may succeed when it runs again. An unavailable
-database (:func:`is_unavailable`) answers the same request later. A request may be too large
-(:func:`is_too_much`), or have a value that no column can store (``DataError``). Every other error is a wrong
-statement, a defect of this service. :func:`explain_error` puts a refusal of the database into words, with the
-remedy.
+A transaction that lost against another one (:func:`is_conflict`) may succeed when it runs again. If the
+database is unavailable (:func:`is_unavailable`), the same request may succeed later. A request may be too
+large (:func:`is_too_much`), or have a value that no column can store (``DataError``). Every other error is a
+wrong statement, a defect of this service. :func:`explain_error` puts a refusal of the database into words,
+with the remedy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sqlalchemy.engine import URL
 
 from placement.optional_packages import how_to_install
 
-# serialisation, deadlock, lock not available, a prepared statement is gone, too long idle in a transaction
+# serialisation, deadlock, lock not available, prepared statement is gone, too long idle in a transaction
 _SQLSTATES: Final = {"40001", "40P01", "55P03", "26000", "25P03"}
 _MYSQL_CODES: Final = {1020, 1205, 1213}  # record changed, lock wait timeout, deadlock
 
@@ -26,7 +26,7 @@ _MYSQL_ELSEWHERE: Final = {1047, 1290, 1836}  # the node is outside of its clust
 _LIMITS_OF_STATEMENTS: Final = "54"  # class of sqlstates: too complex, too many columns
 
 _OWN_FAULT: Final = {"23502", "23514", 1048, 3819, "SQLITE_CONSTRAINT_NOTNULL", "SQLITE_CONSTRAINT_CHECK"}
-"""Errors without another transaction behind them: a column without its value, a value refused by a check."""
+"""Errors that no other transaction causes: a column without a value, a value that a check refuses."""
 
 _NO_TABLE: Final = "42P01"
 _MYSQL_NO_TABLE: Final = 1146
@@ -38,17 +38,17 @@ _MYSQL_CLIENT: Final = range(2000, 3000)  # the connection cannot be made, or br
 _MYSQL_UNABLE: Final = {
     # rights to connect, and limits of connections
     *(1040, 1042, 1043, 1044, 1045, 1049, 1129, 1130, 1203, 1226),
-    # the server goes down, or a node of a cluster is not up
+    # the server shuts down, or a node of a cluster is not ready
     *(1047, 1053, 1077, 1078, 1079, 1080),
     # the connection breaks
     *(1152, 1154, 1156, 1157, 1158, 1159, 1160, 1161, 1184, 1189, 1190, 1927, 4031),
     # memory, files, disk, commits
     *(1015, 1016, 1021, 1030, 1037, 1038, 1041, 1114, 1180, 1181, 1206),
-    # read-only, or migrated meanwhile
+    # the server is read-only, or the table was migrated meanwhile
     *(1036, 1223, 1290, 1412, 1792, 1836),
-    # it took too long, or was ended
+    # the statement took too long, or the server ended it
     *(1317, 1969, 3024),
-    # a cluster refuses a commit
+    # a node of a cluster refuses the commit
     *(3100, 3101),
 }
 """Errors of MySQL and MariaDB that cannot work now. The driver reports wrong statements as operational
@@ -62,12 +62,13 @@ class WrongServer(exc.DisconnectionError):
 def of_driver(dialect: sa.Dialect, error: Any, connection: Any) -> exc.DBAPIError:
     """Return SQLAlchemy's error for an error of the driver, in a statement that SQLAlchemy did not execute.
 
-    :param connection: the driver's connection, to test whether the connection is lost; None if there is none.
+    :param connection: the driver's connection, to test whether the connection is lost; None if the driver has
+        caused none.
     """
     base = dialect.loaded_dbapi.Error
     lost = is_elsewhere(error) or dialect.is_disconnect(error, connection, None)
     made = exc.DBAPIError.instance(None, None, error, base, dialect=dialect, connection_invalidated=lost)
-    # instance() gives other errors back only if they are not the driver's
+    # instance() returns other errors unchanged only if the driver has not raised them
     assert isinstance(made, exc.DBAPIError)
     return made
 
@@ -75,7 +76,7 @@ def of_driver(dialect: sa.Dialect, error: Any, connection: Any) -> exc.DBAPIErro
 def is_elsewhere(original: BaseException | None) -> bool:
     """Return whether this error (of the driver) means that another server has to be used.
 
-    The connection itself works, so drivers and pools would keep it.
+    The connection itself works, so drivers and pools would keep using it.
     """
     if isinstance(original, WrongServer):
         return True
@@ -93,7 +94,7 @@ def is_missing_table(error: BaseException) -> bool:
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Return whether the same transaction may succeed when it runs again: it lost to another one."""
+    """Return whether the transaction may succeed when it runs again, because it lost against another one."""
     if not isinstance(error, exc.DBAPIError):
         return False
     original: Any = error.orig
@@ -107,7 +108,7 @@ def is_too_much(error: BaseException) -> bool:
     """Return whether a statement had more parameters than the database takes."""
     return isinstance(error, exc.DBAPIError) and any(
         words in str(error.orig)
-        # SQLite and psycopg have no code of their own for this, only these words
+        # SQLite and psycopg have no code for this error, only these words
         for words in ("too many SQL variables", "number of parameters must be between")
     )
 
@@ -115,7 +116,7 @@ def is_too_much(error: BaseException) -> bool:
 def is_timeout(error: BaseException) -> bool:
     """Return whether the error is a timeout: the database neither answered nor refused."""
     original = error.orig if isinstance(error, exc.DBAPIError) else error
-    # PyMySQL raises its error while it handles the TimeoutError; ours are raised from one
+    # PyMySQL raises its error while it handles the TimeoutError, our own code raises it "from" one
     return original is not None and isinstance(original.__cause__ or original.__context__, TimeoutError)
 
 
@@ -123,8 +124,8 @@ def is_unavailable(error: BaseException) -> bool:
     """Return whether the connection is lost, or the database cannot work now, whatever the statement."""
     if isinstance(error, exc.DBAPIError):
         return error.connection_invalidated or _is_unable(error)
-    # No free connection in the pool in time; each new one was dead at once, which the pool reports in this
-    # way; or the transaction was lost with its connection, which an earlier error has reported.
+    # These errors mean that the pool had no free connection in time, that each new connection was broken, or
+    # that the connection of the transaction was lost before.
     return isinstance(error, exc.TimeoutError | exc.DisconnectionError | exc.PendingRollbackError) or (
         isinstance(error, exc.InvalidRequestError) and "connection is closed" in str(error).lower()
     )
@@ -141,20 +142,20 @@ def _is_unable(error: exc.DBAPIError) -> bool:
         return False
     if (code := mysql_code(original)) is not None:
         return code in _MYSQL_UNABLE or code in _MYSQL_CLIENT
-    # not MySQL's: of PostgreSQL and SQLite internal errors are defects, such as a statement in a failed
+    # except MySQL's: internal errors of PostgreSQL and SQLite are defects, such as a statement in a failed
     # transaction
     if isinstance(error, exc.InternalError):
         return False
     if (sqlite_code := getattr(original, "sqlite_errorcode", None)) is not None:
         return bool(sqlite_code & _SQLITE_PRIMARY != _SQLITE_ERROR)
-    # psycopg's operational errors are those of the connection and the server, except this class of limits
+    # operational errors of psycopg concern the connection or the server, except this class of limits
     return not (sqlstate or "").startswith(_LIMITS_OF_STATEMENTS)
 
 
 def mysql_code(original: Any) -> int | None:
-    """Return the number of an error of MySQL, MariaDB, or their driver; None for others."""
+    """Return the number of an error from MySQL, MariaDB or their driver; None for other errors."""
     arguments = getattr(original, "args", ())
-    # ``type``, as a bool is an int as well
+    # type() instead of isinstance(), because a bool is an int, too
     return arguments[0] if arguments and type(arguments[0]) is int else None
 
 
@@ -165,16 +166,16 @@ _FULL_WORDS: Final = ("no space left", "no more room", "errno: 28")
 _SQLITE_IO: Final = "SQLITE_IOERR"
 
 _DRIVERS: Final = {"postgresql": ("psycopg", "postgresql"), "mysql": ("pymysql", "mysql")}
-"""By kind of database: the tested driver, and the extra of the package that installs it."""
+"""For each kind of database, the tested driver and the extra of this package that installs the driver."""
 
 
 def explain_error(error: exc.SQLAlchemyError) -> str:
-    """Return the database's words and the remedy, in one line, without the statement and its values."""
+    """Return the words of the database and the remedy in one line, without the statement and its values."""
     return f"{database_words(error)}. {_remedy_for(error)}"
 
 
 def database_words(error: exc.SQLAlchemyError) -> str:
-    """Return the words of the database, in one line."""
+    """Return the words of the database for an error, in one line."""
     if not isinstance(error, exc.DBAPIError):
         words, _, _ = str(error).partition("(Background on")  # an address of SQLAlchemy's
     else:

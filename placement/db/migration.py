@@ -1,4 +1,4 @@
-"""Migrations of the schema to the newest revision, one at a time if several processes start them."""
+"""Migrations of the schema to the newest revision; only one runs at a time, even if several are started."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ _LOCKING: Final = ("postgresql", "sqlite")
 """Databases where a transaction can exclude other migrations: PostgreSQL by an advisory lock, SQLite by its
 write lock."""
 _LOCK_ID: Final = 0x706C6163  # of PostgreSQL's advisory lock
-# Another process may be migrating a large database.
+# another process may be migrating a large database
 _LOCK_TIMEOUT: Final = 600
 
 EXACT: Final = frozenset({"0001", "0002"})
@@ -42,7 +42,7 @@ def script_location() -> Path:
 
 def _alembic_config(connection: sa.Connection | None = None, branch: ExtensionTables | None = None) -> Config:
     config = Config()
-    # configparser interpolates values: a percent sign of a path has to be doubled
+    # configparser interpolates values, so a percent sign in a path has to be doubled
     config.set_main_option("script_location", str(script_location()).replace("%", "%%"))
     config.attributes["connection"] = connection
     if branch is not None:
@@ -71,7 +71,7 @@ class FoundDatabase:
 
     :param revision: the revision of the database's schema; None if the database was never migrated.
     :param record: the record of a takeover from OpenStack Placement, if there was one.
-    :param branches: the revisions of the tables of extensions, None if these tables do not exist.
+    :param branches: the revisions of the tables of each extension; None for tables that do not exist.
     """
 
     revision: str | None
@@ -119,11 +119,11 @@ def version(url: str) -> str | None:
 
 
 def find_obstacle(found: FoundDatabase) -> str | None:
-    """Return why this version cannot work with such a database, and the remedy; None if it can.
+    """Return why this version cannot work with a database, and the remedy; None if it can.
 
     Revisions are numbers of four digits. A version works with the additions of later migrations. So services
-    of two versions may share one database, and the older one may run again after the newer one. A migration
-    that removes something begins the next thousand of revisions. The same applies to the revisions of each
+    of two versions may share one database, and an operator may go back to the older version. A migration that
+    removes something begins the next thousand of revisions. The same applies to the revisions of each
     extension's tables.
     """
     reasons = (_branch_obstacle(branch, present) for branch, present in found.branches.items())
@@ -179,7 +179,7 @@ def require_schema(url: str) -> str | None:
         found = state_of(conn)
         reason = find_obstacle(found)
         if reason is None and sa.inspect(conn).has_table(change_buckets.name):
-            # a worker must not start without these rows: each write would fail at a stamp that is NULL
+            # a worker must not start without these rows, because each write would fail with a stamp of NULL
             reason = buckets.explain_missing(_listed_buckets(conn))
     if reason is not None:
         raise Unavailable(reason)
@@ -187,7 +187,7 @@ def require_schema(url: str) -> str | None:
 
 
 def upgrade_schema(url: str, revision: str = "head") -> None:
-    """Migrate the database; a second process waits until the first one has migrated it.
+    """Migrate the database. A second process waits until the first one has finished.
 
     A database that a later version has migrated stays unchanged.
 
@@ -203,7 +203,7 @@ def upgrade_schema(url: str, revision: str = "head") -> None:
 def bring_up(conn: sa.Connection, revision: str = "head") -> None:
     """Migrate the database of a connection of :func:`exclusive_connection`, as :func:`upgrade_schema` does.
 
-    If the revision is the newest one, the tables of extensions are migrated to their newest ones, too.
+    If the revision is the newest, the tables of extensions are migrated to their newest revisions, too.
     """
     present = state_of(conn)
     _bring_up_core(conn, revision, present)
@@ -225,7 +225,7 @@ def _bring_up_core(conn: sa.Connection, revision: str, present: FoundDatabase) -
     missing = buckets.missing_buckets(_listed_buckets(conn))
     if missing:
         _add_buckets(conn, missing)
-    # the revision may have changed rows without a counter; without a change, running workers keep their
+    # revisions may change rows without incrementing a counter; if there was no revision, workers keep their
     # models
     if missing or state_of(conn).revision != before:
         batch = StatementBatch(conn)
@@ -238,10 +238,11 @@ def _listed_buckets(conn: sa.Connection) -> set[int]:
 
 
 def _add_buckets(conn: sa.Connection, missing: Sequence[int]) -> None:
-    """Add rows of buckets, with counters that continue from the stamps of their providers."""
+    """Add missing rows of buckets, with counters that continue from the stamps of their providers."""
     p = resource_providers.c
     stamps = sa.select(p.bucket, sa.func.max(p.change_seq)).group_by(p.bucket)
-    # a counter from zero would be below the stamps, and workers would take later changes for old ones
+    # a counter that begins at zero would be below the stamps, and workers would take later changes for old
+    # ones
     last: dict[int, int] = {bucket: stamp for bucket, stamp in conn.execute(stamps)}  # noqa: C416  # no pairs
     conn.execute(
         sa.insert(change_buckets),
@@ -250,7 +251,7 @@ def _add_buckets(conn: sa.Connection, missing: Sequence[int]) -> None:
 
 
 def stamp_revision(url: str, revision: str) -> None:
-    """Record that the database is at this revision, without migrating it.
+    """Record this revision for the database without migrating it.
 
     :raises Unavailable: the database has a revision of OpenStack Placement, or does not answer.
     """
@@ -263,8 +264,8 @@ def stamp_revision(url: str, revision: str) -> None:
 
 @contextmanager
 def exclusive_connection(url: str) -> Iterator[sa.Connection]:
-    """Open a transaction for a migration, of which only one is open at a time in the whole deployment."""
-    # a migration may rewrite large tables: no limit for its statements
+    """Open a transaction for a migration; the whole deployment has only one of these at a time."""
+    # no limit for statements, because a migration may rewrite large tables
     options = replace(WHOLE_DATABASE, lock_timeout=_LOCK_TIMEOUT)
     with _own_connection(url, "READ COMMITTED", options) as connection:
         conn = connection.execution_options(**{engine.WRITES: True})
@@ -285,7 +286,7 @@ def _own_connection(url: str, isolation_level: str, options: PoolOptions) -> Ite
     :raises Unavailable: the database does not answer, or locks were not free in time.
     """
     source = engine.create_engine(url, isolation_level, options)
-    # SQLite itself says "unable to open database file", without the file, the folder or the reason
+    # SQLite itself reports "unable to open database file", without the file, the folder or the reason
     if (reason := sqlite_file.file_obstacle(url)) is not None:
         raise Unavailable(f"The database is not available: {reason}")
     try:

@@ -1,11 +1,11 @@
-"""One migration at a time on MySQL and MariaDB, also if several nodes of a cluster take writes.
+"""One migration at a time on MySQL and MariaDB, also if several nodes of a cluster accept writes.
 
-PostgreSQL and SQLite have locks that end with their holder. MySQL's ``GET_LOCK`` is known to one node only,
-and so are the locks of its transactions. A row is copied to all nodes, and the cluster accepts one of two
-simultaneous writes. So the lock is a row with its owner, which increments the row's beat while it runs. A
-waiting process takes over the lock after :data:`LEASE` seconds without a new beat, so that no clocks are
-compared. On the same server a migration takes over at once if the owner's connection is gone. The table
-exists while the lock is held.
+PostgreSQL and SQLite have locks that end with the process that holds them. MySQL's ``GET_LOCK`` exists on one
+node only, and so do the locks of its transactions. A row is copied to all nodes, and the cluster accepts only
+one of two simultaneous writes. So the lock is a row with the name of its owner, which increments the row's
+beat while it runs. A waiting process takes over the lock if the row has had no new beat for :data:`LEASE`
+seconds, so clocks are not compared. On the same server, a migration takes over the lock at once if the
+connection of the owner is gone. The table exists while the lock is held.
 """
 
 import logging
@@ -30,12 +30,12 @@ T = TypeVar("T")
 LEASE: Final = 15.0
 """Seconds without a new beat after which the lock is taken over."""
 _BEAT: Final = 2.0
-"""Seconds between beats."""
+"""Seconds between two beats."""
 _LOOK: Final = 0.2
-"""Seconds between checks of another owner's lock."""
+"""Seconds between two checks of a lock that another process owns."""
 _ATTEMPTS: Final = 10
-"""Number of attempts of a statement that loses to another one."""
-# a backup may be reading the table
+"""Number of attempts of a statement that loses against another one."""
+# a backup may be reading the table at that time
 _WAIT: Final = 30
 """Seconds to wait for the metadata lock of the table."""
 _NO_SUCH_TABLE: Final = 1146
@@ -76,8 +76,8 @@ def hold_lock(source: sa.Engine, conn: sa.Connection, timeout: float) -> Iterato
     with source.execution_options(isolation_level="AUTOCOMMIT").connect() as own:
         own.exec_driver_sql(f"SET SESSION lock_wait_timeout = {_WAIT}")
         in_cluster = getattr(own.connection.driver_connection, "in_cluster", False)
-        # the lock names the connection of the migration: the server finishes a statement of a dead client,
-        # and that connection lives until then
+        # the row has the id of the migration's connection: after the death of a client the server still
+        # finishes its statement, and the connection exists until then
         lock = _ProcessLock(
             own, conn.execute(sa.select(sa.func.connection_id())).scalar_one(), in_cluster=in_cluster
         )
@@ -106,7 +106,7 @@ class _ProcessLock:
         self._conn = conn
         self._migrating = migrating
         self._in_cluster = in_cluster
-        # the random part, as containers often have the same name of the host and the same pid
+        # a random part, because containers often have the same host name and process id
         self._me = f"{socket.gethostname()}:{os.getpid()}:{token_hex(8)}"
         self._using = threading.Lock()
         self._confirmed = 0.0
@@ -138,7 +138,7 @@ class _ProcessLock:
                 owner = watched.owner if watched else "another process"
                 raise Unavailable(f"{owner} is still migrating the database after {timeout:g} seconds.")
             time.sleep(_LOOK)
-            # at most a second for each check: a process that was stopped has not watched meanwhile
+            # each check counts at most a second, because a process that was stopped has not watched meanwhile
             stood_still += min(time.monotonic() - began, 1.0)
 
     def _read_row(self) -> _LockRow:
@@ -151,7 +151,7 @@ class _ProcessLock:
         """Return whether the owner's connection is gone. Connections to another node are not visible."""
         if self._in_cluster:
             return False
-        # processlist shows other users' connections only to privileged users: for another user nothing is
+        # the process list shows connections of other users only to privileged users, so for these nothing is
         # concluded
         values = {"user": row.user, "connection": row.connection}
         return bool(self._conn.execute(_GONE, values).scalar_one())
@@ -163,7 +163,7 @@ class _ProcessLock:
             "owner": row.owner,
             "beat": row.beat,
         }
-        # noted before the statement: the lease of the others may begin as early as that
+        # noted before the statement, because the other processes may count the lease from that moment
         self._confirmed = time.monotonic()
         return bool(self._retry_step(lambda: self._conn.execute(_TAKE, values).rowcount))
 
@@ -175,8 +175,8 @@ class _ProcessLock:
             except exc.DBAPIError as error:
                 if _is_no_table(error):
                     return None
-                # a cluster answers the loser of two simultaneous writes with a deadlock; the step may succeed
-                # again
+                # a cluster reports a deadlock to the loser of two simultaneous writes, and the step may
+                # succeed again
                 if attempt == _ATTEMPTS - 1 or error.connection_invalidated or not errors.is_conflict(error):
                     raise
             time.sleep(_LOOK)
@@ -210,7 +210,7 @@ class _ProcessLock:
     def release(self) -> None:
         """Release the lock; after a failure another process takes it over once the lease has ended."""
         with suppress(exc.SQLAlchemyError):
-            # only the owner removes the table: another process may have taken the lock over
+            # only the owner removes the table, because another process may have taken over the lock
             if self._count_up():
                 self._conn.exec_driver_sql(f"DROP TABLE {_NAME}")
 

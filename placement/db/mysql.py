@@ -25,20 +25,20 @@ class MysqlConnection(PyMySQLConnection):  # type: ignore[misc]  # PyMySQL has n
 
     @property
     def answer_timeout(self) -> float | None:
-        """Seconds to wait for the server; None waits for ever."""
+        """Seconds to wait for the server; None waits without a limit."""
         timeout: float | None = self._read_timeout
         return timeout
 
     @answer_timeout.setter
     def answer_timeout(self, seconds: float | None) -> None:
-        # PyMySQL reads these before it reads and writes; its constructor takes one timeout for all
+        # PyMySQL reads these two before it reads and writes; its constructor sets one timeout for both
         self._read_timeout = seconds
         self._write_timeout = seconds
 
     def note_history(self, wsrep_sync_wait: int) -> None:
         """Note the history of the server, or of its cluster, which all nodes share.
 
-        A node of a cluster then waits for the commits of others before it answers.
+        A node of a cluster then applies the commits of other nodes before it answers.
 
         :raises pymysql.err.OperationalError: the server is outside of its cluster.
         """
@@ -50,7 +50,8 @@ class MysqlConnection(PyMySQLConnection):  # type: ignore[misc]  # PyMySQL has n
             return
         cluster = _shown_values(self, _OF_CLUSTER)
         if cluster.get("wsrep_ready") != "ON":
-            # the server's own code, so that it is treated as that answer: another node is asked
+            # the code that the server itself uses, so that the error has the same effect: another node is
+            # tried
             raise OperationalError(_NODE_NOT_READY, "the node has not joined its cluster, or has lost it")
         self.history = cluster.get("wsrep_cluster_state_uuid", "")
         with self.cursor() as cursor:
@@ -58,7 +59,7 @@ class MysqlConnection(PyMySQLConnection):  # type: ignore[misc]  # PyMySQL has n
 
 
 def connect(answer_timeout: float | None, *args: Any, wsrep_sync_wait: int, **kwargs: Any) -> MysqlConnection:
-    """Connect with this timeout; the other arguments are those of :func:`pymysql.connect`.
+    """Connect with this timeout for answers; the other arguments are those of :func:`pymysql.connect`.
 
     The greeting of the server has to come within ``connect_timeout``, too.
 
@@ -67,8 +68,7 @@ def connect(answer_timeout: float | None, *args: Any, wsrep_sync_wait: int, **kw
     brief = kwargs.get("connect_timeout")
     connection = MysqlConnection(*args, **{**kwargs, "read_timeout": brief, "write_timeout": brief})
     try:
-        # in the first seconds the timeout is that of connecting: a server that hangs after its greeting is
-        # noticed
+        # first the timeout is that of connecting, so that a server which hangs after its greeting is noticed
         connection.note_history(wsrep_sync_wait)
     except BaseException:
         connection.close()

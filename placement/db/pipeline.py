@@ -1,7 +1,7 @@
 """Several statements in one exchange with a PostgreSQL server, through psycopg's wrapper of libpq.
 
 psycopg's own pipeline mode makes a system call for each statement, which takes longer than the statement
-itself. This module sends all statements first, and then reads the answers. See "Pipeline Mode" in the
+itself. This module sends all statements first and then reads the answers. See "Pipeline Mode" in the
 documentation of libpq.
 """
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 _BEGIN: Final = {level: f"BEGIN ISOLATION LEVEL {level.name.replace('_', ' ')}" for level in IsolationLevel}
 _COMMIT: Final = "COMMIT"
 _NAMES: Final = "placement.prepared"
-# statements with more parameters differ from one request to the next
+# statements with more parameters are rarely the same in two requests
 _PREPARED_UP_TO: Final = 64
 """Number of parameters up to which statements are prepared."""
 _Names = dict[str, bytes]
-"""The names of prepared statements of a connection, by their texts."""
+"""The names of prepared statements of a connection, by the text of the statement."""
 _Encoded = tuple[str, list[bytes | None]]
 """The text of a statement, and its encoded values."""
 
 
 class PipelineStep(NamedTuple):
-    """A statement with parameters ``$1``, ``$2`` and so on, and their values."""
+    """A statement with parameters ``$1``, ``$2`` and so on, and the values of these parameters."""
 
     text: str
     values: Sequence[str | float | None]
@@ -51,29 +51,30 @@ def exchange_statements(
     *,
     commit: bool,
 ) -> list[list[tuple[Any, ...]]]:
-    """Execute statements in a transaction, which begins if there is none; return the rows of each.
+    """Execute statements in a transaction, which is begun if necessary; return the rows of each statement.
 
     :param notes: data that are kept with the connection until it is closed.
     :raises psycopg.Error: a statement failed, and none after it was executed; or the connection is lost, or
         was closed after a timeout.
     """
-    # psycopg would begin the transaction with an exchange of its own; here BEGIN travels with the statements
+    # psycopg would send BEGIN by itself and wait for its answer; here it is sent with the statements
     level = connection.isolation_level or IsolationLevel.READ_COMMITTED
     begin = [PipelineStep(_BEGIN[level], ())] * (connection.info.transaction_status == TransactionStatus.IDLE)
     end = [PipelineStep(_COMMIT, ())] * commit
     names: _Names | None = notes.get(_NAMES)
     if names is None:
         names = notes[_NAMES] = {}
-        # if psycopg prepares statements, it makes the server forget all of them at each rollback
+        # psycopg's own prepared statements are turned off, because it makes the server forget all prepared
+        # statements at each rollback
         connection.prepare_threshold = None
     exchanging = _PipelineExchange(connection, names)
-    # encoded before the exchange begins: a value that cannot be sent must not leave half of one behind
+    # encoded before anything is sent, so that a value which cannot be encoded does not leave half an exchange
     encoded = [_encode_step(step) for step in (*begin, *steps, *end)]
     try:
         with connection.closed_on_timeout():
             exchanging.run(encoded)
     except BaseException:
-        # nothing else can be sent in the middle of an exchange
+        # nothing else can be sent in the middle of an exchange, so the connection is closed
         connection.close()
         raise
     if exchanging.failure is not None:
@@ -83,7 +84,7 @@ def exchange_statements(
         raise error
     transformer = Transformer(connection)
     received = []
-    # the answers to BEGIN and COMMIT have no rows, and stand at the two ends
+    # the answers to BEGIN and COMMIT, at both ends, have no rows
     for result in exchanging.results[len(begin) : len(begin) + len(steps)]:
         transformer.set_pgresult(result)
         received.append(transformer.load_rows(0, result.ntuples, tuple))
@@ -92,7 +93,7 @@ def exchange_statements(
 
 def _encode_step(step: PipelineStep) -> _Encoded:
     """Return the statement with its values in PostgreSQL's text format, which ends at a NUL."""
-    # in text format the server derives the types of parameters from the statement, as for literals
+    # in text format, the server derives the types of parameters from the statement, as for literals
     values = [None if value is None else str(value).encode() for value in step.values]
     if any(value is not None and b"\0" in value for value in values):
         raise psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes")
@@ -100,9 +101,10 @@ def _encode_step(step: PipelineStep) -> _Encoded:
 
 
 class _PipelineExchange:
-    """One exchange, with the connection in pipeline mode.
+    """One exchange with the server, while the connection is in pipeline mode.
 
-    ``results`` are those of the statements, in order; ``failure`` is the result of the first that failed.
+    ``results`` are the results of the statements, in order; ``failure`` is the result of the first failed
+    statement.
     """
 
     def __init__(self, connection: PostgresqlConnection, names: _Names) -> None:
@@ -112,15 +114,15 @@ class _PipelineExchange:
         self._prepares = connection.prepares
         self._timeout = connection.answer_timeout
         self._names = names
-        # apart from the confirmed names: a preparation that fails, or is skipped after an error, made none
+        # separate from the confirmed names, because a preparation that fails or is skipped creates no name
         self._new: _Names = {}
-        #: for each expected result the text that it prepares, or None if it executes a statement
+        #: for each expected result, the text that it prepares; None if it executes a statement
         self._sent: list[str | None] = []
         self._poll = select.poll()
         self._poll.register(self._pgconn.socket, select.POLLIN)
 
     def run(self, steps: Iterable[_Encoded]) -> None:
-        """Send everything, then read everything.
+        """Send all statements, then read all results.
 
         :raises psycopg.OperationalError: the connection is lost.
         :raises TimeoutError: no answer came in time.
@@ -128,12 +130,12 @@ class _PipelineExchange:
         self._pgconn.enter_pipeline_mode()
         for step in steps:
             self._send(step)
-        # one sync for all: the server then skips all statements after a failed one, and COMMIT with them
+        # one sync at the end makes the server skip all statements after a failed one, also COMMIT
         self._pgconn.pipeline_sync()
         self._flush()
         for prepared in self._sent:
             result = self._read()
-            # those after it are PIPELINE_ABORTED, and say nothing of the reason
+            # later failures are PIPELINE_ABORTED, and do not tell the reason
             if result.status == ExecStatus.FATAL_ERROR and self.failure is None:
                 self.failure = result
             if prepared is None:
@@ -151,7 +153,7 @@ class _PipelineExchange:
         else:
             name = self._names.get(text) or self._new.get(text)
             if name is None:
-                # a random name, as a pooler may give the session to another worker
+                # a random name, because a pooler may give the session to another worker
                 name = self._new[text] = uuid.uuid4().hex.encode()
                 self._pgconn.send_prepare(name, text.encode())
                 self._sent.append(text)
@@ -162,14 +164,15 @@ class _PipelineExchange:
         while self._pgconn.flush():
             self._poll.modify(self._pgconn.socket, select.POLLIN | select.POLLOUT)
             wait_for(self._poll, self._timeout)
-            # the server may wait for us to read before it reads more
+            # the server may wait until this client reads before it reads more itself
             self._pgconn.consume_input()
             self._poll.modify(self._pgconn.socket, select.POLLIN)
 
     def _read(self) -> "PGresult":
         """Return the result of the next statement."""
         result = self._next_result()
-        # libpq ends the results of each statement by a NULL, which has to be read before the next statement's
+        # libpq ends the results of each statement with NULL, which has to be read before those of the next
+        # statement
         while self._next_or_none() is not None:
             pass
         return result
@@ -180,7 +183,7 @@ class _PipelineExchange:
             return result
         if result is not None and result.error_field(DiagnosticField.SQLSTATE):
             self.failure = self.failure or result
-        # an error may be the last message of a server that goes down: it has rolled back
+        # the error may be the last message of a server that shuts down, and that has rolled back
         if self.failure is not None:
             raise errors.error_from_result(self.failure)
         raise psycopg.OperationalError(f"the connection is lost: {self._pgconn.get_error_message()}")

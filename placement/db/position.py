@@ -1,4 +1,4 @@
-"""The version of a database: the sum of its counters, and the history of these counters.
+"""The version of a database: the sum of its change counters, and the history of these counters.
 
 Equal counters of another history are a rare coincidence. So the same query also reads the identity of the
 server:
@@ -34,14 +34,14 @@ SELECT ({sum}), pg_is_in_recovery(), (SELECT system_identifier FROM pg_control_s
   to_regclass('change_buckets')::oid, {clock}
 """
 """The row has the sum, whether the server is a standby, its system identifier, its timeline, the id of the
-table, and the time. Any user may ask for these; only a primary shows a timeline."""
-#: for servers that do not tell the rest, as hosted ones may
+table, and the time. Any user may read these values; only a primary server shows a timeline."""
+#: for servers that do not permit the other functions, such as hosted ones
 _OF_POSTGRESQL_AT_LEAST: Final = (
     "SELECT ({sum}), pg_is_in_recovery(), to_regclass('change_buckets')::oid, {clock}"
 )
-#: SQLSTATEs of a function that the user may not call, that is unsupported, or that is unknown
+#: SQLSTATEs of functions that the user may not call, that are unsupported or unknown
 _UNTOLD: Final = {"42501", "0A000", "42883"}
-# the identity of a MySQL server does not change while a connection lives, so it is noted once (mysql.py)
+# the identity of a MySQL server does not change during a connection, so mysql.py notes it once
 _OF_MYSQL: Final = "SELECT ({sum}), @@global.read_only, {clock}"
 _OF_SQLITE: Final = "SELECT ({sum}), {clock}"
 
@@ -85,11 +85,11 @@ def of_row(dialect: sa.Dialect, row: Sequence[Any], noted: str) -> DatabaseVersi
     total, others, time = int(row[0] or 0), [_text(value) for value in row[1:-1]], float(row[-1])
     if dialect.name == "postgresql":
         standby, *history = others
-        # libpq's text, or the text of a Python value where another driver is used
+        # the text of libpq, or of a Python value if another driver is used
         if standby in ("t", "True"):
             raise WrongServer("the server is a standby")
         return DatabaseVersion(total, "/".join(history), time)
-    # MySQL shows a number; some releases of MariaDB show a word, of which OFF alone permits writes
+    # MySQL shows a number, some releases of MariaDB a word; only 0 and OFF permit writes
     if others and others[0] not in ("0", "OFF"):
         raise WrongServer("the server is read-only")
     return DatabaseVersion(total, noted, time)
@@ -100,7 +100,7 @@ def _text(value: Any) -> str:
 
 
 def of_file(path: str | None) -> str:
-    """Return the identity of the file with this name; empty if there is none."""
+    """Return the identity of the file with this name; empty if the file does not exist."""
     try:
         found = os.stat(path or "")
     except OSError:
@@ -111,7 +111,7 @@ def of_file(path: str | None) -> str:
 def is_same_file(path: str | None, noted: str) -> bool:
     """Return whether the opened file still has this name.
 
-    :raises sqlite3.OperationalError: no file has this name; a new connection would create an empty one.
+    :raises sqlite3.OperationalError: no file has this name, and a new connection would create an empty one.
     """
     present = of_file(path)
     if noted and not present:

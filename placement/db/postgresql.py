@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL with a timeout for answers, which psycopg itself does not have."""
+"""Connections to PostgreSQL with a timeout for answers, which psycopg does not have."""
 
 import select
 import time
@@ -24,7 +24,7 @@ class PostgresqlConnection(psycopg.Connection[Any]):
     """A connection that fails, and is closed, if the server sends nothing in time."""
 
     answer_timeout: float | None = None
-    """Seconds to wait for the server; None waits for ever."""
+    """Seconds to wait for the server; None waits without a limit."""
     #: whether the server may keep prepared statements; a pooler may use another connection each time
     prepares = True
     _knows_question = False
@@ -54,7 +54,7 @@ class PostgresqlConnection(psycopg.Connection[Any]):
     def ask_question(self, question: bytes) -> list[bytes | None]:
         """Return the only row of a statement outside of transactions; a cursor would take twice as long.
 
-        Each call on a connection has to pass the same statement, which is prepared once.
+        Each call on a connection has to pass the same statement, because it is prepared once.
 
         :raises psycopg.Error: the statement failed, or the connection is lost.
         """
@@ -82,7 +82,7 @@ class PostgresqlConnection(psycopg.Connection[Any]):
             wait_for(poll, self.answer_timeout)
             self.pgconn.consume_input()
         result = self.pgconn.get_result()
-        # libpq: a statement is over when it returns NULL; before that no other can be sent
+        # libpq returns NULL when a statement is finished; before that no other one can be sent
         while self.pgconn.get_result() is not None:
             pass
         if result is None or result.status == ExecStatus.FATAL_ERROR:
@@ -93,7 +93,7 @@ class PostgresqlConnection(psycopg.Connection[Any]):
 def connect(
     answer_timeout: float | None, *args: Any, prepare_threshold: int | str | None = 5, **kwargs: Any
 ) -> PostgresqlConnection:
-    """Connect with this timeout; the other arguments are those of :func:`psycopg.connect`.
+    """Connect with this timeout for answers; the other arguments are those of :func:`psycopg.connect`.
 
     :param prepare_threshold: the value of psycopg. In a URL the value is a text: ``none`` if a pooler
         (PgBouncer in transaction mode) uses another connection each time, so that statements cannot be
@@ -139,7 +139,7 @@ def _limit_wait(gen: PQGen[RV], seconds: float) -> PQGen[RV]:
         wanted = next(gen)
         deadline = time.monotonic() + seconds
         while True:
-            # psycopg resumes its generators at an interval even without an event, with 0 for "nothing ready"
+            # psycopg resumes its generators at intervals even without an event, with 0 for "not ready"
             ready = yield wanted
             if ready:
                 deadline = time.monotonic() + seconds

@@ -27,7 +27,7 @@ def make_table(name: str, *elements: sa.schema.SchemaItem, **options: Any) -> No
     if not present.has_table(name):
         op.create_table(name, *elements, **_OPTIONS, **options)
         return
-    # names only: databases report types in spellings of their own
+    # only names are compared, because databases report types in other spellings
     columns = {element.name for element in elements if isinstance(element, sa.Column)}
     if {column["name"] for column in present.get_columns(name)} != columns:
         raise Unavailable(

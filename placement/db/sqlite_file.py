@@ -1,7 +1,7 @@
 """Checks whether a user can work with the file of an SQLite database, and names the remedy.
 
-SQLite also writes files beside it (``-wal``, ``-shm``), even to read, so it needs rights to the folder.
-SQLite's own message ("unable to open database file") names neither the file nor the folder.
+SQLite writes other files to the same folder (``-wal``, ``-shm``), even to read, so it needs rights to the
+folder. SQLite's own message ("unable to open database file") names neither the file nor the folder.
 """
 
 import os
@@ -30,7 +30,7 @@ class SystemUser:
 
     @classmethod
     def find_user(cls, name: str) -> "SystemUser | None":
-        """Return the user of that name, if there is one."""
+        """Return the user with this name, or None."""
         try:
             entry = pwd.getpwnam(name)
         except KeyError:
@@ -39,7 +39,7 @@ class SystemUser:
 
 
 def path_of(url: str) -> Path | None:
-    """Return the file of an SQLite database; None for other databases, and those in memory.
+    """Return the file of an SQLite database; None for other databases and for databases in memory.
 
     :raises sqlalchemy.exc.ArgumentError: the URL is invalid.
     """
@@ -51,7 +51,7 @@ def path_of(url: str) -> Path | None:
 
 
 def missing_file(url: str) -> str | None:
-    """Return a text about the missing file, with the command that creates it; None if it exists."""
+    """Return a text about the missing file, with the command that creates it; None if the file exists."""
     path = path_of(url)
     if path is None or path.exists():
         return None
@@ -59,7 +59,7 @@ def missing_file(url: str) -> str | None:
 
 
 def file_obstacle(url: str, user: SystemUser | None = None) -> str | None:
-    """Return why a user cannot use or create the file, and the remedy; None if it can.
+    """Return why a user cannot use or create the file, and the remedy; None if the service can use it.
 
     :param user: the user of this process, unless given.
     """
@@ -98,10 +98,11 @@ def _may_exist(path: Path) -> bool:
 
 def _has_access(path: Path, wanted: int, user: SystemUser | None) -> bool:
     if user is None:
-        # effective ids: sudo and setuid change these, and the kernel checks these
+        # effective ids, because sudo and setuid change these, and the kernel checks these
         return os.access(path, wanted, effective_ids=True)
     found = path.stat()
-    # the kernel checks exactly one of the three parts: an owner without a right has none through the group
+    # the kernel checks exactly one of the three parts: an owner without a right does not have it through the
+    # group
     shift = 6 if found.st_uid == user.uid else 3 if found.st_gid in user.groups else 0
     return found.st_mode >> shift & wanted == wanted
 
@@ -111,5 +112,5 @@ def _own_name() -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
-        # A container may run as a user without a name.
+        # in a container the process may run as a user without a name
         return str(uid)

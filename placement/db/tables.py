@@ -33,24 +33,24 @@ NO_ID: Final[sa.ColumnElement[int]] = sa.literal_column("-1")
 """The id of no row: no foreign key allows it."""
 
 ConsumerId: Final = sa.BigInteger().with_variant(sa.Integer, "sqlite")
-"""Each attempted claim takes a number, so that 32 bits do not suffice; SQLite's integers have 64 anyway."""
+"""Each attempted claim takes an id, so 32 bits do not suffice; SQLite's integers always have 64 bits."""
 
 
 RESERVATION: Final = "RESERVATION"
-"""The consumer type of reservations: a consumer with another one is not a reservation."""
+"""The consumer type of reservations; a consumer with another type is not a reservation."""
 
 
 def define_table(name: str, *parts: sa.schema.SchemaItem, among: sa.MetaData = metadata) -> sa.Table:
     """Define a table with the options of each kind of database.
 
-    :param among: the metadata of the table; extensions have their own.
+    :param among: the metadata that the table belongs to; extensions have their own.
     """
     return sa.Table(name, among, *parts, sqlite_autoincrement=True, **_mysql)
 
 
 @dataclass(frozen=True, slots=True)
 class ExtensionTables:
-    """The tables of an extension, and the branch of the migrations that makes them.
+    """The tables of an extension, and the branch of migrations that creates them.
 
     :param revisions: the folder of the branch; its revisions are numbers of four digits.
     """
@@ -84,7 +84,7 @@ def extension_tables() -> list[ExtensionTables]:
 
 
 def all_metadata() -> list[sa.MetaData]:
-    """Return the metadata of all tables: first the core's, then the extensions'."""
+    """Return the metadata of all tables: first those of the core, then those of extensions."""
     return [metadata, *(each.metadata for each in extension_tables())]
 
 
@@ -108,11 +108,11 @@ resource_providers = define_table(
     sa.Column("uuid", sa.String(36), nullable=False, unique=True),
     sa.Column("name", sa.String(200), nullable=False, unique=True),
     sa.Column("generation", sa.BigInteger, nullable=False),
-    # a provider without a parent is a root: both are NULL
+    # a provider without a parent is a root: then both columns are NULL
     sa.Column("root_id", sa.Integer, sa.ForeignKey("resource_providers.id"), nullable=True, index=True),
     sa.Column("parent_id", sa.Integer, sa.ForeignKey("resource_providers.id"), nullable=True, index=True),
-    # the change bucket of the provider, and the counter of that bucket at two of its changes:
-    # the last one of any kind, and the last one beyond usage
+    # the change bucket of the provider, and the values of the bucket's counter at the last change of any kind
+    # and at the last change of more than usage
     sa.Column("bucket", sa.SmallInteger, nullable=False),
     sa.Column("change_seq", sa.BigInteger, nullable=False),
     sa.Column("described_seq", sa.BigInteger, nullable=False, server_default="0"),
@@ -149,7 +149,7 @@ provider_attributes = define_table(
     "provider_attributes",
     sa.Column("provider_id", sa.ForeignKey("resource_providers.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("name", sa.String(64), primary_key=True),
-    # the value is in one of the two columns, and the other one is NULL
+    # one of the two columns has the value, and the other one is NULL
     sa.Column("text", sa.String(255), nullable=True),
     sa.Column("number", sa.Double, nullable=True),
 )
@@ -177,25 +177,25 @@ allocations = define_table(
 
 consumer_groups = define_table(
     "consumer_groups",
-    # without an id of its own: a member is a consumer, and leaves with its last allocation
+    # no id of its own: a member is a consumer, and leaves the group with its last allocation
     sa.Column("consumer_id", sa.ForeignKey("consumers.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("name", sa.String(255), nullable=False, index=True),
 )
 
 reservations = define_table(
     "reservations",
-    # allocations and project are those of the consumer; without a consumer there is no reservation
+    # the consumer has the allocations and the project; without a consumer there is no reservation
     sa.Column("consumer_id", sa.ForeignKey("consumers.id", ondelete="CASCADE"), primary_key=True),
-    # the one group of claims that may take from it; NULL: all of the project
+    # the only group of claims that may take from the reservation; NULL: all claims of the project
     sa.Column("claim_group", sa.String(255), nullable=True),
-    # by the clock of the database (placement.db.clock)
+    # by the clock of the database (see placement.db.clock)
     sa.Column("expires_at", sa.Double, nullable=False, index=True),
 )
 
 deleted_providers = define_table(
     "deleted_providers",
     sa.Column("uuid", sa.String(36), primary_key=True),
-    # the bucket of the provider, and the counter of that bucket when it was deleted
+    # the bucket of the provider, and the counter of this bucket at the deletion
     sa.Column("bucket", sa.SmallInteger, nullable=False),
     sa.Column("change_seq", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Index("ix_deleted_providers_bucket_change_seq", "bucket", "change_seq"),
@@ -203,7 +203,7 @@ deleted_providers = define_table(
 
 claim_expiries = define_table(
     "claim_expiries",
-    # while the consumer has this generation, it expires at that time, by the clock of the database
+    # as long as the consumer has this generation, it expires at that time by the clock of the database
     sa.Column("consumer_id", sa.ForeignKey("consumers.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("generation", sa.BigInteger, nullable=False),
     sa.Column("expires_at", sa.Double, nullable=False, index=True),

@@ -16,10 +16,10 @@ from placement.read_model.rows import INVENTORY_COLUMNS
 
 @dataclass(frozen=True, slots=True)
 class TreeRoots:
-    """The roots by provider id, and the providers without one.
+    """The roots by the id of the provider, and the providers that have none.
 
-    A root maps to None in ``of``, as in the database. The ``orphans`` have an ancestor that does not exist;
-    ``loops`` are their own ancestors, or descend from such a provider.
+    In ``of`` a root maps to None, as in the database. The ``orphans`` have an ancestor that does not exist;
+    ``loops`` are providers that are their own ancestors, or descend from such a provider.
     """
 
     of: Mapping[int, int | None]
@@ -33,7 +33,7 @@ def find_roots(parents: Mapping[int, int | None]) -> TreeRoots:
     orphans: set[int] = set()
     loops: set[int] = set()
     for start in parents:
-        # ids of the present chain, in order; a dictionary, as each step looks for a loop
+        # ids of the current chain in order; a dictionary, because each step looks for a loop
         chain: dict[int, None] = {}
         provider_id = start
         while True:
@@ -56,9 +56,9 @@ def find_roots(parents: Mapping[int, int | None]) -> TreeRoots:
 
 
 def parents_first(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the rows (with ``id`` and ``parent_id``), each after its parent and otherwise in their order.
+    """Yield the rows (with ``id`` and ``parent_id``), each after its parent and otherwise in the given order.
 
-    Foreign keys require that order. Rows without their parent are left out.
+    Foreign keys require that order. Rows with a parent that is not among the rows are left out.
     """
     done: set[int] = set()
     waiting: dict[int, list[dict[str, Any]]] = {}
@@ -88,15 +88,15 @@ class AuditProblem(StrEnum):
 
     @property
     def is_healable(self) -> bool:
-        """Whether the problem can be repaired without a decision of the operator."""
+        """Return whether the problem can be repaired without a decision of the operator."""
         return self in (AuditProblem.NO_CONSUMER, AuditProblem.NO_ALLOCATIONS, AuditProblem.WRONG_ROOT)
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseFinding:
-    """A contradiction of a provider or consumer.
+    """A contradiction in the rows of a provider or consumer.
 
-    ``id`` is the id of its row; ``subject`` is its uuid, if there is one.
+    ``id`` is the id of its row; ``subject`` is the uuid of the item, if it has one.
     """
 
     problem: AuditProblem
@@ -135,7 +135,7 @@ _without_allocations: Final = (
 
 
 def without_consumer(conn: sa.Connection) -> list[DatabaseFinding]:
-    """Return allocations without the row of their consumer: no client can see or release them."""
+    """Return allocations with a missing consumer row: no client can see or release them."""
     held: dict[int, list[str]] = {}
     for consumer_id, provider, name, used in conn.execute(_without_consumer):
         held.setdefault(consumer_id, []).append(f"{used} {name} of {provider}")
@@ -148,7 +148,7 @@ def without_consumer(conn: sa.Connection) -> list[DatabaseFinding]:
 
 
 def without_allocations(conn: sa.Connection) -> list[DatabaseFinding]:
-    """Return consumers without allocations, which should have been deleted with the last one."""
+    """Return consumers without allocations, which should have been deleted with their last allocation."""
     return [
         DatabaseFinding(AuditProblem.NO_ALLOCATIONS, consumer_id, uuid, f"of project {project}")
         for consumer_id, uuid, project in conn.execute(_without_allocations)
@@ -156,7 +156,7 @@ def without_allocations(conn: sa.Connection) -> list[DatabaseFinding]:
 
 
 def wrong_trees(conn: sa.Connection) -> Iterator[DatabaseFinding]:
-    """Yield providers without a root, or with a wrong one (their parents lead to another root)."""
+    """Yield providers without a root, or with another root than their parents lead to."""
     rows, roots = _read_trees(conn)
     for provider_id, row in rows.items():
         if provider_id in roots.loops:
@@ -173,7 +173,7 @@ def wrong_trees(conn: sa.Connection) -> Iterator[DatabaseFinding]:
 
 
 def right_roots(conn: sa.Connection) -> dict[int, int | None]:
-    """Return the right ``root_id``, by id of the providers with a wrong one."""
+    """Return the right ``root_id`` by id of the provider, for providers with a wrong one."""
     rows, roots = _read_trees(conn)
     return {provider_id: root for provider_id, root in roots.of.items() if rows[provider_id].root_id != root}
 
@@ -202,7 +202,7 @@ _with_names: Final = (
     .order_by(_p.id, resource_classes.c.id)
 )
 _over_capacity: Final = _with_names.add_columns(*INVENTORY_COLUMNS).where(
-    # unrounded, which makes no difference to the whole number on the left
+    # not rounded, which makes no difference in a comparison with a whole number
     _used.c.used > (_i.total - _i.reserved) * _i.allocation_ratio
 )
 _without_inventory: Final = _with_names.where(_i.provider_id.is_(None))
@@ -225,7 +225,7 @@ def over_capacity(conn: sa.Connection) -> list[DatabaseFinding]:
 
 
 def without_inventory(conn: sa.Connection) -> list[DatabaseFinding]:
-    """Return allocations of a resource class without an inventory at their provider."""
+    """Return allocations of a resource class that their provider has no inventory of."""
     return [
         DatabaseFinding(AuditProblem.NO_INVENTORY, provider_id, uuid, f"{name}: {used} used, no inventory")
         for provider_id, uuid, name, used in conn.execute(_without_inventory)

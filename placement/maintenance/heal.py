@@ -19,9 +19,9 @@ from placement.store.consumers import ConsumerOwnership
 
 
 def advance_sequence(conn: sa.Connection, table: sa.Table) -> None:
-    """Set the sequence of a table so that the next id is above all present ones.
+    """Set the sequence of a table so that the next id is above all existing ids.
 
-    PostgreSQL keeps its sequence apart from the rows; SQLite and MySQL derive the next id from them.
+    PostgreSQL keeps its sequence apart from the rows; SQLite and MySQL derive the next id from existing ids.
     """
     if conn.dialect.name == "postgresql":
         sequence = sa.func.pg_get_serial_sequence(table.name, "id")
@@ -31,12 +31,12 @@ def advance_sequence(conn: sa.Connection, table: sa.Table) -> None:
 
 # SQLite takes 32,766 values in one statement
 _CHUNK: Final = 10_000
-"""Ids in one statement."""
+"""Number of ids in one statement."""
 
 
 @dataclass(frozen=True, slots=True)
 class HealOutcome:
-    """The repaired findings (in a dry run, the repairable ones), and the remaining findings."""
+    """The repaired findings (in a dry run the repairable ones), and the remaining findings."""
 
     repaired: Sequence[DatabaseFinding]
     remaining: Sequence[DatabaseFinding]
@@ -63,7 +63,7 @@ def heal_database(
         findings = [finding for finding in found if finding.problem is problem]
         for start in range(0, len(findings), _CHUNK):
             database.write(partial(repair, findings=findings[start : start + _CHUNK]))
-    # read again: the service may have changed a finding meanwhile, in either direction
+    # read again, because the service may have caused or removed a finding meanwhile
     with database.read() as conn:
         remaining = audit.find_contradictions(conn)
     return HealOutcome([finding for finding in healable if finding not in remaining], remaining)
@@ -71,7 +71,7 @@ def heal_database(
 
 def _adopt_allocations(tx: WriteTransaction, owner: ConsumerOwnership) -> None:
     """Give allocations a new consumer with a new uuid, because the old uuid is lost."""
-    # searched again in this transaction, as clients may have changed the findings
+    # searched again in this transaction, because clients may have changed the findings
     consumer_ids = [finding.id for finding in audit.without_consumer(tx.conn)]
     if consumer_ids:
         tx.renew_epoch()
@@ -90,12 +90,12 @@ def _adopt_allocations(tx: WriteTransaction, owner: ConsumerOwnership) -> None:
                 for consumer_id in consumer_ids
             ],
         )
-        # PostgreSQL's sequence does not notice rows with given ids
+        # PostgreSQL's sequence does not notice rows with explicit ids
         advance_sequence(tx.conn, consumers)
 
 
 def _delete_idle(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> None:
-    """Delete consumers that still have no allocations when they are locked."""
+    """Lock these consumers, and delete those that still have no allocations."""
     subjects = [finding.subject for finding in findings]
     locked = [row.id for row in consumer_store.rows(consumer_store.lock(tx, subjects))]
     query = sa.select(allocations.c.consumer_id).where(allocations.c.consumer_id.in_(locked))
@@ -107,8 +107,8 @@ def _delete_idle(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> N
 
 
 def _set_roots(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> None:
-    """Correct the roots of these providers from their parents, under the lock of trees."""
-    # the providers before the trees, as requests that move a provider lock them
+    """Correct the roots of these providers from their parents, under the lock of all trees."""
+    # first the providers, then the trees, in the same order as requests that move a provider
     tx.lock(finding.subject for finding in findings)
     tx.lock_trees()
     right = audit.right_roots(tx.conn)

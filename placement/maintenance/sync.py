@@ -33,9 +33,9 @@ class Takeover(Protocol):
     """Turns a database of another program into a database of this service, before the migration."""
 
     def __call__(self, conf: cfg.ConfigOpts) -> str | None:
-        """Take over the database of another program, if it is one and the configuration allows the takeover.
+        """Take over the database if it belongs to another program and the configuration allows it.
 
-        :returns: the steps that were done, in sentences; None if there was nothing to do.
+        :returns: the steps that were done, in sentences; None if there was nothing to take over.
         :raises Unavailable: the database cannot be taken over.
         """
 
@@ -54,7 +54,7 @@ def sync(conf: cfg.ConfigOpts, revision: str = "head") -> list[str]:
     :returns: the steps of the takeovers, in sentences.
     :raises Unavailable: the database does not answer, or this version cannot work with its content.
     """
-    # before the migration, which refuses the tables of another program
+    # before the migration, which refuses tables of another program
     takeovers: list[Takeover] = list(extensions.registered_objects("takeovers").values())
     done = [said for each in takeovers if (said := each(conf)) is not None]
     migration.upgrade_schema(conf.placement_database.connection, revision)

@@ -24,7 +24,7 @@ from placement.policies import base, ext, rest
 
 
 def list_rules() -> list[policy.RuleDefault]:
-    """Return all rules with their defaults, for the sample generator (``oslo.policy.policies``)."""
+    """Return all rules with their defaults, for the generator of samples (``oslo.policy.policies``)."""
     return [*base.RULES, *rest.RULES, *ext.RULES] + [
         rule for rules in extensions.registered_objects("rules").values() for rule in rules
     ]

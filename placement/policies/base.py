@@ -62,7 +62,7 @@ def define_rule(
     check: str = ADMIN_OR_SERVICE,
     old_name: str | None = None,
 ) -> policy.DocumentedRuleDefault:
-    """Return the rule of these operations ``(method, path)``, for tokens with project scope.
+    """Return the rule of these operations ``(method, path)``, for tokens with the scope of a project.
 
     :param check: the default of the rule.
     :param old_name: the former name of the rule, which policy files may still use.

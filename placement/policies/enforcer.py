@@ -1,7 +1,8 @@
 """Decides by oslo.policy whether a caller may do something.
 
-Rules are loaded as a whole, and never change. When the operator's files change, newly loaded rules take their
-place. So most requests read no file, and a file that cannot be read never leaves half of its rules in force.
+Rules are loaded as a whole, and never change. When the operator's files change, newly loaded rules replace
+the old ones. So most requests read no file, and a file that cannot be read never leaves half of its rules in
+force.
 """
 
 import logging
@@ -20,10 +21,10 @@ from placement.policies import list_rules
 
 LOG = logging.getLogger(__name__)
 
-# a check of some files takes tens of microseconds, which each request would notice
+# checking some files takes tens of microseconds, which would slow down each request
 _SECONDS_BETWEEN_LOOKS: Final = 1.0
 """Seconds between two checks whether the files have changed."""
-# a tool may be replacing the file, and without it the defaults would apply, which may be wider
+# a tool may be replacing the file, and without the file the defaults would apply, which may allow more
 _LOOKS_WITHOUT_FILE: Final = 60
 """Number of checks without the policy file after which its rules are dropped."""
 _REMEMBERED: Final = 1024
@@ -61,10 +62,10 @@ class PolicyEnforcer:
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
         self._next_look = time.monotonic() + _SECONDS_BETWEEN_LOOKS
-        # before the rules are loaded, so that a change in between is found at the next check
+        # listed before the rules are loaded, so that a change in between is noticed at the next check
         self._loaded = _list_files(conf)
         self._file = conf.find_file(conf.oslo_policy.policy_file)
-        #: the number of successive checks without the policy file
+        #: number of successive checks that found no policy file
         self._absent = 0
         self._decide = _decision_function(_load(conf))
 
@@ -73,10 +74,10 @@ class PolicyEnforcer:
     ) -> None:
         """Check that ``rule`` allows the caller to act on ``target``.
 
-        :param target: values that rules compare with, for instance the ``project_id`` of a query. None stands
-            for the ``project_id`` and ``user_id`` of the caller.
+        :param target: values that rules compare with, for instance the ``project_id`` of a query. None means
+            ``project_id`` and ``user_id`` of the caller.
         :raises placement.exceptions.Forbidden: the rule does not allow it.
-        :raises oslo_policy.policy.PolicyNotRegistered: there is no such rule.
+        :raises oslo_policy.policy.PolicyNotRegistered: the rule does not exist.
         """
         if time.monotonic() >= self._next_look:
             self._follow_files()
@@ -87,8 +88,8 @@ class PolicyEnforcer:
             raise Forbidden(f"Policy does not allow {rule} to be performed.")
 
     def _follow_files(self) -> None:
-        """Apply changed files."""
-        # first, so that other threads do not check at the same time
+        """Load the rules again if the files have changed."""
+        # set first, so that no other thread checks at the same time
         self._next_look = time.monotonic() + _SECONDS_BETWEEN_LOOKS
         try:
             found = _list_files(self._conf)
@@ -107,7 +108,7 @@ class PolicyEnforcer:
                 if self._absent < _LOOKS_WITHOUT_FILE:
                     return
             loaded = _load(self._conf)
-            # a file is being written at this moment: the next check loads it again
+            # a file is being written at this moment, so the next check loads it
             if _list_files(self._conf) != found:
                 return
             self._loaded, self._file, self._absent = found, file, 0
@@ -119,7 +120,7 @@ class PolicyEnforcer:
 
 def get_enforcer() -> policy.Enforcer:
     """Return the rules in force on this machine, for oslo.policy's tools (``oslo.policy.enforcer``)."""
-    # these tools know the global configuration alone, which the service never uses
+    # these tools use the global configuration, which the service itself never uses
     cfg.CONF([], project=PROJECT, default_config_files=files_from_environment(os.environ))
     return _load(cfg.CONF)
 
@@ -129,10 +130,10 @@ def _load(conf: cfg.ConfigOpts) -> policy.Enforcer:
     rules.register_defaults(list_rules())
     try:
         rules.load_rules()
-    # of many kinds: no YAML, no mapping, no permission
+    # errors have many kinds: no YAML, no mapping, no permission
     except Exception as error:
         raise ValueError(f"Policy files {', '.join(_policy_paths(conf))} cannot be used: {error}") from error
-    # else each decision would look for changed files
+    # otherwise each decision would look for changed files
     rules.use_conf = False
     for old_name, name in _old_names(rules):
         LOG.warning(
@@ -146,7 +147,7 @@ def _load(conf: cfg.ConfigOpts) -> policy.Enforcer:
 
 def _old_names(rules: policy.Enforcer) -> Iterator[tuple[str, str]]:
     """Yield the former name of each rule that the operator's files use, and its current name."""
-    # oslo.policy applies such a rule, too, with a Python warning that no log contains
+    # oslo.policy applies such a rule, too, but its warning is one of Python's, which no log contains
     for name, default in rules.registered_rules.items():
         # older versions of oslo.policy have an empty list in place of None
         old = default.deprecated_rule
@@ -157,9 +158,9 @@ def _old_names(rules: policy.Enforcer) -> Iterator[tuple[str, str]]:
 def _decision_function(rules: policy.Enforcer) -> _Decide:
     """Return the rules as a function of rule, caller and target.
 
-    oslo.policy inspects the signature of each check that it calls, which takes some 10 microseconds. If all
-    checks depend on caller and target alone (no ``http:``, no extension of an operator), decisions are
-    remembered.
+    oslo.policy inspects the signature of each check that it calls, which takes some 10 microseconds.
+    Decisions are remembered if all checks depend only on caller and target (no ``http:``, no class of an
+    operator).
     """
 
     def decide_rule(rule: str, caller: _Frozen, target: _Frozen) -> bool:
@@ -175,12 +176,12 @@ def _is_pure(check: _checks.BaseCheck) -> bool:
         return all(_is_pure(part) for part in check.rules)
     if isinstance(check, _checks.NotCheck):
         return _is_pure(check.rule)
-    # by exact type: a subclass of an operator may read anything
+    # by exact type, because a subclass of an operator may read anything
     return type(check) in _PURE
 
 
 def _freeze_values(values: Mapping[str, Any]) -> _Frozen:
-    # hashable, as the arguments of a decision are the key under which it is remembered
+    # hashable, because the arguments of a decision are the key under which it is remembered
     return tuple([(name, tuple(value) if type(value) is list else value) for name, value in values.items()])
 
 
@@ -199,7 +200,7 @@ def _list_files(conf: cfg.ConfigOpts) -> list[tuple[str, int, int]]:
 
 def _is_emptied(file: str, loaded: Iterable[tuple[str, int, int]]) -> bool:
     """Return whether an empty file had content before."""
-    # most programs truncate a file before they write it again
+    # most programs truncate a file before they write it, so the file may be incomplete
     before = next((size for path, _, size in loaded if path == file), 0)
     status = _file_status(file)
     return before > 0 and (status is None or status.st_size == 0)
@@ -210,7 +211,7 @@ def _policy_paths(conf: cfg.ConfigOpts) -> Iterator[str]:
         yield file
     for name in conf.oslo_policy.policy_dirs:
         if folder := conf.find_file(name):
-            # sorted, as oslo.policy reads them in this order, and later files win
+            # sorted, because oslo.policy reads the files in this order, and later files have precedence
             with os.scandir(folder) as entries:
                 yield from sorted(entry.path for entry in entries)
 
@@ -219,5 +220,5 @@ def _file_status(path: str) -> os.stat_result | None:
     try:
         return os.stat(path)
     except OSError:
-        # missing, or not readable for this user
+        # the file is missing, or this user cannot read it
         return None

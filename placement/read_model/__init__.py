@@ -3,7 +3,7 @@
 Nouns
     A *provider* is a resource provider with its inventories, traits, aggregates and usage. The *snapshot* has
     all providers, with the indexes from which searches begin. A provider and its descendants are a *tree*.
-    The *position* of a provider is its rank in the tree, by id.
+    The *position* of a provider is its index in the tree, in the order of ids.
 
     Each inventory of a tree has a position called *slot*. When guests come and go, only the *free* amounts of
     the slots change. Trees of one *structure* have the same parents, resource classes and portions
@@ -57,11 +57,11 @@ A worked example
     not. The free index of VCPU has 8 for both.
 
     A worker knows the bucket of ``cn1_1`` at counter 40. A guest claims 2 VCPU there. The transaction adds a
-    random step, say 7, and stamps ``cn1_1`` with 47. The stamp of the description stays, as only usage has
-    changed. The next request finds that the sum has grown by 7, the bucket is at 47, and one provider in it
-    has a stamp above 40. The request reads only the usage of that provider. A new tree with (100, 3, 6) free
-    replaces that of ``cn1``. The tree of ``cn2`` stays the same object, so caches with this tree as their key
-    stay valid.
+    random step, say 7, and stamps ``cn1_1`` with 47. The stamp of the description stays unchanged, because
+    only usage has changed. The next request finds that the sum has grown by 7, the bucket is at 47, and one
+    provider in it has a stamp above 40. The request reads only the usage of that provider. A new tree with
+    (100, 3, 6) free replaces that of ``cn1``. The tree of ``cn2`` stays the same object, so caches with this
+    tree as their key stay valid.
 
 Invariants
     - A view has all changes that were committed before the arrival of its request.

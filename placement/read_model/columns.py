@@ -35,29 +35,29 @@ from placement.read_model.snapshot import ModelSnapshot
 
 T = TypeVar("T")
 
-# the number goes up with each change of the format: another version refuses the file, and reads the database
+# the number is increased with each change of the format; a worker of another version then reads the database
 _MAGIC: Final = b"placement read model 2\n"
 _LENGTH: Final = 8
-# against a file that was cut off or damaged; the owner and the mode of the file guard against forgery
+# detects a file that was cut off or damaged; the owner and the mode of the file prevent forgery
 _DIGEST: Final = hashlib.sha256
 _DIGEST_SIZE: Final = 32
-# a few milliseconds of work, in which requests wait for the interpreter
+# a few milliseconds of work, during which requests wait for the interpreter
 _CHUNK: Final = 2_000
-"""Rows between two pauses."""
+"""Number of rows between two pauses."""
 _TEXT: Final = "text"
 _PLAIN: Final = ("total", "reserved", "min_unit", "max_unit", "step_size")
 _SETS: Final = ("inventories", "inventory_times", "used", "traits", "aggregates", "attributes")
 
 
 class DamagedFile(Exception):
-    """The content is not a complete model."""
+    """The content of a file is not a complete model."""
 
 
 @dataclass(frozen=True)
 class WritableModel:
     """A copy of the model for its file, which does not change while it is encoded.
 
-    ``stamps`` has the last change of each provider, by its id. ``history`` has the value of
+    ``stamps`` has the stamp of the last change of each provider, by id. ``history`` has the value of
     :class:`~placement.db.position.DatabaseVersion`.
     """
 
@@ -94,7 +94,8 @@ class _TypedColumns(dict[str, tuple[str, bytes]]):
         self[name] = kind, array(kind, values).tobytes()
 
     def add_texts(self, name: str, values: Iterable[Any], pause: Callable[[], None]) -> None:
-        # chunks of a list, joined below: to dump a million texts at once would keep requests waiting
+        # a list is dumped in chunks, which are joined below: dumping a million texts at once would make
+        # requests wait
         chunks = [orjson.dumps(chunk)[1:-1] for chunk in _pausing_chunks(values, pause)]
         self[name] = _TEXT, b"[%b]" % b",".join(chunks)
 
@@ -172,7 +173,7 @@ def _model_header(model: WritableModel) -> dict[str, Any]:
         "history": model.history,
         "counters": list(model.counters.items()),
         "deletions": list(model.deletions.items()),
-        # JSON has no infinity
+        # JSON has no infinity, so None stands for it
         "next_expiry": None if math.isinf(model.next_expiry) else model.next_expiry,
         "classes": [(id_, name, names.classes[name]) for id_, name in names.class_of.items()],
         "traits": [(id_, name, names.traits[name]) for id_, name in names.trait_of.items()],
@@ -217,7 +218,7 @@ def decode_model(content: bytes) -> tuple[str, ModelState]:
     except DamagedFile:
         raise
     except Exception as error:
-        # wrong content fails in many ways
+        # wrong content may fail in many ways
         raise DamagedFile(f"it is inconsistent ({type(error).__name__}: {error})") from error
 
 
@@ -228,7 +229,7 @@ class _ReadColumns:
         self._columns: dict[str, tuple[str, memoryview]] = {}
         # in the order of the header, because only the lengths say where a column begins
         for name, kind, length in header["columns"]:
-            # a slice beyond the end would only be shorter
+            # a slice beyond the end would be shorter, without an error
             if not 0 <= length <= len(content):
                 raise DamagedFile(f"the column {name} has a wrong length")
             self._columns[name] = kind, content[:length]
@@ -259,7 +260,7 @@ class _ReadColumns:
     def read_sets(self, name: str, make: Callable[[Iterable[T]], Any], members: Collection[T]) -> list[Any]:
         """Return the members as consecutive sets; the column has the size of each set."""
         sizes = self.read_numbers(f"{name}.sizes")
-        # islice would make smaller sets, without an error
+        # islice() would make smaller sets without an error
         if sum(sizes) != len(members):
             raise DamagedFile(f"the sets of {name} have a wrong number of members")
         remaining = iter(members)
@@ -314,7 +315,7 @@ def _providers(columns: _ReadColumns) -> tuple[list[Provider], dict[int, dict[in
     parents, roots = columns.read_numbers("parent"), columns.read_numbers("root")
     _check_trees(parents, roots)
     times = columns.read_numbers("times", "d")
-    # zero stands for no parent
+    # zero means that there is no parent
     numbered = [None, *ids]
     found = {
         "id": ids,
@@ -339,7 +340,7 @@ def _providers(columns: _ReadColumns) -> tuple[list[Provider], dict[int, dict[in
         seqs[number] = stamp
     stamps: list[dict[int, int]] = [{} for _ in range(PROVIDER_BUCKETS)]
     of_provider = map(stamps.__getitem__, [crc32(each) % PROVIDER_BUCKETS for each in map(str.encode, uuids)])
-    # a million assignments in C: map calls __setitem__, and a deque without room drops the results
+    # a million assignments in C: map() calls __setitem__, and a deque of length 0 drops the results
     deque(map(dict.__setitem__, of_provider, ids, seqs), maxlen=0)
     return _make_objects(Provider, found), dict(enumerate(stamps))
 
@@ -356,7 +357,7 @@ def _distinct_parts(columns: _ReadColumns, times: Sequence[float]) -> dict[str, 
     )
     values: dict[str, list[Any]] = {name: columns.read_numbers(f"inventory.{name}", "q") for name in _PLAIN}
     values["allocation_ratio"] = columns.read_numbers("inventory.allocation_ratio", "d")
-    # a step of 0 would be a division by zero in each search
+    # a step size of 0 would be a division by zero in each search
     if min(values["step_size"], default=1) < 1:
         raise DamagedFile("an inventory has a step_size below 1")
     values["capacity"] = list(map(capacity, values["total"], values["reserved"], values["allocation_ratio"]))

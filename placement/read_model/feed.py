@@ -44,7 +44,7 @@ from placement.read_model.model_file import ModelFile, ModelFileWriter
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 
-# long enough for a waiting thread to get the interpreter, short beside a slice of 2 ms
+# long enough for a waiting thread to get the interpreter, and short compared with a slice of 2 ms
 _YIELD_SECONDS: Final = 0.0002
 """Seconds that a request sleeps when it yields, so that another thread runs."""
 LONG_REQUESTS: Final = 2
@@ -67,7 +67,7 @@ class ReadGate:
         self.later = threading.Lock()
         #: held to change the numbers of pins
         self.counting = threading.Lock()
-        #: the number of pins of all snapshots
+        #: the total number of pins of all snapshots
         self.pin_count = 0
 
     def pin_snapshot(self, snapshot: ModelSnapshot) -> None:
@@ -138,7 +138,7 @@ class ReadTurn:
 
 LOG = logging.getLogger(__name__)
 
-# if the server for writes has a slower clock, the transaction that releases finds nothing expired yet
+# if the server for writes has a slower clock, no allocation has expired for the transaction yet
 _PAUSE: Final = 1.0
 """Seconds before the next attempt to release expired allocations, if an attempt released none."""
 
@@ -210,18 +210,18 @@ class ReadModel:
         self._in_vain = (math.inf, 0.0)
         self._gate = ReadGate(long_requests)
         self._state: ModelState | None = None
-        #: the version of the database at the last update; None while the model may be behind
+        #: the version of the database at the last update; None while the model may be outdated
         self._position: DatabaseVersion | None = None
         self._history: str | None = None
-        #: when (monotonic) the database was asked for that version
+        #: the monotonic time at which the database was asked for that version
         self._current_at = -math.inf
-        #: number of updates
+        #: the number of updates so far
         self.refreshed = 0
         #: number of times that the whole model was read again, for instance after a restore
         self.reread = 0
         self.file = file
         self._writer = None if file is None else ModelFileWriter(file, self._writable_model)
-        #: whether the state is from the file, and was not yet compared with the database
+        #: whether the state comes from the file and was not yet compared with the database
         self._unproven = False
 
     @contextmanager
@@ -271,7 +271,7 @@ class ReadModel:
             yield view
 
     def _release_expired(self, now: float) -> bool:
-        """Release expired allocations; return whether any may have been released."""
+        """Release expired allocations; return whether some may have been released."""
         # fresh_view() calls this only if the function exists
         assert self._give_back_expired is not None
         # one thread releases the allocations for all
@@ -319,7 +319,7 @@ class ReadModel:
             state = self._state
             if state is None or self._position is None:
                 raise Unavailable("The read model is not up to date.")
-            # copies are quick; the dictionary of all stamps is made after the turn
+            # copying is quick here; the dictionary of all stamps is made after the turn
             providers = list(state.snapshot.providers.values())
             stamps = [each.copy() for each in state.stamps.values()]
             counters, deletions = state.counters.copy(), state.deletions.copy()

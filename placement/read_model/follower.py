@@ -45,7 +45,7 @@ class ModelState:
     shared: rows.SharedValues = field(default_factory=rows.SharedValues)
     whole: bool = True
     _totals: dict[int, int] = field(default_factory=dict)
-    """Cached sums of the fingerprints of buckets."""
+    """Sums of the fingerprints of buckets, kept between updates."""
 
     def counters_sum(self) -> int:
         """Return the sum of the counters, as the database computes it (:mod:`placement.db.position`)."""
@@ -57,7 +57,7 @@ class ModelState:
         self.note_stamp(row, provider)
 
     def note_stamp(self, row: rows.ProviderVersion, provider: Provider) -> None:
-        """Note the last change of a provider."""
+        """Record the stamp of the last change of a provider."""
         # mostly both numbers are equal, and then one object: a large cloud has a million of them
         described = provider.described_seq
         seq = described if row.change_seq == described else row.change_seq
@@ -100,7 +100,7 @@ _FULL_READ_SHARE: Final = 0.5
 
 
 class FullReread(NamedTuple):
-    """The reason why all content has to be read again; ``is_odd`` if it should not happen in operation."""
+    """The reason why all content has to be read again; ``is_odd`` means: not expected in operation."""
 
     reason: str
     is_odd: bool = True
@@ -147,7 +147,7 @@ def follow_database(conn: sa.Connection, state: ModelState) -> FullReread | None
     except exc.SQLAlchemyError:
         raise
     except Exception:
-        # any error may be due to a state that differs from the database, and the database is right
+        # an error may be caused by a state that differs from the database, so all is read again
         LOG.exception("The read model could not follow the database")
         return FullReread("its content is inconsistent")
 
@@ -161,12 +161,12 @@ def _apply_changes(conn: sa.Connection, state: ModelState) -> FullReread | None:
     # checked first: after an import or a repair, other counters prove nothing
     if moved.pop(buckets.EPOCH, None) is not None:
         return FullReread("the database has a new epoch")
-    # a bucket that is gone or went back: the database was restored
+    # a bucket is missing or has a smaller counter, so the database was restored
     if state.counters.keys() - now.keys() or any(
         new[0] < state.counters.get(bucket, 0) for bucket, new in moved.items()
     ):
         return FullReread(f"{ANOTHER_HISTORY}: change counters went back")
-    # until the end: an error in between leaves a state that the next request must not use
+    # not whole until the end, because an error in between leaves a state that no request must use
     state.whole = False
     if moved.pop(buckets.NAMES, None) is not None:
         names = rows.read_names(conn)
@@ -176,7 +176,7 @@ def _apply_changes(conn: sa.Connection, state: ModelState) -> FullReread | None:
         # read before the providers, because rows of providers refer to names by id
         state.names = names
         state.counters[buckets.NAMES] = now[buckets.NAMES][0]
-    # the time is that of a row, which the counter does not have
+    # read from the row with the time, because the counter only tells that it has changed
     if buckets.RESERVATIONS in moved:
         state.next_expiry = rows.read_next_expiry(conn)
         state.counters[buckets.RESERVATIONS] = moved.pop(buckets.RESERVATIONS)[0]
@@ -217,7 +217,7 @@ def _apply(conn: sa.Connection, state: ModelState, changed: rows.ChangedBuckets)
     for row, provider in rows.read_some(conn, described, state.names, state.shared):
         state.put(row, provider)
     for row, known in usage:
-        # a provider without a row of usage has no allocations any more
+        # a provider without a row of usage has lost all its allocations
         new = used.get(row.id, rows.NOTHING)
         state.put(row, replace(known, generation=row.generation, updated_at=row.updated_at, used=new))
 
@@ -231,7 +231,7 @@ def _forget_deleted(conn: sa.Connection, state: ModelState, bucket: int) -> None
 @contextmanager
 def without_collection() -> Iterator[None]:
     """Exclude all objects made in this context from garbage collection: they live as long as the worker."""
-    # once before, as freezing keeps garbage for good
+    # collected once before, because freezing would keep garbage for good
     gc.collect()
     gc.disable()
     try:

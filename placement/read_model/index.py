@@ -24,7 +24,7 @@ Sums = Mapping[int, tuple[int, int]]
 
 
 class SumsByClass:
-    """:data:`Sums` of the resource classes that were asked for."""
+    """:data:`Sums` of each resource class that was asked for."""
 
     def __init__(self) -> None:
         self._by_class: dict[str, dict[int, tuple[int, int]]] = {}
@@ -204,7 +204,7 @@ NO_ROOTS: Final = RootIds((), True)
 
 # slices of this size are merged at once, so that a reader of the first ids does not pay for all of them
 _AT_ONCE: Final = 1024
-"""Ids of each sequence that are merged at once."""
+"""Number of ids of each sequence that are merged at once."""
 
 
 class MergedIds(Sequence[int]):
@@ -218,11 +218,11 @@ class MergedIds(Sequence[int]):
 
     @cached_property
     def _all_ids(self) -> Sequence[int]:
-        # a reader of the length of a sequence mostly reads all of it
+        # the reader of the length of a sequence mostly reads all of it
         return [*iter(self)]
 
     def __iter__(self) -> Iterator[int]:
-        # positions instead of iterators: slices are merged by set operations in C
+        # positions instead of iterators, so that slices are merged by set operations in C
         left = [(ids, 0) for ids in self._of if ids]
         while left:
             # below this id, each sequence has all of its ids in its slice
@@ -295,7 +295,7 @@ class ProviderIndex(_CopiedIndex[K, set[int]]):
     def add_all(self, key: K, provider_ids: Iterable[int]) -> None:
         """Add a property, such as a trait, to these providers."""
         self._own_members(key, set).update(provider_ids)
-        # of this key only: roots of other names stay known
+        # only for this key: the roots of other names stay valid
         self.roots.pop(key, None)
 
     def add(self, key: K, provider_id: int) -> None:
@@ -308,7 +308,7 @@ class ProviderIndex(_CopiedIndex[K, set[int]]):
         members = self._own_members(key, set)
         members.discard(provider_id)
         self.roots.pop(key, None)
-        # an unknown name is recognised by its absence
+        # an unknown name is recognised by the missing key
         if not members:
             del self[key]
 

@@ -55,7 +55,7 @@ class ModelMetrics:
             # wait
             providers = list(view.snapshot)  # which are never changed, only replaced
         series = _PER_INVENTORY * sum(len(each.inventories) for each in providers)
-        # gauges made for each scrape: gauges that live would keep series of deleted providers
+        # made for each scrape, because permanent gauges would keep series of deleted providers
         count = GaugeMetricFamily("placement_resource_providers", "Number of resource providers.")
         count.add_metric([], len(providers))
         yield count
@@ -65,7 +65,7 @@ class ModelMetrics:
                 "placement_model_file_timestamp_seconds",
                 "Time of the last write of the model file, in seconds since 1970; 0 without a write.",
             )
-            # minus infinity stands for a file that was never written
+            # minus infinity means that the file was never written
             written.add_metric([], max(0.0, file.written_at()))
             yield written
         # always shown, so that an alert sees when series are left out

@@ -22,7 +22,7 @@ LOG = logging.getLogger(__name__)
 
 INTERVAL: Final = 300.0
 """Minimum seconds between two writes; a new worker reads later changes from the database."""
-# writing competes with requests for the interpreter
+# because writing competes with requests for the interpreter
 _SHARE: Final = 4
 """Seconds of sleep for each second of work of the writer."""
 _MAX_SIZE: Final = 1 << 30
@@ -69,7 +69,7 @@ class ModelFile:
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             with open(fd, "wb", buffering=0) as file:
-                # unbuffered, as parts are large: a buffer would copy each once more
+                # without a buffer, which would copy each of these large parts once more
                 for part in parts:
                     size += len(part)
                     if size > _MAX_SIZE:
@@ -127,7 +127,7 @@ class ModelFileWriter:
     def __init__(self, file: ModelFile, model: Callable[[], WritableModel]) -> None:
         self._file = file
         self._model = model
-        # monotonic: a clock that is set must not stop the writes for hours
+        # monotonic, so that a change of the clock does not stop the writes for hours
         self._not_before = -math.inf
         self._busy = False
 
@@ -137,7 +137,7 @@ class ModelFileWriter:
             return
         self._busy = True
         try:
-            # a daemon: the process may end at any time, and the rename leaves the file whole
+            # a daemon, because the process may end at any time, and the rename keeps the file complete
             threading.Thread(target=self._run, name="write model", daemon=True).start()
         except RuntimeError as error:  # the system allows no further thread
             self._note_end()
@@ -173,7 +173,7 @@ class ModelFileWriter:
         :raises placement.exceptions.Unavailable: the model is not up to date.
         """
         with self._file.try_lock() as alone:
-            # a time in the future is that of a clock that was wrong, and does not count
+            # a time in the future comes from a clock that was wrong, and is ignored
             if not alone or 0 <= time.time() - self._file.written_at() < INTERVAL:
                 return
             pace = _WriterPace()

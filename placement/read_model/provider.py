@@ -10,7 +10,7 @@ from typing import Final
 SHARES: Final = "MISC_SHARES_VIA_AGGREGATE"
 DISABLED: Final = "COMPUTE_STATUS_DISABLED"
 """The trait that Nova's scheduler always forbids."""
-# the largest integer that each reader of JSON takes without rounding
+# the largest integer that every JSON parser reads without rounding
 _MAX_CAPACITY: Final = 2.0**53
 
 
@@ -19,7 +19,7 @@ def capacity(total: int, reserved: int, allocation_ratio: float) -> int:
 
     Ratios may be huge, so the result is limited to integers that every JSON parser reads.
     """
-    # limited as a float: an integer of an infinite or huge product would fail or be slow
+    # limited as a float, because converting an infinite or huge product to an integer would fail or be slow
     return int(max(-_MAX_CAPACITY, min(_MAX_CAPACITY, (total - reserved) * allocation_ratio)))
 
 
@@ -36,12 +36,12 @@ class Inventory:
     max_unit: int
     step_size: int
     allocation_ratio: float
-    # computed once, as each search reads it; not compared, as the other fields decide it
+    # computed once, because each search reads it; not compared, because it follows from the other fields
     capacity: int = field(init=False, compare=False)
-    """The amount that may be allocated, used or not."""
+    """The amount that may be allocated in total, whether it is used or not."""
 
     def __post_init__(self) -> None:
-        # the class is frozen, also for this method
+        # the class is frozen, even for this method
         object.__setattr__(self, "capacity", capacity(self.total, self.reserved, self.allocation_ratio))
 
     def is_portion(self, amount: int) -> bool:
@@ -63,7 +63,7 @@ class Provider:
 
     A provider is never changed, only replaced.
 
-    ``updated_at`` is in seconds since 1970 (UTC), as all times of the model.
+    ``updated_at`` is in seconds since 1970 (UTC), like all times of the model.
     """
 
     id: int

@@ -28,18 +28,18 @@ from placement.read_model.provider import Attribute, Inventory, Provider
 # each id is a parameter, and SQLite takes 32,766 parameters in a statement
 _CHUNK: Final = 500
 """Number of providers for each statement that reads their parts."""
-# rows become providers batch by batch: a fleet has millions of rows
+# rows become providers in batches, because a large cloud has millions of rows
 _MANY: Final = 10_000
-"""Rows of a whole table that are in memory at once."""
+"""Number of rows of a whole table that are in memory at the same time."""
 # limits the memory, because values of deleted providers stay until then
 _MAX_SHARED: Final = 100_000
-"""Distinct values after which all are forgotten."""
+"""Number of distinct values above which all of them are dropped."""
 # each pair is one more alternative for the planner of the database, and most updates have few pairs
 _MAX_PAIRS: Final = 64
 """Maximum pairs of bucket and counter in one statement."""
-# SQLite could not hold a sum of stamps, which have 64 bits
+# SQLite has no integers for a sum of stamps of 64 bits
 _SUMMED_BITS: Final = (1 << 32) - 1
-"""The bits of a stamp that count in a fingerprint."""
+"""The bits of a stamp that the sum of a fingerprint includes."""
 
 _rp = resource_providers.c
 _own: sa.BindParameter[list[int]] = sa.bindparam("ids", expanding=True)
@@ -56,7 +56,7 @@ _providers: Final = sa.select(
     _rp.change_seq,
     _rp.described_seq,
 )
-# the order of the fields, as rows are unpacked into the constructor
+# in the order of the fields, because rows are passed to the constructor as they are
 INVENTORY_COLUMNS: Final = (
     inventories.c.total,
     inventories.c.reserved,
@@ -72,7 +72,7 @@ _inventories: Final = sa.select(
     inventories.c.updated_at,
     *INVENTORY_COLUMNS,
 )
-# summed by the database: a host has thousands of allocations, and a handful of classes
+# summed by the database, because a host has thousands of allocations and few classes
 _used: Final = sa.select(
     allocations.c.provider_id, allocations.c.resource_class_id, sa.func.sum(allocations.c.used)
 ).group_by(allocations.c.provider_id, allocations.c.resource_class_id)
@@ -130,8 +130,8 @@ def read_names(conn: sa.Connection) -> NameTable:
 class SharedValues:
     """Keeps equal values as one object.
 
-    Thousands of hosts differ in few inventories and sets of traits. All values are dropped from time to time,
-    because values that no provider uses would be kept for ever otherwise.
+    Thousands of hosts have only few different inventories and sets of traits. All values are dropped from
+    time to time, because values that no provider uses would be kept for ever otherwise.
     """
 
     def __init__(self) -> None:
@@ -195,7 +195,7 @@ class ProviderVersion(NamedTuple):
 
 @dataclass(frozen=True)
 class ChangedBuckets:
-    """The changes of some buckets.
+    """The changes in some buckets.
 
     ``used`` has provider id, id of a resource class, and sum of its usage. ``fingerprints`` cover all
     providers of the buckets.
@@ -265,7 +265,7 @@ def read_some(
     conn: sa.Connection, rows: Sequence[ProviderVersion], names: NameTable, shared: SharedValues
 ) -> Iterator[tuple[ProviderVersion, Provider]]:
     """Read the providers of these rows; yield each with its row."""
-    # part by part for a chunk: a join of all parts would repeat each row for each combination
+    # one query per part and chunk, because a join of all parts would repeat each row for each combination
     for start in range(0, len(rows), _CHUNK):
         chunk = rows[start : start + _CHUNK]
         chosen = {"ids": [row.id for row in chunk]}
@@ -316,7 +316,7 @@ def _assemble_providers(
     for provider_id, class_id, written_at, *values in parts["inventories"]:
         owned_times[provider_id] = (*owned_times.get(provider_id, ()), written_at)
         before = owned_inventories.get(provider_id, ())
-        # tuples, as most providers have few inventories, and lists take more memory
+        # tuples, because most providers have few inventories, and lists need more memory
         owned_inventories[provider_id] = (*before, names.class_of[class_id], shared(Inventory(*values)))
     used = sum_up(parts["used"], names)
     owned_traits: dict[int, list[str]] = {}

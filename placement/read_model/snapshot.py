@@ -1,6 +1,6 @@
 """The read model: every resource provider, in the memory of one worker.
 
-Plain data in indexed dictionaries. :mod:`placement.read_model.feed` fills and updates it, and
+Plain data in dictionaries, with indexes. :mod:`placement.read_model.feed` fills and updates it, and
 :mod:`placement.search` searches it.
 """
 
@@ -54,12 +54,12 @@ class ModelSnapshot:
         self.by_trait: ProviderIndex[str] = ProviderIndex()
         self.by_aggregate: ProviderIndex[str] = ProviderIndex()
         self.by_attribute: ProviderIndex[str] = ProviderIndex()
-        #: computed from attributes: by name the range of its numbers, and distances
-        # on demand: few requests order by an attribute
+        #: computed on demand, because few requests order by an attribute: the range of each name, and
+        #: distances
         self._ranges: dict[str, Range] = {}
         self._ranges_by_root: dict[str, Mapping[int, tuple[float, float]]] = {}
         self._distances: Distances | None = None
-        #: the number of readers for which this snapshot must not change
+        #: number of readers for which this snapshot must not change
         self.pin_count = 0
         # shared with copies of this snapshot, so that equal trees of both belong to one class
         self._kinds = TreeClasses()
@@ -110,7 +110,7 @@ class ModelSnapshot:
         new._ranges = self._ranges.copy()
         new._ranges_by_root = self._ranges_by_root.copy()
         new._distances = self._distances
-        # shared: structures and classes of trees are only added
+        # shared, because structures and classes of trees are only added
         new._kinds = self._kinds
         new._whole = self._whole.copy()
         new._free_indexes = self._free_indexes.copy()
@@ -134,7 +134,7 @@ class ModelSnapshot:
         new._sums = self._sums.copy()
         new._stale = set()
         for provider_id, amounts in used.items():
-            # the new object goes into the copy, and no index needs to know
+            # the new object is put into the copy, and no index has to be updated
             provider = self.providers[provider_id]
             new.providers[provider_id] = replace(provider, used=amounts)
             new._stale.add(provider.root_id)
@@ -153,7 +153,7 @@ class ModelSnapshot:
 
     def roots(self) -> tuple[int, ...]:
         """Return the ids of all roots, in ascending order."""
-        # kept until a root comes or goes: most changes are usage
+        # kept until a root is added or removed, because most changes concern usage
         if self._roots is None:
             self._roots = tuple(sorted(self.trees))
         return self._roots
@@ -166,7 +166,7 @@ class ModelSnapshot:
         present = sorted([root for root in self._stale if root in self.trees])
         members = [tuple([self.providers[each] for each in self.trees[root]]) for root in present]
         made = self._kinds.make_trees([self.providers[root] for root in present], members)
-        # the indexes need the old trees, which are replaced below
+        # the indexes need the old trees, which the next lines replace
         if not anew:
             new = dict(zip(present, made, strict=True))
             for root in self._stale:
@@ -195,7 +195,7 @@ class ModelSnapshot:
     def sums_of(self, name: str) -> Sums:
         """Return, for each tree that has a resource class, its used amount and its capacity."""
         trees = self.whole_trees()
-        # an unknown class is not remembered, as clients may ask for any name
+        # an unknown class is not remembered, because clients may ask for any name
         return self._sums.sums_of(name, trees) if name in self.by_class else {}
 
     def roots_having(self, index: ProviderIndex[str], name: str) -> RootIds:

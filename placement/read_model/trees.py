@@ -1,4 +1,4 @@
-"""Whole trees of providers, in the form for searches.
+"""Whole trees of providers, in the form that searches need.
 
 Thousands of hosts differ only in names and usage. Such hosts are of one :class:`TreeClass`. The result of a
 search for one tree is valid for every other tree of the class with the same free amounts. A layout has the
@@ -166,7 +166,7 @@ class TreeStructure:
                 for at in range(len(self.lineages))
                 if all((at, name) in self.slots for name in names)
             ]
-            # limited, as clients may ask for any combination
+            # limited, because clients may ask for any combination
             if len(self._giving) < _MAX_KEPT:
                 self._giving[names] = found
         return found
@@ -241,7 +241,7 @@ class TreeClass:
         self.shape = shape
         #: the traits of each provider, by position
         self.traits = traits
-        # on demand: only requests with a topology, and some criteria, ask for zones
+        # computed on demand, because only requests with a topology and some criteria need zones
         self._zones: tuple[tuple[int, ...], ...] | None = None
 
     @property
@@ -385,7 +385,7 @@ class TreeClasses:
     """All structures and classes of current trees."""
 
     def __init__(self) -> None:
-        # weak: a structure is dropped with its last tree
+        # weak references, so that a structure is dropped with its last tree
         self._shapes: WeakValueDictionary[Hashable, TreeStructure] = WeakValueDictionary()
         self._kinds: WeakValueDictionary[Hashable, TreeClass] = WeakValueDictionary()
         #: tuples of aggregates, each kept once for all trees with equal aggregates
@@ -419,7 +419,7 @@ class TreeClasses:
                 like = found[key] = self._equal_objects_of(members)
             free, most = like.free(members)
             of_all = like.kind, like.aggregates, like.all_aggregates, like.capacities
-            # positional, as this runs for each tree of a fleet
+            # positional arguments, because this runs for each tree of the cloud
             made.append(HostTree(root, members, *of_all, free, most))
         return made
 

@@ -19,6 +19,7 @@ from placement.schemas.base import (
 )
 from placement.schemas.inventory import RESOURCE_CLASS, ReplaceAll
 
+# the regular expression of OpenStack Placement, which errors show; canonical_uuid() checks exactly
 _UUID: Final = "^[0-9a-fA-F-]{36}$"
 _SUFFIX: Final = "^([a-zA-Z0-9_-]{1,64})?$"
 
@@ -36,7 +37,7 @@ class _ListItem(StrictSchema):
 
 class _OfProvider(StrictSchema):
     resources = _resources
-    # GET /allocations shows it, and clients send the answer back
+    # GET /allocations shows this field, and clients send the answer back
     generation = IntegerField()
 
 
@@ -86,7 +87,7 @@ def reshaper_body(version: Microversion) -> StrictSchema:
 
 
 def _by_consumer(version: Microversion, min_properties: int) -> MapField:
-    # empty for a consumer that releases all its allocations
+    # empty allocations release all allocations of the consumer
     consumer = _consumer_schema(StrictSchema, version, allocations=_by_provider(0))
     return MapField(
         _UUID,
@@ -102,7 +103,7 @@ class _ListedAllocation(StrictSchema):
 
     @post_load
     def _by_provider(self, data: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        # the last item of a provider that is listed twice counts
+        # if a provider is listed twice, its last item counts
         by_provider = {
             item["resource_provider"]["uuid"]: {"resources": item["resources"]}
             for item in data["allocations"]
@@ -115,7 +116,7 @@ def _consumer_schema(base: type[StrictSchema], version: Microversion, **fields: 
     if version >= microversion.CONSUMER_OWNERS:
         fields |= {"project_id": _owner_field(), "user_id": _owner_field()}
     if version >= microversion.CONSUMER_GENERATIONS:
-        # null states that the consumer is new
+        # null means that the consumer is new
         fields["consumer_generation"] = IntegerField(required=True, allow_none=True)
     if version >= microversion.MAPPINGS:
         # accepted so that clients can send a candidate back; the service does not use it
@@ -129,6 +130,6 @@ def _consumer_schema(base: type[StrictSchema], version: Microversion, **fields: 
 
 def _make_schema(base: type[StrictSchema], fields: dict[str, Any]) -> StrictSchema:
     schema = base.from_dict(fields, name=base.__name__)()
-    # from_dict() makes a subclass of the base, which its types do not say
+    # for the type checker: from_dict() makes a subclass of the base
     assert isinstance(schema, StrictSchema)
     return schema

@@ -1,7 +1,7 @@
 """Fields of marshmallow with the errors of JSON schema.
 
 Clients of the Placement API know texts such as "JSON does not validate: 'total' is a required property" and
-"Failed validating 'minimum' in schema['properties']['total']". So a field here fails with a
+"Failed validating 'minimum' in schema['properties']['total']". So a field of this module fails with a
 :class:`SchemaViolation`: the violated keyword and its sentence. :func:`load` turns the first violation, with
 its path, into :class:`~placement.exceptions.InvalidRequest`.
 """
@@ -18,11 +18,11 @@ from placement.exceptions import InvalidRequest
 
 MAX_INT: Final = 0x7FFFFFFF
 """The largest integer in a column of 32 bits."""
-# an error must not be as large as a hostile body
+# an error must not become as large as a hostile body
 _MAX_SHOWN: Final = 1000
-"""Characters of a value that an error repeats."""
+"""Maximum number of characters of a value that an error repeats."""
 _MAX_LISTED: Final = 32
-"""Names of properties that an error lists."""
+"""Maximum number of property names that an error lists."""
 
 
 class SchemaViolation(str):
@@ -31,7 +31,7 @@ class SchemaViolation(str):
     keyword: str
 
     def __new__(cls, keyword: str, sentence: str) -> "SchemaViolation":
-        """Make the sentence and note the keyword."""
+        """Make the sentence, and store the keyword."""
         self = super().__new__(cls, sentence)
         self.keyword = keyword
         return self
@@ -45,6 +45,7 @@ def violation_error(keyword: str, sentence: str) -> ValidationError:
 def shown_value(value: Any) -> str:
     """Return the text of a value for an error: the beginning of its Python representation."""
     try:
+        # cut before repr(), because a text may be as large as a body
         text = repr(value[:_MAX_SHOWN] if isinstance(value, str) else value)
     # JSON may be nested deeper than Python can write it
     except RecursionError:
@@ -59,7 +60,7 @@ def _wrong_type(value: Any, expected: str) -> ValidationError:
 
 
 class SchemaField(fields.Field[Any]):
-    """Base of the fields here, with the words of JSON schema for missing values and null.
+    """Base class of the fields in this module, with the words of JSON schema for missing values and null.
 
     Null is a wrong type without ``allow_none``, even if None is the default.
     """
@@ -99,7 +100,7 @@ class IntegerField(SchemaField):
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> int:
         if isinstance(value, float) and value.is_integer():
-            # JSON has one kind of number, so that 2.0 is an integer
+            # JSON has only one type of numbers, so 2.0 is an integer, too
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             raise _wrong_type(value, "integer")
@@ -134,7 +135,7 @@ def _check_range(value: float, minimum: float | None, maximum: float | None) -> 
 class StringField(SchemaField):
     """A JSON string; ``choices``, lengths and an (unanchored) pattern restrict it.
 
-    :param meaning: words for the pattern, such as "a number from 1 to 9"; errors show them in its place.
+    :param meaning: words for the pattern, such as "a number from 1 to 9", which errors show instead of it.
     """
 
     json_type = "string"
@@ -247,6 +248,7 @@ class ArrayField(SchemaField):
             raise violation_error(
                 "maxItems", f"{len(value)} items are too many, the maximum is {self.max_items}"
             )
+        # loaded before the check for duplicates, so that two spellings of a uuid count as duplicates
         loaded = _load_each({index: (item, self.items) for index, item in enumerate(value)})
         if self.unique and len(set(loaded.values())) != len(value):
             raise violation_error("uniqueItems", f"{shown_value(value)} has non-unique elements")
@@ -254,11 +256,11 @@ class ArrayField(SchemaField):
 
 
 class MapField(SchemaField):
-    """A JSON object with free keys that match ``keys``, all values of one kind.
+    """A JSON object with any keys that match ``keys``; all values are of one kind.
 
     ``canonical`` rewrites a key (for instance a UUID) before it is used.
 
-    :param meaning: words for ``keys``, as those of :class:`StringField`.
+    :param meaning: words for ``keys``, as for :class:`StringField`.
     """
 
     json_type = "object"
@@ -344,11 +346,12 @@ class StrictSchema(MarshmallowSchema):
     error_messages = {"unknown": "unexpected"}  # noqa: RUF012  # declared by marshmallow
 
     def handle_error(self, error: ValidationError, data: Any, *, many: bool, **kwargs: Any) -> None:
-        """Translate the errors of marshmallow itself into the words of JSON schema."""
+        """Translate the errors of marshmallow into the words of JSON schema."""
         messages = error.messages
         if not isinstance(data, Mapping):
             raise _wrong_type(data, "object")
         if isinstance(messages, dict):
+            # a missing property is reported before an unknown one, which may be its misspelt name
             missing_ones = [found for found in messages.values() if _violated_keyword(found) == "required"]
             unknown = [name for name, found in messages.items() if found == ["unexpected"]]
             if missing_ones:
@@ -358,7 +361,7 @@ class StrictSchema(MarshmallowSchema):
 
 
 def _violated_keyword(found: Any) -> str | None:
-    """Return the violated keyword of a list of errors; None if it has none."""
+    """Return the violated keyword of a list of errors; None if it belongs to no keyword."""
     return getattr(found[0], "keyword", None) if isinstance(found, list) and found else None
 
 
@@ -375,7 +378,7 @@ def load(schema: MarshmallowSchema, data: Any, prefix: str = "JSON does not vali
     """Return the data as the schema reads it.
 
     :raises InvalidRequest: the data violate the schema; the message has ``prefix``, the first violation and
-        its place, on one line.
+        its path, in one line.
     """
     try:
         return dict(schema.load(data))
@@ -388,6 +391,7 @@ def load(schema: MarshmallowSchema, data: Any, prefix: str = "JSON does not vali
 
 def _first_violation(messages: Any, path: tuple[Any, ...] = ()) -> tuple[tuple[Any, ...], str]:
     if isinstance(messages, Mapping):
+        # only the first violation is reported: one error has one sentence
         name = next(iter(messages))
         # marshmallow's name for an error of the whole object, which is no step of a path
         return _first_violation(messages[name], path if name == "_schema" else (*path, name))
@@ -407,7 +411,7 @@ def _list_items(path: tuple[Any, ...]) -> str:
 
 
 def _schema_path(path: tuple[Any, ...]) -> str:
-    """Return the place of the violation in the data, in the form of schema paths."""
+    """Return the position of the violation in the data, in the form of schema paths."""
     return "".join(
         "['items']" if isinstance(step, int) else f"['properties'][{shown_value(step)}]" for step in path
     )

@@ -24,24 +24,24 @@ from placement.store import reservations
 from placement.store.consumers import ConsumerOwnership
 from placement.store.groups import ConsumerGroup, GroupPolicy
 
-# each claim may have to be tried with each choice of those before it
+# each claim may have to be tried with each choice of the claims before it
 MAX_CLAIMS: Final = 64
-"""Number of claims in one call."""
+"""Maximum number of claims in one call."""
 MAX_ALTERNATES: Final = 100
 """Maximum number of alternates of a claim."""
 MAX_ROOTS: Final = 1024
-"""Number of hosts that a claim allows or excludes."""
+"""Maximum number of hosts that a claim allows or excludes."""
 MAX_WEIGHT: Final = 1000.0
-"""Maximum weight of a criterion, and with a minus the minimum."""
+"""Maximum weight of a criterion; the minimum is its negative."""
 # the answer has the score of each alternate of each claim by each criterion
 MAX_CRITERIA: Final = 32
-"""Number of criteria in an order."""
+"""Maximum number of criteria in an order."""
 MAX_SECONDS: Final = 7 * 86_400.0
-"""Seconds until an unconfirmed claim expires."""
+"""Maximum number of seconds until an unconfirmed claim expires."""
 GROUP_NAME: Final = "^[A-Za-z0-9._:@+-]+$"
 GROUP_MEANING: Final = "a name of letters, digits and any of . _ : @ + -"
 GROUP: Final = "group"
-"""The criterion of soft policies."""
+"""The criterion that soft group policies use."""
 
 
 class _GroupSchema(StrictSchema):
@@ -59,6 +59,7 @@ class OwnedSchema(explanation.VersionedSchema, explanation.AskingSchema):
     user_id = StringField(required=True, min_length=1, max_length=255)
     allowed_hosts = ArrayField(UuidField(), min_items=1, max_items=MAX_ROOTS, load_default=None)
     excluded_hosts = ArrayField(UuidField(), max_items=MAX_ROOTS, load_default=list)
+    # the names of criteria, or the prefix of attributes with a name
     order = MapField(
         f"^({'|'.join(CRITERIA)}|{ATTRIBUTE}{ATTRIBUTE_NAME})$",
         NumberField(-MAX_WEIGHT, MAX_WEIGHT),
@@ -101,6 +102,7 @@ def parse(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:
     :raises InvalidRequest: a query, a flavor, a group or an order is wrong, or a consumer is named twice or
         has the type of reservations.
     """
+    # the list is short, so a search for the first occurrence is fast enough
     consumers = [each["consumer_uuid"] for each in body["claims"]]
     for number, each in enumerate(consumers, start=1):
         if (first := consumers.index(each) + 1) < number:
@@ -142,6 +144,7 @@ def parse_owned(
     asked = explanation.parse(claim, forms)
     return WantedClaim(
         consumer=consumer,
+        # reservations have no generation; _wanted_claim() sets that of the body
         generation=None,
         owner=ConsumerOwnership(claim["project_id"], claim["user_id"], consumer_type),
         request=asked.request,
@@ -167,12 +170,12 @@ def _parse_group(given: dict[str, Any] | None) -> ConsumerGroup | None:
 def _parse_order(given: dict[str, float], group: ConsumerGroup | None) -> Order:
     """Return the order of a body; a soft policy adds its criterion, by default with weight 1."""
     for name, weight in given.items():
-        # a negative weight prefers low numbers, which only attributes have
+        # a negative weight prefers low numbers, which makes sense for attributes only
         if weight < 0 and not name.startswith(ATTRIBUTE):
             raise InvalidRequest(f"The weight of {name} is below zero, which only attributes may have.")
     if group is None and GROUP in given:
         raise InvalidRequest("The order contains 'group', but the claim has no group.")
     if group is not None and group.policy.is_soft:
-        # first, so that a weight in the body replaces it
+        # the default comes first, so that a weight in the body replaces it
         given = {GROUP: 1.0, **given}
     return tuple(given.items())

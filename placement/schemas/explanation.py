@@ -15,11 +15,11 @@ from placement.search.claims.split_choices import is_splittable
 from placement.search.claims.topology import SPLIT, TopologyPolicy
 from placement.search.request import CandidatesRequest
 
-# about as many as a request line has
+# about the number of characters that a request line can have
 MAX_QUERY: Final = 8192
-"""Number of characters of a query."""
+"""Maximum number of characters of a query."""
 _MAX_PARAMETERS: Final = 1024
-"""Number of parameters in a query."""
+"""Maximum number of parameters in a query."""
 
 
 class VersionedSchema(StrictSchema):
@@ -28,6 +28,7 @@ class VersionedSchema(StrictSchema):
     With ``strict``, parts of the flavor that would be ignored are errors.
     """
 
+    # from 1.10 on, which introduced requests for candidates
     microversion = StringField(
         pattern=r"^1\.(1[0-9]|2[0-9]|3[0-9])$",
         meaning=f"a microversion from 1.10 to {microversion.text(microversion.MAX)}",
@@ -36,8 +37,8 @@ class VersionedSchema(StrictSchema):
     strict = BooleanField(load_default=False)
 
 
-# One field per registered form. The forms are known only when this module is imported, so the fields cannot
-# be written as a class.
+# One field for each registered form. The forms are known only when this module is imported, so the fields
+# cannot be written as a class.
 _Forms: Any = StrictSchema.from_dict(
     {
         name: ObjectField(form.schema, load_default=None)
@@ -47,7 +48,7 @@ _Forms: Any = StrictSchema.from_dict(
 
 
 class AskingSchema(_Forms):  # type: ignore[misc]  # its base is made, as above
-    """A query string, or one of the registered forms."""
+    """A request for candidates: a query string, or one of the registered forms."""
 
     query = StringField(min_length=1, max_length=MAX_QUERY, load_default=None)
 
@@ -74,7 +75,7 @@ def parse(body: dict[str, Any], forms: RequestForms) -> AskedCandidates:
 
 
 def parse_topology(given: str | None, request: CandidatesRequest) -> TopologyPolicy | None:
-    """Return the topology policy of a body that also asks for candidates; None if it names none.
+    """Return the topology policy of a body that also asks for candidates; None if the body names no topology.
 
     :raises InvalidRequest: the request has nothing to split.
     """

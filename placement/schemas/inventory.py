@@ -22,7 +22,7 @@ _MAX_RATIO: Final = 3.40282e38
 
 
 class InventorySchema(StrictSchema):
-    """The values of one inventory, read as :class:`~placement.store.inventories.InventoryValues`."""
+    """The fields of one inventory, read as :class:`~placement.store.inventories.InventoryValues`."""
 
     total = IntegerField(1, MAX_INT, required=True)
     reserved = IntegerField(0, MAX_INT, load_default=0)
@@ -30,7 +30,7 @@ class InventorySchema(StrictSchema):
     max_unit = IntegerField(1, MAX_INT, load_default=MAX_INT)
     step_size = IntegerField(1, MAX_INT, load_default=1)
     allocation_ratio = NumberField(maximum=_MAX_RATIO, load_default=1.0)
-    # without a meaning here, but clients send it
+    # clients send this field, but it has no meaning here
     resource_provider_generation = IntegerField()
 
     @post_load
@@ -49,12 +49,13 @@ _PLAIN: Final = {*_INTEGERS, "allocation_ratio"}
 
 
 def _plain_values(data: Any) -> InventoryValues | None:
-    """Return the values of a simple inventory, as nearly all are; None if it needs the schema."""
+    """Return the values of a simple inventory, as nearly all are; None if only the schema can tell."""
+    # exact types, so that no subclass of a hostile or wrong kind passes unchecked
     if type(data) is not dict or not data.keys() <= _PLAIN or "total" not in data:
         return None
     for name, least in _INTEGERS.items():
         value = data.get(name, least)
-        # by exact type, as a boolean is an instance of int, too
+        # compared by exact type, because a boolean is an instance of int, too
         if type(value) is not int or not least <= value <= MAX_INT:
             return None
     ratio = data.get("allocation_ratio", 1.0)
@@ -71,9 +72,9 @@ def _plain_values(data: Any) -> InventoryValues | None:
 
 
 class InventoryObject(ObjectField):
-    """An inventory in a body.
+    """The inventory of one resource class in a body.
 
-    Only an inventory that is not plain needs its schema, which takes ten times as long.
+    The schema takes ten times as long, so it is used only for inventories that are not plain.
     """
 
     def __init__(self) -> None:

@@ -67,7 +67,7 @@ class UsagesFilter:
 
 @dataclass(frozen=True, slots=True)
 class TraitsFilter:
-    """The traits to list: by name or prefix, and by use at providers; None does not filter."""
+    """The traits to list: by name or prefix, and by use at providers; None means no filter."""
 
     names: frozenset[str] | None = None
     prefix: str | None = None
@@ -91,6 +91,7 @@ def parse_provider_filter(params: Params, version: Microversion) -> ProviderFilt
     member_of, forbidden_aggregates = terms.parse_member_of(all_values(params, "member_of"), version)
     required, forbidden = terms.parse_required(all_values(params, "required"), version)
     return ProviderFilter(
+        # an empty name does not filter
         name=values.get("name") or None,
         uuid=values.get("uuid"),
         member_of=member_of,
@@ -110,6 +111,7 @@ def parse_usages(params: Params, version: Microversion) -> UsagesFilter:
     return UsagesFilter(**load_query(UsagesQuery, params, version))
 
 
+# DOTALL, so that a name with a line feed does not look like another form
 _TRAIT_NAMES: Final = re.compile(r"(in|startswith):(.*)", re.DOTALL)
 
 
@@ -133,6 +135,7 @@ def parse_traits(params: Params, version: Microversion) -> TraitsFilter:
         else:
             prefix = match[2]
     associated = values.get("associated")
+    # any capitals, as in OpenStack Placement
     if associated is not None and associated.lower() not in ("true", "false"):
         raise InvalidRequest('The query parameter "associated" only accepts "true" or "false"')
     return TraitsFilter(names, prefix, None if associated is None else associated.lower() == "true")

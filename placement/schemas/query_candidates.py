@@ -1,7 +1,7 @@
 """The query string of ``GET /allocation_candidates``.
 
-From microversion 1.25 on the parameters of a request group may have a suffix
-(``resources1``, ``required_NET``), so that their names are patterns.
+From microversion 1.25 on the parameters of a request group may have a suffix (``resources1``,
+``required_NET``), so their names are patterns.
 """
 
 import re
@@ -44,8 +44,8 @@ class GranularQuery(StrictSchema):
 def parse_candidates(params: Params, version: Microversion) -> CandidatesRequest:
     """Return the request of a query string of ``GET /allocation_candidates`` at a microversion.
 
-    The first of several ``limit`` or ``group_policy`` counts. Equal queries give the same object, so that a
-    search recognises a repeated query.
+    The first of several ``limit`` or ``group_policy`` counts. Equal queries return the same object, by which
+    a search recognises a repeated query.
 
     :raises InvalidRequest: the query string is wrong; the message names the error.
     """
@@ -60,6 +60,7 @@ _PARSED: Final = KeptResults[CandidatesRequest](32 << 20)
 def _parse(params: Params, version: Microversion) -> CandidatesRequest:
     grouped, others = _split_params(params, version)
     load_query(GranularQuery if version >= microversion.GRANULAR_GROUPS else UnsuffixedQuery, others, version)
+    # before 1.36 each group needs resources, which _check_orphans() reports
     if version >= microversion.SAME_SUBTREE and not any(kind == "resources" for kind, _ in grouped):
         raise InvalidRequest(
             "There must be at least one resources or resources[$S] parameter.", MISSING_VALUE
@@ -74,6 +75,7 @@ def _parse(params: Params, version: Microversion) -> CandidatesRequest:
     if not groups:
         raise InvalidRequest("At least one request group (`resources` or `resources{$S}`) is required.")
     _check_conflicts(groups)
+    # all values were checked by load_query(), and the first one counts
     group_policy = next(iter(all_values(others, "group_policy")), None)
     if group_policy is None and sum(group.suffix != "" for group in groups) > 1:
         raise InvalidRequest(
@@ -145,8 +147,8 @@ def _is_known(name: str, version: Microversion) -> bool:
 
 
 def _limit(text: str | None) -> int | None:
-    """Return the limit as a number; None for a number so large that it is not a limit."""
-    # a number of more digits may exceed 64 bits
+    """Return the limit as a number; None for a number so large that it limits nothing."""
+    # a longer number may exceed 64 bits
     if text is None or len(text) > 18:
         return None
     return int(text)
@@ -179,9 +181,10 @@ def _same_subtree(text: str) -> frozenset[str]:
 
 
 def _request_groups(grouped: Grouped, version: Microversion) -> tuple[RequestGroup, ...]:
-    """Return the groups in the order of the query; before 1.36 only those that ask for resources."""
+    """Return the groups in the order of the query; before 1.36 only groups that ask for resources."""
     suffixes = dict.fromkeys(suffix for kind, suffix in grouped if kind == "resources")
     resources = {suffix: terms.parse_resources(grouped["resources", suffix][-1]) for suffix in suffixes}
+    # from 1.36 on a group may have no resources
     if version >= microversion.SAME_SUBTREE:
         suffixes = dict.fromkeys(suffix for _, suffix in grouped)
     required = {
@@ -248,6 +251,7 @@ def _check_subtrees(groups: Iterable[RequestGroup], same_subtrees: Iterable[froz
         )
     bare = {group.suffix for group in groups if not group.resources}
     if not bare <= named:
+        # short suffixes first, so that 10 comes after 9
         bad = sorted(bare - named, key=lambda suffix: (len(suffix), suffix))
         raise InvalidRequest(
             "Resourceless suffixed group request should be specified in `same_subtree` query param: "
@@ -261,6 +265,7 @@ def _check_conflicts(groups: Iterable[RequestGroup]) -> None:
         f"required{group.suffix}: ({', '.join(sorted(traits))})"
         for group in groups
         for traits in group.required
+        # any of these traits would do, so a conflict needs all of them forbidden
         if traits <= group.forbidden
     ]
     if conflicts:

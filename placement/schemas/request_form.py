@@ -40,4 +40,4 @@ class RequestForm(Protocol):
 
 
 RequestForms = Mapping[str, RequestForm]
-"""The forms by the members of bodies that they translate."""
+"""The registered forms, by the field of the body that each of them translates."""

@@ -22,7 +22,7 @@ _TIME: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{
 
 
 class _EndingSchema(StrictSchema):
-    """The expiry, by one of the two fields."""
+    """The expiry of a reservation, given by one of two fields."""
 
     expires_at = StringField(
         pattern=_TIME,
@@ -68,7 +68,7 @@ class _ListQuery(StrictSchema):
 
 @dataclass(frozen=True, slots=True)
 class ReservationsPage:
-    """A page of reservations: project, group, marker and limit; None does not filter."""
+    """A page of reservations: project, group, marker and limit; None means no filter."""
 
     project_id: str | None = None
     group: str | None = None
@@ -82,6 +82,7 @@ def parse_list(params: Params, version: Microversion) -> ReservationsPage:
     :raises InvalidRequest: the query string is wrong; the message names the error.
     """
     values = load_query(_ListQuery, params, version)
+    # a larger limit is no error, so that clients need not know the maximum
     limit = min(MAX_PAGE, int(values.pop("limit", MAX_PAGE)))
     return ReservationsPage(limit=limit, **values)
 
@@ -96,6 +97,7 @@ def end_of(body: dict[str, Any]) -> ReservationEnd:
         raise InvalidRequest("One of expires_at and expires_in is needed.")
     if at is None:
         return ReservationEnd(None, seconds)
+    # the pattern accepts days that do not exist, such as 30 February
     try:
         return ReservationEnd(datetime.fromisoformat(at).timestamp(), None)
     except ValueError as error:

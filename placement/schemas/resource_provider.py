@@ -40,6 +40,7 @@ class _NestedCreate(_ProviderCreation):
     parent_provider_uuid = UuidField(allow_none=True)
 
 
+# cached, because making a schema takes longer than reading a body
 @cache
 def creation_schema(version: Microversion) -> StrictSchema:
     """Return the schema of ``POST /resource_providers``; it has a parent from 1.14 on."""
@@ -73,7 +74,7 @@ class AggregatesBody(AggregateList):
 class TraitsBody(StrictSchema):
     """The body of ``PUT /resource_providers/{uuid}/traits``.
 
-    A name that no trait can have is an unknown trait, and not a violation.
+    A name that no trait can have is reported as an unknown trait, and not as a violation.
     """
 
     traits = ArrayField(StringField(min_length=1, max_length=MAX_NAME), required=True)
@@ -92,9 +93,9 @@ class CustomTrait(StrictSchema):
     name = StringField(required=True, max_length=MAX_NAME, pattern=CUSTOM_NAME)
 
 
-# the distances of a zone to each other one of a large host, and as many again
+# the distances of a NUMA node to all others of a large host, and an equal number of other attributes
 MAX_ATTRIBUTES: Final = 256
-"""Number of attributes of one provider."""
+"""Maximum number of attributes of one provider."""
 ATTRIBUTE_NAME: Final = "[A-Za-z][A-Za-z0-9_.-]{0,63}"
 
 
@@ -121,7 +122,7 @@ class AttributeValue(SchemaField):
 
 
 class AttributesBody(StrictSchema):
-    """All attributes of a provider."""
+    """All attributes of a provider, as a body gives them."""
 
     attributes = MapField(
         f"^{ATTRIBUTE_NAME}$", AttributeValue(), max_properties=MAX_ATTRIBUTES, required=True

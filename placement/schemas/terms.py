@@ -1,7 +1,7 @@
 """Reads query strings: their parameters by microversion, and amounts, traits, aggregates and trees in them.
 
 A query string comes as pairs. An unknown parameter is an error. If a parameter has several values, the last
-one counts unless its parser says otherwise, and each value has to be valid. Errors have the words of the API.
+one counts unless its parser says otherwise, but each value has to be valid. Errors have the words of the API.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ def load_query(schema: type[StrictSchema], params: Params, version: Microversion
     loader = schema_at(schema, version)
     last = dict(params)
     for key, value in params:
-        # a value that does not count has to be valid, too
+        # a value that does not count has to be valid, nevertheless
         if value is not last[key]:
             load(loader, {**last, key: value}, PREFIX)
     return load(loader, last, PREFIX)
 
 
+# cached, because making a schema takes longer than reading a query
 @lru_cache(maxsize=256)
 def schema_at(schema: type[StrictSchema], version: Microversion) -> StrictSchema:
     """Return the schema with only the fields of a microversion."""
@@ -85,11 +86,11 @@ def _parse_amount(name: str, text: str) -> int:
 
 
 Required = tuple[tuple[frozenset[str], ...], frozenset[str]]
-"""Sets of traits with one required trait each, and the forbidden traits."""
+"""Sets of traits, of which a provider needs one trait each, and the forbidden traits."""
 
 
 def parse_required(values: Sequence[str], version: Microversion, *, any_of: bool = True) -> Required:
-    """Return the traits of ``required``: sets with one trait each to have, and forbidden traits.
+    """Return the traits of ``required``: sets of which one trait is required, and forbidden traits.
 
     Before 1.39 only the last of several values counts.
 
@@ -124,7 +125,9 @@ def parse_required(values: Sequence[str], version: Microversion, *, any_of: bool
                     f"{PREFIX}Expected 'required' parameter value of the form: {form}. Got: {text}"
                 )
             else:
+                # any number of exclamation marks is removed, as in OpenStack Placement
                 forbidden.add(name.lstrip("!"))
+    # duplicates are dropped, but the order stays, so that equal queries give equal requests
     return tuple(dict.fromkeys(required)), frozenset(forbidden)
 
 
@@ -138,11 +141,11 @@ def _split_traits(names: str, text: str, form: str) -> list[str]:
 
 
 MemberOf = tuple[tuple[frozenset[str], ...], frozenset[str]]
-"""Sets of aggregates of which a provider is in one each, and the forbidden aggregates."""
+"""Sets of aggregates, of which a provider has to be in one each, and the forbidden aggregates."""
 
 
 def parse_member_of(values: Sequence[str], version: Microversion) -> MemberOf:
-    """Return the aggregates of ``member_of``: sets with one aggregate each to be in, and forbidden ones."""
+    """Return the aggregates of ``member_of``: sets of which one aggregate is required, and forbidden ones."""
     if len(values) > 1 and version < microversion.REPEATED_MEMBER_OF:
         raise InvalidRequest("Multiple member_of parameters are not supported")
     member_of: list[frozenset[str]] = []

@@ -27,11 +27,11 @@ from placement.schemas.resource_provider import (
 from placement.schemas.terms import Params, load_query, since_version
 from placement.store.trees import ProviderDescription
 
-# a host has some dozens; with a provider for each device, some hundreds
+# a host has some dozens of providers, and some hundreds if each device is one
 MAX_PROVIDERS: Final = 1000
-"""Number of providers in one request."""
+"""Maximum number of providers in one request."""
 MAX_PARTS: Final = 5000
-"""Number of inventories, traits, aggregates and attributes in one request, of all its providers together."""
+"""Maximum number of inventories, traits, aggregates and attributes of all providers in a request."""
 _PARTS: Final = ("inventories", "traits", "aggregates", "attributes")
 
 
@@ -50,6 +50,7 @@ class _BoundedProviders(ArrayField):
     """An array that is refused unread if it has too many parts."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[Any]:
+        # counted before the parts are read, because reading is the expensive step
         if isinstance(value, list) and (count := _count_parts(value)) > MAX_PARTS:
             raise violation_error(
                 "maxItems",
@@ -60,9 +61,9 @@ class _BoundedProviders(ArrayField):
 
 
 class TreeBody(StrictSchema):
-    """All described providers; :func:`parse_descriptions` reads each of them."""
+    """All described providers; :func:`parse_descriptions` reads each description."""
 
-    # providers are read one by one later, so that an error names its provider
+    # providers are read one at a time later, so that an error names its provider
     resource_providers = _BoundedProviders(SchemaField(), required=True, min_items=1, max_items=MAX_PROVIDERS)
 
 

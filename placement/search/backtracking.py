@@ -61,7 +61,7 @@ def complete_assignments(
     settled = rules.traits_settled(options)
     if settled is False:
         return
-    # no rule ties the needs together: every combination of options is a way
+    # no rule relates the needs to each other, so every combination of options is a way
     if rules.independent and settled and kinds is None:
         yield from product(*options)
     elif (small := count_ways(options, SMALL) <= SMALL) or fits_at_all(
@@ -84,7 +84,7 @@ def _distinct_first(
 
     The search rests between these passes, so that the caller first gets one way of each other tree.
     """
-    # a pass is useful only where providers (first pass) or needs (second pass) are equal
+    # a pass is useful only if some providers (first pass) or some needs (second pass) are equal
     passes: list[Iterator[Sequence[Provider] | None]] = []
     if kinds.any_providers_equal:
         passes.append(_run_through(rules, options, small, visited=RememberedAssignments(kinds), kinds=kinds))
@@ -97,8 +97,8 @@ def _distinct_first(
     for ways in passes:
         for chosen in ways:
             if chosen is None:
-                # passes only order the ways: the search behind them finds all that they have missed.
-                # A proof that there are no more would cost more than an answer
+                # these passes only order the ways: the complete search below finds all that they have missed.
+                # Proving that a pass has no more ways would cost more than an answer
                 if yielded:
                     break
                 yield None
@@ -134,7 +134,7 @@ def pairwise_assignments(
         for at, index in enumerate(order)
     ]
     distinct = [rules.isolate and not rules.needs[index].unsuffixed for index in order]
-    # an explicit stack of iterators: requests have up to hundreds of groups, and recursion is slow
+    # an explicit stack of iterators, because requests may have hundreds of groups and recursion is slow
     chosen = [0] * len(order)
     taken: set[int] = set()
     left: list[Iterator[int]] = [iter(options[order[0]])]
@@ -199,7 +199,7 @@ def count_ways(options: Sequence[Sequence[object]], limit: int) -> int:
     found = 1
     for each in options:
         found *= len(each)
-        # the product of hundreds of groups is a huge number
+        # without a limit, the product of hundreds of groups would be a huge number
         if found > limit:
             break
     return found
@@ -224,7 +224,7 @@ def _order_needs(rules: RequestRules, options: Sequence[Sequence[Provider]]) -> 
         shares = [
             amount / rules.contested[name] for name, amount in need.resources if name in rules.contested
         ]
-        # fewest options first keeps the tree of choices narrow near its root
+        # needs with the fewest options come first, which keeps the tree of choices narrow near its root
         return not decides, len(options[index]), -max(shares, default=0)
 
     return sorted(range(len(options)), key=sort_key)
@@ -263,7 +263,7 @@ def _run_through(
     turned_back = False  # whether a need had no option left; else a rest only means that needs are many
     dead_ends: RememberedAssignments | None = None
     choices_before_rest = choices_left = _CHOICES_BEFORE_REST
-    # budget is spent in portions: a call for each choice would cost more than cheap choices
+    # steps are spent in portions, because a call for each choice would cost more than a cheap choice
     choices_per_look = max(1, 16 // assignment.steps)
     depth = 0
     while depth >= 0:
@@ -286,7 +286,7 @@ def _run_through(
             provider = options[index][tried[depth]]
             tried[depth] += 1
             if visited is not None and provider.id not in serving:
-                # cheaper than a comparison of whole assignments, and leaves out most of many equal devices
+                # this is cheaper than comparing whole assignments, and leaves out most of many equal devices
                 kind = visited.kinds.of_providers[provider.id]
                 if kind in kinds_tried[depth]:
                     continue
@@ -308,7 +308,7 @@ def _run_through(
             depth += 1
             if depth < len(order):
                 before = equal_before[depth]
-                # begins at the provider of the equal need before, which may serve both
+                # begins at the provider of the previous equal need, which may serve both
                 tried[depth] = 0 if before < 0 else tried[before] - 1
                 found_before[depth] = found
                 kinds_tried[depth].clear()

@@ -19,7 +19,7 @@ _FIRST_SLICE: Final = 0.02
 _SLICE: Final = 0.002
 """Seconds of work between two yields; other threads of the process wait about as long."""
 
-# a loop of cheap lookups needs a fraction of a step for each item
+# a loop of cheap lookups takes only a fraction of a step for each item
 _AT_ONCE: Final = 512
 """Number of items that a loop of lookups or of rendering handles between two checks of the clock."""
 
@@ -36,7 +36,8 @@ class SearchBudget:
 
     :param seconds: limit of CPU time.
     :param size: limit of the answer, in bytes.
-    :param yield_lock: called regularly during long searches. An exception that it raises ends the search.
+    :param yield_lock: called regularly during long searches, to let other requests run. An exception that it
+        raises ends the search.
     :param first_slice: seconds of work before the first call of ``yield_lock``.
     """
 
@@ -49,7 +50,7 @@ class SearchBudget:
     ) -> None:
         self.seconds = seconds
         self.size = size
-        #: the limit that was reached
+        #: the limit that was reached; None if none was
         self.ended: Ended | None = None
         #: number of dead ends, by the suffix of the group that had no option left
         self.dead_ends: dict[str, int] = {}
@@ -58,12 +59,12 @@ class SearchBudget:
         now = thread_time()
         self._end = now + seconds
         self._end_of_slice = now + first_slice
-        # reading the CPU clock is a system call, and CPU time never passes faster than wall time: before
-        # this moment on the wall clock the thread cannot have reached a limit
+        # reading the CPU clock is a system call, and CPU time never passes faster than wall time. Before this
+        # moment on the wall clock the thread cannot have reached a limit.
         self._not_before = perf_counter() + min(seconds, first_slice)
 
     def spend(self, steps: int = 1) -> None:
-        """Count steps. A generous count is harmless: a check of the clock costs little.
+        """Count steps. Counting too many steps is harmless, because a check of the clock costs little.
 
         :raises BudgetExhausted: the limit of CPU time is reached.
         """

@@ -49,7 +49,7 @@ def one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
     Before ways that differ from earlier ones only in equal providers and groups, a source rests, too.
     """
     resting: deque[Source] = deque()
-    # lazily: sources that come to rest are appended to the deque while it is drained
+    # a generator, because sources that rest are appended to the deque while it is read
     for source in chain(sources, drain_waiting(resting)):
         provider_set, batches = source
         for batch in batches:
@@ -62,7 +62,7 @@ def one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
 def round_robin(sources: Iterator[Source]) -> Iterator[Offer]:
     """Yield one batch of each source, then a second of each, and so on. A source is opened at its turn."""
     active: deque[Source] = deque()
-    # lazily: a limit may be reached before most sources are opened
+    # a generator, because a limit may be reached before most sources are opened
     for provider_set, batches in chain(sources, drain_waiting(active)):
         left = iter(batches)
         for batch in left:
@@ -83,20 +83,22 @@ def limit_offers(offers: Iterable[Offer], limit: int) -> Iterator[Offer]:
     if limit < 1:
         return
     for provider_set, patterns in offers:
-        # the whole batch where it fits: rendering makes the template of a batch object once
+        # the whole batch if it fits, because rendering makes the template of a batch object once
         yield provider_set, patterns if len(patterns) <= limit else PatternBatch(patterns[:limit])
         limit -= len(patterns)
         if limit <= 0:
             return
 
 
-# small enough that a limit of some hosts is met early, large enough that a batch costs less than its patterns
+# small enough that a limit of a few hosts is reached early, large enough that the overhead of a batch is
+# small
 BATCH: Final = 16
 """Largest number of candidates of one tree that are searched for at once."""
-# a check sums up the sizes of all patterns, which for each single offer would cost more than finding it
+# the check adds up the sizes of all patterns, which would cost more than finding them if it ran for each
+# offer
 _CHUNK: Final = 256
 """Number of needs in the candidates between two checks of the size of the answer."""
-# most roots are refused by a dictionary lookup, which is less than a step
+# most roots are refused by one dictionary lookup, which takes less than a step
 _ROOTS: Final = 32
 """Number of roots between two checks of the budget."""
 _NO_PATTERNS: Final = UnusedPatterns(PatternBatch())
@@ -136,9 +138,13 @@ class CandidateSearch:
                 if not self._sharing.providers or name not in self._sharing.resource_classes
             }.items()
         )
+        #: for classes that are not shared and that several needs ask for: the sum of the amounts
+        self._least_sums = [
+            (name, asked) for name, asked in self._rules.contested.items() if name in dict(self._least)
+        ]
         self._on_roots = tuple(root_conditions(request))
         self._read_root = root_reader(self._on_roots)
-        #: a key of all attributes of a tree that decide on its compiled request
+        #: returns a key of all attributes of a tree that decide which compiled request it has
         self._read_tree = tree_reader(self._rules.conditions)
         #: whether a root meets the conditions, by those attributes of the root that the conditions read
         self._good_roots: dict[Hashable, bool] = {}
@@ -150,13 +156,13 @@ class CandidateSearch:
         self._met_in: list[MetPositions] = [each.met_in(snapshot) for each in self._rules.conditions]
         # one cache for all plans, because trees of two structures may have the same positions of options
         self._searched = SearchResults(1, distinct_only=distinct_only)
-        #: by class of trees, and by the providers that are in no pool
+        #: patterns of unused trees by class of trees, and by the positions that belong to no pool
         self._when_empty: dict[tuple[CompiledRequest, TreeClass], UnusedPatterns] = {}
         self._unused: dict[tuple[CompiledRequest, tuple[int, ...]], UnusedPatterns] = {}
         self._known_unused: dict[int, Provider] = {}
         #: tuples of sharing providers that alone served the request at an earlier tree
         self._alone: set[tuple[int, ...]] = set()
-        #: provider sets with summaries that the size of the answer already includes
+        #: provider sets with summaries that were already added to the size of the answer
         self._sized: set[ProviderSet] = set()
 
     def chunk_size(self) -> int:
@@ -166,7 +172,7 @@ class CandidateSearch:
     def added_size(self, offers: Sequence[Offer]) -> int:
         """Return the approximate size, in bytes, that these offers add to the answer."""
         candidates = sum([len(patterns) for _, patterns in offers])
-        # the summaries of a tree are in an answer once, however many candidates it has
+        # an answer has the summaries of a tree once, however many candidates the tree has
         added = {provider_set for provider_set, _ in offers} - self._sized
         self._sized |= added
         summaries = sum([provider_set.own_count for provider_set in added])
@@ -219,10 +225,14 @@ class CandidateSearch:
         return provider_set, plan.pattern_batches(provider_set, tree.free, self._rng)
 
     def _has_too_little(self, tree: HostTree) -> bool:
-        """Return whether a class that is not shared has too little free for a need."""
+        """Return whether too little is free of a class that is not shared, for one need or for all."""
         max_free = tree.max_free
-        for name, amount in self._least:  # noqa: SIM110  # a generator costs more than this loop
+        for name, amount in self._least:  # a generator costs more than this loop
             if max_free.get(name, -1) < amount:
+                return True
+        free, having = tree.free, tree.shape.having
+        for name, asked in self._least_sums:
+            if sum([free[slot] for _, slot in having.get(name, ()) if free[slot] > 0]) < asked:
                 return True
         return False
 
@@ -249,7 +259,7 @@ class CandidateSearch:
             return _NO_PATTERNS
         found = self._when_empty.get((plan, tree.kind))
         if found is None:
-            # trees of one plan differ in traits that the request does not name
+            # trees of one plan may differ in traits that the request does not name
             apart = tuple([at for at, traits in enumerate(tree.kind.traits) if never_pooled(traits)])
             key = plan, apart if pooled else ()
             found = self._unused.get(key)
@@ -289,7 +299,7 @@ class CandidateSearch:
         :param seen: the keys of the candidates so far; a new one is added.
         """
         sharing, members = self._sharing.providers, offer[0].members
-        # a candidate with a provider that does not share is anchored only at the tree of that provider
+        # a candidate with a provider that does not share is anchored only at the tree of this provider
         if not self.may_repeat or not all(
             members[at].id in sharing
             for pattern in offer[1]
@@ -377,7 +387,7 @@ class CandidateSearch:
 def _need_size(need: ProviderNeed) -> int:
     """Return the approximate size, in bytes, of a need in an answer, for each candidate."""
     amounts = sum([len(name) + 12 for name, _ in need.resources])
-    # a uuid has 36 characters, and is in the allocations and in the mappings
+    # a uuid has 36 characters, and occurs in the allocations and in the mappings
     return len('"":{"resources":{}},"":[""],') + 2 * 36 + len(need.suffix) + amounts
 
 
@@ -435,7 +445,7 @@ def find_candidates(
     chunk = looking.chunk_size()
     found = list(islice(offers, chunk))
     size = looking.added_size(found) if len(found) == chunk else 0
-    # the size is checked only after a full chunk: most answers are smaller
+    # the size is checked only after a full chunk, because most answers are smaller
     while more := budget.allows_size(size) and list(islice(offers, chunk)):
         found += more
         size += looking.added_size(more)
@@ -550,7 +560,7 @@ def _too_much(request: CandidatesRequest, budget: SearchBudget) -> InvalidReques
     """Return the refusal of a request that is too hard; it names the group that most often did not fit."""
     advice = "."
     if budget.dead_ends:
-        # making this group smaller helps most
+        # asking for less in this group is the most promising change
         suffix, count = max(budget.dead_ends.items(), key=itemgetter(1))
         asked = next(group.resources for group in request.groups if group.suffix == suffix)
         amounts = ",".join(f"{name}:{amount}" for name, amount in asked.items())

@@ -32,13 +32,14 @@ class CandidatePattern(NamedTuple):
         mappings: dict[str, tuple[int, ...]] = {}
         for need, amounts, at in zip(rules.needs, rules.amounts, chosen, strict=True):
             suffix = need.suffix
-            # a tuple rather than a set: answers list the providers of a suffix in the order of the request
+            # a tuple instead of a set, because answers list the providers of a suffix in the order of the
+            # request
             served = mappings.get(suffix)
             if served is None:
                 mappings[suffix] = (at,)
             elif at not in served:
                 mappings[suffix] = (*served, at)
-            # a group may have no resources, only conditions on a provider of a same_subtree rule
+            # a group may have no resources but only conditions on a provider of a same_subtree rule
             if amounts:
                 before = resources.get(at)
                 resources[at] = amounts if before is None else rules.sum_of(before, amounts)
@@ -62,8 +63,8 @@ class PatternBatch(tuple[CandidatePattern, ...]):
 class UnusedPatterns(NamedTuple):
     """All patterns of unused trees of one structure.
 
-    ``pools`` has the positions of equal devices that each serve one need at a time. Of patterns that differ
-    only in devices of a pool, ``patterns`` has one.
+    Each of the ``pools`` has the positions of equal devices that serve one need at a time. Of patterns that
+    differ only in devices of one pool, ``patterns`` has only one.
     """
 
     patterns: PatternBatch

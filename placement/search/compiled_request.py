@@ -31,7 +31,7 @@ from placement.search.conditions import ProviderNeed
 from placement.search.rules import RequestRules
 from placement.search.symmetry import AssignmentKinds
 
-# a batch of a tree has as many, and recognising equivalent ones would cost more than listing them
+# fewer ways fit into one batch, and recognising equivalent ones would cost more than listing them
 _WIDE: Final = 17
 """Smallest number of ways at a tree for which one of all equivalent ways comes before the others."""
 
@@ -62,17 +62,18 @@ class SearchResults:
     def __init__(self, batch: int, *, distinct_only: bool) -> None:
         self.batch = batch
         self.distinct_only = distinct_only
-        #: batches by the key of everything that decides on patterns; a tuple has all batches, an iterator is
-        #: copied for each use
+        #: batches by a key of everything that decides which patterns exist; a tuple has all batches, an
+        #: iterator is copied for each use
         self.batches: dict[Hashable, Iterable[PatternBatch]] = {}
-        #: patterns by the positions chosen for the needs
+        #: patterns by the positions that were chosen for the needs
         self.patterns: dict[tuple[int, ...], CandidatePattern] = {}
 
 
 class _ContestedClass(NamedTuple):
-    """A class that several needs ask for, and where the options of these needs have it.
+    """A class that several needs ask for, and the options of these needs that have it.
 
-    - ``asking`` are the needs, ``asked`` is the sum of their amounts, ``least`` the smallest of these.
+    - ``asking`` are the indexes of the needs, ``asked`` is the sum of their amounts, ``least`` the smallest
+      amount.
     - ``own_only`` tells whether no sharing provider can serve any of the needs.
     - ``positions`` of the tree have the class; ``places`` are their slots, with the most that each gives.
     """
@@ -110,14 +111,14 @@ class CompiledRequest:
         self._shared_ids = tuple([each.id for each in shared])
         # groups of many devices are mostly equal, and have the same options
         self._distinct = [options[index] for index in sorted(set(rules.first_alike))]
-        #: steps that a check of all options costs
+        #: number of steps that checking all options costs
         self._steps = sum([len(own) + len(sharing) for own, sharing in self._distinct])
         #: the indexes of the needs; needs that recent trees could not serve come first
         # moved to the front: in a crowded cloud the same need fails at tree after tree
         self._hardest_first = sorted(set(rules.first_alike))
         #: whether the trees themselves have no option
         self.only_shared = not any(own for own, _ in self._distinct)
-        #: the part of the key of results that options and contested free amounts do not have
+        #: the part of the key of results that options and contested free amounts do not contain
         self._apart: Hashable = ()
         # if positions alone decide, this part of the key is empty: trees of any two structures may share
         # their results
@@ -163,13 +164,13 @@ class CompiledRequest:
             known = self._by_relevant.get(relevant)
             if known is None:
                 known = self._by_relevant[relevant] = self._batches_alike(provider_set, free)
-        # tee copies the iterator and keeps the results; type() is faster than isinstance, for each tree
+        # tee() copies the iterator and keeps the results; type() is faster than isinstance() for each tree
         return known if type(known) is tuple else tee(known, 2)[1]
 
     def unused_patterns(self, empty: ProviderSet, *, pooled: bool) -> UnusedPatterns:
         """Return all patterns of a tree as if nothing were used.
 
-        The result holds for all trees of the structure, as the structure has the capacities of the largest.
+        The result holds for all trees of the structure, which has the capacities of its largest tree.
 
         :param empty: the unused tree, and the providers that share with it.
         :param pooled: whether equal devices form pools; the results have to be ``distinct_only``.
@@ -189,13 +190,13 @@ class CompiledRequest:
     def _options_within(self, free: tuple[int, ...]) -> Sequence[Sequence[int]] | None:
         """Return for each need the positions that can serve it; None if a need has none."""
         options: Sequence[Sequence[int]] | None = self._having_enough(free)
-        # narrowed before the key is made: options that no candidate can use must not make keys differ
+        # narrowed before the key is made, so that options which no candidate can use do not make keys differ
         for rule in self._rules.subtrees:
             options = options and self._within_reach(rule, options)
         return options
 
     def _batches_alike(self, provider_set: ProviderSet, free: tuple[int, ...]) -> Iterable[PatternBatch]:
-        """Return the patterns of trees like this one: a tuple, or an iterator that is copied for each use."""
+        """Return the patterns of trees like this one: a tuple, or an iterator that each caller copies."""
         contested = self._contested_amounts(free)
         options = None if contested is None else self._options_within(free)
         if contested is not None and options is not None and self._rules.subtrees:
@@ -233,7 +234,7 @@ class CompiledRequest:
         lineages = self._shape.lineages
         parents = {each[1] for each in lineages if len(each) > 1}
         used = sorted({at for own, _ in self._distinct for at, _ in own})
-        # a provider with children is equivalent to no other
+        # a provider with children is equivalent to no other provider
         families = tuple([None if at in parents else lineages[at][1:2] for at in used])
         return len(lineages), families, self._shared_ids
 
@@ -280,7 +281,7 @@ class CompiledRequest:
         found = []
         for each in self._contested_classes:
             least = each.least
-            # not min() and max(), which would be half of the cost of this loop
+            # without min() and max(), which would be half of the cost of this loop
             here = [
                 0 if (amount := free[slot]) < least else amount if amount < most else most
                 for slot, most in each.places
@@ -360,18 +361,18 @@ class CompiledRequest:
     ) -> Iterator[CandidatePattern | None]:
         members, rules = provider_set.members, self._rules
         in_any_order = rng is None and kinds is None
-        # no rule ties the needs together: the product is the answer, computed in C
+        # no rule relates the needs to each other, so the product is the answer, computed in C
         if in_any_order and rules.by_options_alone:
             yield from map(self._pattern_of, product(*options))
             return
         if in_any_order and rules.pairwise and count_ways(options, SMALL_IN_PAIRS) <= SMALL_IN_PAIRS:
-            # lineages have positions of the tree only
+            # lineages only contain positions of the tree
             lineages = self._shape.lineages
             if not any(options[index][-1] >= len(lineages) for rule in rules.subtrees for index in rule):
                 for found in pairwise_assignments(rules, options, lineages):
                     yield None if found is None else self._pattern_of(found)
                 return
-        # the general way works on providers, as the rules do; patterns have positions
+        # like the rules, the general search works with providers, but patterns have positions
         positions_of = {members[at].id: at for found in options for at in found}
         providers = [[members[at] for at in found] for found in options]
         only = self._searched.distinct_only
@@ -443,7 +444,7 @@ def _own_options(
     found = shape.places_giving(rules.names[index])
     rules.budget.spend(len(found))
     for rank, (name, amount) in enumerate(rules.needs[index].resources):
-        # mostly every provider of a structure gives the amount, and the list can be shared as it is
+        # mostly every provider of a structure gives the amount, so that the list can be shared unchanged
         if not shape.any_gives(name, amount):
             portions = shape.portions
             found = [each for each in found if portions[each[1][rank]].is_portion(amount)]

@@ -152,12 +152,12 @@ class ProviderCondition(ABC):
 
     def met_in(self, snapshot: ModelSnapshot) -> MetPositions:
         """Return a function that checks all positions of a tree, for one request."""
-        # right for any condition, and slow; the conditions of most requests override it
+        # correct for any condition, but slow; the conditions of most requests override this
         return lambda tree: tuple([self.met_by(each, snapshot) for each in tree.members])
 
     def single_pieces(self) -> Iterator[Self]:
         """Yield the pieces of this condition as conditions with one set each."""
-        # the common case: replace is slow, and this runs in each request
+        # the common case, without replace(), which is slow: this runs in each request
         if len(self.sets) == 1:
             yield self
         else:
@@ -216,7 +216,7 @@ def condition_class(name: str) -> type[ProviderCondition] | None:
 
 def group_conditions(group: RequestGroup) -> list[ProviderCondition]:
     """Return the conditions that a group states."""
-    # a false field states nothing: each field of a group has an empty default
+    # a field without a true value states nothing, because each field of a group has an empty default
     return [each.from_field(said, group) for each in _OF_GROUPS if (said := getattr(group, each.field))]
 
 
@@ -250,7 +250,7 @@ def keep_pieces(stating: _S, keeps: Callable[[ProviderCondition], bool]) -> _S:
     changes = {}
     for condition in found:
         kept = tuple([piece.sets[0] for piece in condition.single_pieces() if keeps(piece)])
-        # a condition with all of its pieces stays as the client stated it
+        # a condition that keeps all its pieces stays as the client stated it
         if len(kept) < len(condition.sets):
             changes[condition.field] = _join_sets(kept, getattr(stating, condition.field))
     # replace() keeps each field that no class of this module knows
@@ -259,7 +259,7 @@ def keep_pieces(stating: _S, keeps: Callable[[ProviderCondition], bool]) -> _S:
 
 def _split_field(said: Any) -> tuple[Names, ...]:
     """Return the sets of names of a field: alternatives as one set, other names one by one."""
-    # alternatives: the parser has made the sets
+    # alternatives, from which the parser has made sets
     if isinstance(said, tuple):
         return said
     # sorted, so that explanations list names in the same order each time
@@ -316,7 +316,7 @@ class RequiredTraits(_TraitCondition):
     @classmethod
     def from_field(cls, said: Any, group: RequestGroup | None) -> Self:
         """Return the condition that a field states."""
-        # the field already has the sets, and this runs in each request that requires traits
+        # mostly the field already has sets, and this runs in each request that requires traits
         sets = said if type(said) is tuple else _split_field(said)
         return cls(sets, group is not None and not group.suffix)
 
@@ -326,7 +326,7 @@ class RequiredTraits(_TraitCondition):
         return self.by_group
 
     def _admits_names(self, traits: Names) -> bool:
-        # map in C: this runs for each set of traits of a fleet
+        # map() runs in C, and this runs for each set of traits in the cloud
         return not any(map(traits.isdisjoint, self.sets))
 
 
@@ -456,7 +456,7 @@ class _AggregateCondition(ProviderCondition):
     The root counts in the group without a suffix, where an aggregate of a root spans its whole tree.
     """
 
-    # a class variable cannot depend on or_root: without or_root the aggregates of the root are read in vain
+    # a class variable cannot depend on or_root, so the aggregates of the root are always read
     reads = ("aggregates", "root.aggregates")
     index = "by_aggregate"
 
@@ -623,7 +623,7 @@ def _group_needs(group: RequestGroup) -> tuple[ProviderNeed, ...]:
     stated = group_conditions(group)
     conditions: tuple[ProviderCondition, ...] = ()
     together: tuple[ProviderCondition, ...] = ()
-    # most groups state none, and a request of a few microseconds notices each list
+    # most groups state no conditions, and making lists would be noticeable in a short request
     if stated:
         conditions = tuple([each for each in stated if not each.met_together])
         together = tuple([each for each in stated if each.met_together])

@@ -29,7 +29,7 @@ from placement.search.roots import SharingProviders
 from placement.search.rules import RequestRules
 
 _TREES: Final = 64
-# a step is a few microseconds, which is what a key of a tree and its lookup take
+# a step is a few microseconds, the time for making and looking up a key of a tree
 """Number of trees between two checks of the budget."""
 _OF_TREES: Final = {
     "traits": "kind",
@@ -47,7 +47,7 @@ def tree_reader(conditions: Iterable[ProviderCondition]) -> Callable[[HostTree],
 
     Trees with equal keys have one structure and meet the conditions at the same positions.
     """
-    # "root.id" differs in each tree: an unknown attribute makes the search slow, never wrong
+    # "root.id" differs in each tree, so an unknown attribute makes the search slow but never wrong
     reads = {_OF_TREES.get(name, "root.id") for each in conditions for name in each.reads}
     # a class of trees has one structure, and a shorter key is faster for thousands of trees
     return attrgetter(*sorted(reads if "kind" in reads else {"shape", *reads}))
@@ -55,7 +55,7 @@ def tree_reader(conditions: Iterable[ProviderCondition]) -> Callable[[HostTree],
 
 def root_reader(conditions: Iterable[ProviderCondition]) -> Callable[[Provider], Any]:
     """Return a function that computes a key of a root; roots with equal keys meet the same conditions."""
-    # attrgetter rather than a function: the search calls it for each tree
+    # attrgetter instead of a function, because the search calls it for each tree
     reads = {name.removeprefix("root.") for each in conditions for name in each.reads}
     return attrgetter(*sorted(reads)) if reads else _read_nothing
 
@@ -115,7 +115,7 @@ class AskedAmounts:
                 for name, amount in self.amounts
             ]
             summed = [
-                # where all inventories can give each amount and the sum, the bounds in between do not matter
+                # if all inventories can give each amount and the sum, the bounds in between do not matter
                 (given.count(True) == len(given) and shape.any_gives(name, asked))
                 or self._portions_summed(shape, layout, name, asked)
                 for name, asked in self.rules.contested.items()
@@ -165,7 +165,7 @@ def _is_about_all(request: CandidatesRequest) -> bool:
 
 
 class TreeKin:
-    """Trees that differ, as far as a request can tell, at most in free amounts.
+    """Trees that differ, as far as the request can tell, only in free amounts.
 
     :meth:`like_trees` divides them by free amounts: by whether each slot has enough for each requested
     amount. For classes that several needs ask for, it compares the free amounts themselves, up to the sum of
@@ -200,7 +200,7 @@ class TreeKin:
             for _, slot in self.having.get(name, ())
         )
         self.shared = shared
-        #: the groups by the part of the free amounts that matters
+        #: the groups of trees, by the relevant part of their free amounts
         self.alike: dict[Hashable, LikeTrees] = {}
         # one amount for each slot, in order, is the usual case, in which nothing has to be picked
         slots = [slot for slot, _ in asked]
@@ -224,7 +224,7 @@ class TreeKin:
         """Return the group of trees with the same relevant free amounts; the first such tree creates it."""
         free = layout.pick(tree.free)
         pick = self._pick
-        # le and map in C: this is the inner loop of explanations
+        # le() and map() run in C, which matters in this inner loop of explanations
         key: Hashable = tuple(map(le, self._amounts, free if pick is None else pick(free)))
         if self._contested:
             # an amount below 0 counts as 0, and an amount above the sum of all needs counts as this sum
@@ -302,7 +302,7 @@ def group_trees(
     telling = _roots_telling(snapshot, conditions)
     budget.spend(len(telling) // 16)
     read = tree_reader(conditions)
-    #: a number for each combination of features other than free amounts
+    #: a number for each combination of all features except free amounts
     numbers: dict[Hashable, int] = {}
     #: by the key of a tree: a number for what its conditions see, and the layout
     met: dict[Hashable, tuple[int, TreeLayout]] = {}

@@ -16,7 +16,7 @@ def filter_providers(snapshot: ModelSnapshot, wanted: ProviderFilter, budget: Se
 
     A provider passes ``resources`` if it can give all amounts alone at the moment.
     """
-    # the smallest set first: the time of an intersection grows with its first set
+    # the smallest set first, because the time of an intersection depends on its first set
     sets = sorted(_index_sets(snapshot, wanted), key=len)
     provider_ids = sets[0].intersection(*sets[1:]) if sets else snapshot.providers.keys()
     found: list[Provider] = []
@@ -28,11 +28,13 @@ def filter_providers(snapshot: ModelSnapshot, wanted: ProviderFilter, budget: Se
 def _filter_passing(found: list[Provider], wanted: ProviderFilter) -> list[Provider]:
     """Return the providers that pass the filters that have no index."""
     if wanted.forbidden:
-        # an index lists the providers with a trait; to subtract it from all would copy the whole fleet
+        # the index lists the providers with a trait, and subtracting it from all providers would copy all of
+        # them
         found = [each for each in found if each.traits.isdisjoint(wanted.forbidden)]
     if wanted.forbidden_aggregates:
         found = [each for each in found if each.aggregates.isdisjoint(wanted.forbidden_aggregates)]
-    # amounts last: usage differs from provider to provider, and the checks above are set operations
+    # amounts are checked last, because usage differs between providers, while the checks above are set
+    # operations
     for name, amount in wanted.resources.items():
         found = [
             each for each in found if each.inventories[name].accepts_amount(amount, each.used.get(name, 0))

@@ -20,16 +20,16 @@ from placement.read_model.trees import HostTree
 from placement.search.budget import SearchBudget
 from placement.search.candidates import CandidatePattern, Offer, PatternBatch, candidates_of
 
-# dropping takes a pass over all trees, which is worth its time only if it frees a tenth of the summaries
+# dropping takes a pass over all trees, which is only worth its time if it frees a tenth of the summaries
 _MAX_OUTDATED: Final = 0.1
 """Outdated summaries are dropped when their number exceeds this share of all trees."""
 _STEP: Final = 4096
 """Bytes of a template that cost one step of the budget when uuids are filled in."""
-# to join 40 MB takes 30 ms, in which no other thread runs
+# joining 40 MB takes 30 ms, during which no other thread runs
 _PIECE: Final = 1 << 20
 """Approximate size of a piece of the answer, in bytes."""
 _STEPS_OF_PIECE: Final = 64
-"""Steps of the budget that joining a piece costs."""
+"""Steps of the budget that are spent for joining a piece."""
 
 
 class SummaryShape(NamedTuple):
@@ -152,7 +152,8 @@ def _allocation_requests(offers: Sequence[Offer], version: Microversion, budget:
         if template is None:
             template = templates[patterns] = make(patterns)
         text, pick = template
-        # counted by bytes: filling in copies the text, and a batch may have thousands of candidates
+        # steps are counted by bytes, because filling in copies the text, and a batch may have thousands of
+        # candidates
         budget.spend_anyway(1 + len(text) // _STEP)
         # uuids are bytes already, so that nothing is encoded for each candidate
         requests.append(text % pick(provider_set.uuids))
@@ -172,13 +173,13 @@ class _CandidateTemplates:
     def __init__(self, version: Microversion, budget: SearchBudget) -> None:
         self._version = version
         self._budget = budget
-        #: the parts by the identity of a pattern, or of its amounts, which all outlive this object
+        #: the parts by the identity of a pattern, or of its amounts; all of these outlive this object
         self._patterns: dict[int, tuple[str, list[int]]] = {}
         self._allocations: dict[int, str] = {}
 
     def __call__(self, patterns: Iterable[CandidatePattern]) -> _Template:
         """Return the template of a batch."""
-        # joined as text and encoded once: the pieces of patterns are shared by batches
+        # joined as text and encoded once, because batches share the pieces of patterns
         gaps: list[int] = []
         requests = []
         for pattern in patterns:
@@ -279,7 +280,7 @@ def _provider_summary(
     snapshot: ModelSnapshot, provider: Provider, shape: SummaryShape, classes: Mapping[str, Any] | set[str]
 ) -> bytes:
     summary: dict[str, Any] = {
-        # orjson rather than a template: a summary is rendered once for each change of its tree
+        # by orjson instead of a template, because a summary is rendered only once for each change of its tree
         "resources": {
             name: {"capacity": inventory.capacity, "used": provider.used.get(name, 0)}
             for name, inventory in provider.inventories.items()

@@ -44,7 +44,7 @@ class CandidatesRequest:
     root_required: frozenset[str] = frozenset()
     root_forbidden: frozenset[str] = frozenset()
     same_subtrees: tuple[frozenset[str], ...] = ()
-    # a limit is not a condition: explanations ignore it
+    # a limit is not a condition, so explanations ignore it
     limit: int | None = None
     nested: bool = True
 

@@ -61,7 +61,7 @@ class SharingProviders:
             found &= self._snapshot.by_class.get(name, set())
         if len(found) > _MANY:
             return found
-        # never raises: at this point the search has no candidates that it could return
+        # this call never raises, because the search has no candidates yet that it could return
         self.budget.spend_anyway(len(found))
         return {each for each in found if need.served_by(self._snapshot.providers[each], self._snapshot)}
 
@@ -95,7 +95,7 @@ class SharingProviders:
             roots = self._snapshot.roots_having(self._snapshot.by_aggregate, aggregate).ids
             self.budget.spend(1 + len(roots) // 16)
             for root in roots:
-                # tuples of names are keys: hosts with equal ones have the same pools
+                # tuples of names are keys: hosts with equal names have the same sharing providers
                 found[root] = (*found.get(root, ()), aggregate)
         return found
 
@@ -134,14 +134,14 @@ class SharingProviders:
 
 # if a share p of the roots passes, the probability that all draws fail is (1 - p) to this power
 _DRAWS: Final = 8
-"""Number of random draws before all roots are filtered instead."""
+"""Number of random draws after which all roots are filtered instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class RootFilter:
     """The ids of roots, each once. A root counts if it is in one set of each condition in ``selective``.
 
-    Iteration is in ascending order; ``ids`` need not be in order.
+    Iteration yields ids in ascending order; ``ids`` need not be in order.
     """
 
     ids: Sequence[int] = ()
@@ -157,7 +157,8 @@ class RootFilter:
 
     def from_anywhere(self, rng: random.Random) -> Iterator[int]:
         """Iterate from a random root on; all roots that pass are equally likely."""
-        # drawing until a root passes is uniform over the roots that pass, and need not filter all
+        # drawing until a root passes selects each passing root with the same probability, without filtering
+        # all
         for _ in range(_DRAWS if self.ids else 0):
             first = rng.randrange(len(self.ids))
             # the others follow in order: concurrent claims mostly begin at different hosts
@@ -187,7 +188,7 @@ def possible_roots(
     result may contain roots that have no candidate; it misses none that has one.
     """
     needs = tuple(needs)
-    # pools give their classes to any tree, so that the free amounts of trees exclude nothing
+    # sharing providers give their classes to any tree, so the free amounts of trees exclude nothing
     scarcest = min(
         (
             (snapshot.free_index(name), amount)
@@ -198,7 +199,7 @@ def possible_roots(
         key=lambda asked: asked[0].count_roots(asked[1]),
         default=None,
     )
-    # counting is a bisection, as the index by free amounts is sorted
+    # counting is a bisection, because the index by free amounts is sorted
     having = scarcest[0].count_roots(scarcest[1]) if scarcest else len(snapshot.trees)
     if having == 0:
         return RootFilter()
@@ -219,7 +220,7 @@ def possible_roots(
     if wanted and wanted[0].size == 0:
         return RootFilter()
     rarest = wanted[0].size if wanted else len(snapshot.trees)
-    # the free index is not in the order of roots, hence the factor
+    # the index by free amounts is not in the order of roots, so using it costs a sort
     by_amount = scarcest is not None and having < rarest * _MUCH_RARER
     found: Sequence[int]
     if scarcest and by_amount:
@@ -260,7 +261,7 @@ def _indexed_names(
 def _anchor_roots(snapshot: ModelSnapshot, members: set[int], sharing: SharingProviders) -> set[int]:
     """Return the roots of all trees at which a candidate with one of these providers may be anchored."""
     sharing.budget.spend(len(members))
-    # a named provider may serve its own tree, and each tree that it shares with
+    # a named provider may serve its own tree and each tree that it shares with
     roots = {snapshot.providers[provider_id].root_id for provider_id in members}
     for provider_id in members.intersection(sharing.providers):
         roots.update(sharing.anchor_roots(provider_id))
@@ -310,7 +311,7 @@ class _SelectiveNames:
         if len(self._roots) == 1 and not self._sharing_it:
             return self._roots[0].ids
         if not self._sharing_it:
-            # merged lazily: a limit mostly ends the iteration early
+            # merged lazily, because a limit mostly ends the iteration early
             return MergedIds([roots.ids for roots in self._roots])
         found = {root for roots in self._roots for root in roots.ids}
         for provider_id in self._sharing_it:

@@ -39,7 +39,7 @@ _MAX_SETS: Final = 8
 """Largest number of different sets of providers that are checked each; above it, only the union is."""
 
 _Asked = tuple[int, Sequence[Provider]]
-"""An amount, and the providers that may give it."""
+"""An amount, and the providers that may give this amount."""
 
 
 def fits_at_all(
@@ -93,7 +93,7 @@ def available_amount(provider: Provider, name: str) -> int:
 def _amounts_fit(asked: Sequence[_Asked], free: Mapping[int, int], budget: SearchBudget) -> bool:
     """Return False if these amounts of one class surely cannot each have a provider."""
     sizes = {amount for amount, _ in asked}
-    # where all amounts are equal, the counts below are exact
+    # if all amounts are equal, the counts below are exact
     if len(sizes) > 1 and any(
         sum(amounts) > _max_sum(amounts, volumes, budget) for amounts, volumes in _list_volumes(asked, free)
     ):
@@ -202,7 +202,7 @@ class RequestRules:
         self.budget = budget
         #: whether no two suffixed groups may be at one provider
         self.isolate = request.group_policy == "isolate"
-        #: whether the relations of providers in a tree matter
+        #: whether relations of providers in a tree matter
         self.by_lineage = bool(request.same_subtrees) or not request.nested
         #: whether a candidate may combine several providers of a tree
         self.nested = request.nested
@@ -215,7 +215,8 @@ class RequestRules:
             dict.fromkeys(
                 [
                     *chain.from_iterable(need.conditions for need in needs),
-                    # piece by piece, as another provider of the group may meet each piece
+                    # each piece is a need of its own, because different providers of the group may meet the
+                    # pieces
                     *(piece for each in together for piece in each.single_pieces()),
                 ]
             )
@@ -263,7 +264,7 @@ class RequestRules:
         self.by_options_alone = self.independent and not self.unsuffixed_traits
         #: the needs of each same_subtree rule
         self.subtrees = subtrees
-        #: whether an assignment is valid if each two choices in it are
+        #: whether an assignment is valid if every two choices in it are compatible
         self.pairwise = (
             self.nested
             and not self.adding_up
@@ -320,7 +321,7 @@ class NeedAssignment:
         self.steps = 1 + max_rules * sum(map(len, options))
 
     def take_provider(self, index: int, provider: Provider) -> None:
-        """Choose the provider for the need of that index."""
+        """Choose the provider for the need with this index."""
         self.chosen[index] = provider
         need = self.rules.needs[index]
         if not need.unsuffixed:
@@ -330,7 +331,7 @@ class NeedAssignment:
             self.taken[key] = self.taken.get(key, 0) + amount
 
     def release(self, index: int) -> None:
-        """Undo :meth:`take_provider`, if it was done."""
+        """Undo :meth:`take_provider` if it was called for this need."""
         provider = self.chosen[index]
         if provider is not None:
             self.chosen[index] = None

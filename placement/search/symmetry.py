@@ -23,9 +23,9 @@ MAX_REMEMBERED: Final = 100_000
 
 
 def never_pooled(traits: frozenset[str]) -> bool:
-    """Return whether a provider with these traits is in no pool.
+    """Return whether a provider with these traits belongs to no pool.
 
-    Topologies tell NUMA nodes apart, and guests of other hosts take from what is shared.
+    Topologies distinguish NUMA nodes, and guests of other hosts take from sharing providers, too.
     """
     return not traits.isdisjoint((ZONE, SHARES))
 
@@ -34,8 +34,8 @@ class AssignmentKinds:
     """The kinds of needs, and of providers, at one tree: two of a kind can be swapped in any assignment.
 
     :param options: for each need, the providers that can serve it.
-    :param pooled: providers are of one kind only if they form a pool: each serves one need at most, so that
-        several guests can swap them, too.
+    :param pooled: whether providers are of one kind only if they form a pool: each serves at most one need,
+        so that several guests can swap them, too.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class AssignmentKinds:
         members = rules.snapshot.trees
         everyone = rules.snapshot.providers
         roots = {provider.root_id for provider in providers.values()}
-        # the parents of all members of the trees, as a member that is no option may be above an option
-        # a provider with children has a kind of its own: subtree rules depend on its lineage
+        # the parents of all members of the trees, because a member that is no option may be above an option.
+        # A provider with children has a kind of its own, because subtree rules depend on its lineage.
         self._parents = {everyone[each].parent_id for root in roots for each in members[root]}
         kinds: dict[Hashable, int] = {}
         #: the kind of each need, by index
@@ -79,7 +79,7 @@ class AssignmentKinds:
         return len({*self.of_providers.values()}) < len(self.of_providers)
 
     def list_pools(self) -> Iterator[list[int]]:
-        """Yield the ids of the providers of each kind with several, in the order of the options."""
+        """Yield the ids of the providers of each kind that has several, in the order of the options."""
         by_kind: dict[int, list[int]] = {}
         for provider_id, kind in self.of_providers.items():
             by_kind.setdefault(kind, []).append(provider_id)
@@ -115,7 +115,7 @@ class AssignmentKinds:
         # its own id as the key, so that it equals no other provider
         if provider.id in self._parents or (self._pooled and not self._serves_one(provider, serves)):
             return provider.id
-        # free amounts above the sum of all needs make no difference
+        # amounts above the sum of all needs make no difference
         contested = [
             min(available_amount(provider, name), rules.contested[name])
             for name, asking in rules.adding_up.items()
@@ -129,7 +129,7 @@ class AssignmentKinds:
         )
 
     def _serves_one(self, provider: Provider, serves: Sequence[int]) -> bool:
-        """Return whether an unused provider has enough for one need and not for two, all of one amount."""
+        """Return whether all needs of a provider ask for one amount, which it can give once but not twice."""
         asked = {self._rules.needs[index].resources for index in serves}
         if len(asked) > 1 or provider.parent_id is None:
             return False
@@ -152,7 +152,7 @@ class RememberedAssignments:
         signature = self.kinds.signature_of(chosen)
         if signature in self._known:
             return False
-        # beyond the limit the search stays correct, and only becomes slower
+        # beyond the limit the search is still correct, but slower
         if len(self._known) < MAX_REMEMBERED:
             self._known.add(signature)
         return True

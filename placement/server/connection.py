@@ -1,4 +1,4 @@
-"""One connection of a client: it buffers a request until it is complete, and an answer until it is sent."""
+"""One connection of a client, which buffers a request until it is complete and an answer until it is sent."""
 
 import socket
 import time
@@ -17,7 +17,7 @@ BODY_TIMEOUT: Final = 60.0
 IDLE_TIMEOUT: Final = 75.0
 """Seconds until the next request."""
 ANSWER_TIMEOUT: Final = 60.0
-"""Seconds for the client to take the answer, or each MiB of a longer one."""
+"""Seconds for the client to take an answer, or each MiB of a longer one."""
 
 MAX_HEADERS: Final = 64 * 1024
 """Maximum size of all headers, and of trailers, in bytes."""
@@ -25,13 +25,13 @@ MAX_BODY: Final = 64 * 1024 * 1024
 """Maximum size of a body, in bytes."""
 _MAX_CHUNKS: Final = 100_000
 """Maximum number of chunks of a body."""
-# gunicorn copies the rest of a piece at every chunk in it
+# gunicorn copies the rest of a piece for each chunk in it, so pieces are small
 _PIECE: Final = 8 * 1024
 """Size of the pieces in which gunicorn reads a body, in bytes."""
 _RENEWED_AFTER: Final = 1024 * 1024
 """Bytes of an answer that a client has to take to get a new deadline."""
 _MAX_AT_ONCE: Final = 256 * 1024
-"""Maximum number of bytes that one system call reads or sends."""
+"""Maximum bytes that one system call reads or sends."""
 _HTTP_1_1: Final = (1, 1)
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -48,28 +48,28 @@ class ClientConnection:
 
     def __init__(self, cfg: Any, sock: socket.socket, peer: Any, server: Any) -> None:
         self.sock, self.peer, self.server = sock, peer, server
-        #: the key of the connection, also after the socket was closed
+        #: the key of the connection, which is needed after the socket is closed, too
         self.fd = sock.fileno()
         sock.setblocking(False)
         self._cfg = cfg
-        #: bytes that are not yet handed to gunicorn
+        #: bytes that were received and not yet given to gunicorn
         self._received = bytearray()
-        #: the current request in pieces, for gunicorn
+        #: the current request in pieces, as gunicorn reads it
         self._source: deque[bytes] = deque()
-        #: the number of bytes of the current body in these pieces
+        #: number of bytes of the current body in these pieces
         self._handed_on = 0
-        #: where the search for the end of the headers goes on
+        #: position at which the search for the end of the headers continues
         self._searched = 0
         self._body: _SizedBody | _ChunkedBody | None = None
         self.request: Any = None
-        #: bytes of answers that are not sent yet
+        #: bytes of answers that were not sent yet
         self._unsent = bytearray()
         #: bytes of the answer that the client has taken since its deadline was set
         self._taken = 0
         self.closing = False
         self.deadline = time.monotonic() + HEADERS_TIMEOUT
         self._has_asked = False
-        #: the number of its held bytes that the worker has counted
+        #: the number of held bytes of this connection that the worker has counted
         self.counted = 0
 
     def fileno(self) -> int:
@@ -95,12 +95,12 @@ class ClientConnection:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no byte of a request has arrived, and nothing is left to send."""
+        """Return whether no byte of a request has arrived, and nothing has to be sent."""
         return self.request is None and not self.held_bytes
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether at least one request was answered, and no byte of another one has arrived."""
+        """Return whether at least one request was answered, and no byte of another request has arrived."""
         return self._has_asked and self.is_idle
 
     def receive(self) -> bool:
@@ -111,7 +111,7 @@ class ClientConnection:
         try:
             data = self.sock.recv(_MAX_AT_ONCE)
         except BlockingIOError:
-            # There is nothing to read yet.
+            # there is nothing to read yet
             return True
         if data and self.is_idle:
             self.deadline = time.monotonic() + HEADERS_TIMEOUT
@@ -126,7 +126,7 @@ class ClientConnection:
         """
         if self.request is None and not self._read_headers():
             return False
-        # _read_headers() has made it
+        # for the type checker: _read_headers() has made the body
         assert self._body is not None
         end = self._body.end_position(self._received)
         if end is None:
@@ -139,7 +139,7 @@ class ClientConnection:
 
     def _read_headers(self) -> bool:
         end = self._received.find(b"\r\n\r\n", self._searched)
-        # the end of headers may be split over two reads
+        # the end of the headers may be split over two reads
         self._searched = max(0, len(self._received) - 3)
         if end < 0:
             if len(self._received) > MAX_HEADERS:
@@ -171,7 +171,7 @@ class ClientConnection:
             yield self._source.popleft()
 
     def end_request(self, *, close: bool) -> None:
-        """End the current request, once its answer was sent; the next one may follow."""
+        """End the current request after its answer was sent; the next request may follow."""
         self.request = self._body = None
         self._has_asked = True
         self._source = deque()
@@ -186,7 +186,7 @@ class ClientConnection:
         self.deadline = time.monotonic() + (HEADERS_TIMEOUT if self._received else IDLE_TIMEOUT)
 
     def send(self, data: bytes) -> int:
-        """Drop gunicorn's interim response ("100 Continue"). The body has arrived already."""
+        """Ignore gunicorn's interim response ("100 Continue"). The body has arrived already."""
         return len(data)
 
     def gettimeout(self) -> float:
@@ -198,7 +198,7 @@ class ClientConnection:
         self._unsent += data
 
     def take_back(self) -> None:
-        """Drop an answer before its first byte is sent, so that another one can replace it."""
+        """Drop an answer before its first byte is sent, so that another answer can replace it."""
         self._unsent.clear()
 
     def flush(self) -> bool:
@@ -228,10 +228,10 @@ class ClientConnection:
     def close(self) -> None:
         """Read the rest of the request, then close the connection.
 
-        Otherwise the client may lose the answer.
+        Without that, the client may lose the answer.
         """
-        # unread input would make the kernel reset the connection, and the client might lose the answer
-        # The client may have closed its end already.
+        # unread input would make the kernel reset the connection, and the client could lose the answer; the
+        # client may have closed its end already
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
             self.sock.recv(_MAX_AT_ONCE)
@@ -255,12 +255,12 @@ class _SizedBody:
         self._length = length
 
     def end_position(self, received: bytearray) -> int | None:
-        """Return the end of the body, if all of it is there."""
+        """Return the position of the end of the body; None if some of it is missing."""
         return self._length if len(received) >= self._length else None
 
 
 class _ChunkedBody:
-    """A chunked body. gunicorn decodes it; here only its end is found."""
+    """A chunked body, which gunicorn decodes; this class only finds its end."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -270,7 +270,7 @@ class _ChunkedBody:
     def end_position(self, received: bytearray) -> int | None:
         """Return the end of the body, or of an invalid chunk, which gunicorn refuses."""
         while True:
-            # no line end behind the chunk: the body is invalid
+            # no line end follows the chunk, so the body is invalid
             if (
                 self._next
                 and len(received) >= self._next
@@ -281,7 +281,7 @@ class _ChunkedBody:
             if line < 0:
                 return None if len(received) - self._next < MAX_HEADERS else len(received)
             try:
-                # extensions of a chunk stand behind a semicolon (RFC 9112, 7.1.1), and mean nothing here
+                # extensions of a chunk follow a semicolon (RFC 9112, 7.1.1), and have no meaning here
                 size = int(bytes(received[self._next : line]).split(b";")[0], 16)
             except ValueError:
                 return len(received)

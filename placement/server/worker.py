@@ -2,8 +2,8 @@
 
 One loop reads from all connections and writes to them, without waiting for any. A thread gets a request when
 all of it has arrived, and leaves the answer to the loop if the client does not read all of it at once. So
-silent, idle and slow connections hold no thread, and each has a deadline. If there are too many connections,
-the oldest idle one is closed first.
+silent, idle and slow connections occupy no thread, and each has a deadline. If there are too many
+connections, the oldest idle one is closed first.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_REQUEST_LINE: Final = 8190
 
 
 class BundledServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
-    """gunicorn with fixed settings: no file and no environment variable changes them."""
+    """gunicorn with fixed settings, which no file and no environment variable changes."""
 
     @abstractmethod
     def settings(self) -> Mapping[str, Any]:
@@ -45,15 +45,15 @@ class BundledServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no t
     def load_config(self) -> None:
         """Set the options; called by gunicorn."""
         settings: dict[str, Any] = {
-            # clients must not choose where the service is mounted (SCRIPT_NAME)
+            # clients must not choose the path at which the service is mounted (SCRIPT_NAME)
             "forwarder_headers": "",
             "limit_request_line": MAX_REQUEST_LINE,
             "logger_class": _ServerLogger,
-            # it would be in the home folder, one for all servers
+            # the control socket would be in the home folder, one for all servers
             "control_socket_disable": True,
             **self.settings(),
         }
-        # gunicorn before 25.1 does not know it
+        # gunicorn before 25.1 does not know this setting
         if "control_socket_disable" not in self.cfg.settings:
             del settings["control_socket_disable"]
         for name, value in settings.items():
@@ -72,13 +72,13 @@ class _ServerLogger(glogging.Logger):  # type: ignore[misc]  # gunicorn has no t
 
 
 class IdleConnections:
-    """Descriptors of waiting connections, in the order in which their present state began.
+    """Descriptors of waiting connections, in the order in which their current state began.
 
-    A connection at rest has no open request, and its client can connect again without loss. The other
-    connections wait for a request or for a part of one, or their clients read an answer slowly. A new
-    connection is about to send a request, so connections at rest are closed first. But a client may open any
-    number of connections without a request: these are closed first as soon as they are more than half of all
-    connections.
+    A connection at rest has no open request, so its client can connect again without a loss. All other
+    connections wait for a request or a part of one, or their clients read an answer slowly. A new connection
+    will soon send a request, so connections at rest are closed before new ones. But a client may open any
+    number of connections without a request, so new connections are closed first if they are more than half of
+    all.
 
     :param most: the maximum number of connections.
     """
@@ -100,7 +100,7 @@ class IdleConnections:
         self._owing.pop(fd, None)
 
     def first_to_close(self) -> int | None:
-        """Return the connection to close first, if any: the one that has waited longest in its state."""
+        """Return the connection to close first, the one that has waited longest in its state, or None."""
         owing_end = len(self._owing) > self._share or not self._at_rest
         return next(iter(self._owing if owing_end else self._at_rest), None)
 
@@ -108,13 +108,13 @@ class IdleConnections:
 _MAX_HELD: Final = 256 * 1024 * 1024
 """Bytes that all clients together may have in memory."""
 _ALWAYS_HELD: Final = 64 * 1024
-"""Bytes that each client may have in memory, whatever others have."""
+"""Bytes that each client may have in memory, however much other clients have."""
 _RESERVED_FILES: Final = 256
-"""Descriptors that are kept for databases, logs and the like."""
+"""Descriptors that are reserved for databases, logs and the like."""
 _STOP_TIMEOUT: Final = 2.0
-"""Seconds that searches may go on when the service stops."""
+"""Seconds for which searches may continue when the service stops."""
 _TICK: Final = 1.0
-"""Seconds between checks of deadlines."""
+"""Seconds between two checks of deadlines."""
 
 
 class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
@@ -131,7 +131,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         self._ready: queue.SimpleQueue[ClientConnection] = queue.SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._stop_began = 0.0
-        # as many descriptors as the system allows: each connection needs one
+        # the maximum that the system allows, because each connection needs a descriptor
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         self._most = min(self.cfg.worker_connections, max(16, most - _RESERVED_FILES))
@@ -142,7 +142,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
     def run(self) -> None:
         """Serve until the worker has to stop; called by gunicorn."""
         listeners = {each.fileno(): each for each in self.sockets}
-        # several workers share a listener, and only one of them gets a connection
+        # several workers share a listener, and only one of them gets a new connection
         for each in self.sockets:
             each.setblocking(False)
         for fd in (*listeners, self._wake, self.PIPE[0]):
@@ -151,7 +151,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             threading.Thread(target=self._answer_all, daemon=True).start()
         next_tick = 0.0
         while self.alive or self._is_stopping(listeners):
-            # while it stops it looks more often, as it ends with its last request
+            # a stopping worker checks more often, because it ends with its last request
             for fd, _ in self._loop.poll(_TICK if self.alive else 0.1):
                 if fd in listeners:
                     self._accept_client(listeners[fd])
@@ -172,7 +172,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
                     self.alive = False
 
     def _is_stopping(self, listeners: dict[int, Any]) -> bool:
-        """Stop listening; return whether requests are left, and time to answer them."""
+        """Stop listening; return whether requests are unanswered and there is time to answer them."""
         if not self._stop_began:
             self._stop_began = time.monotonic()
             for fd in listeners:
@@ -184,7 +184,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             each for each in self._connections.values() if each.is_idle and each.fd not in self._busy
         ]:
             self._close(each)
-        # a second earlier than gunicorn would kill this worker
+        # a second before gunicorn would kill this worker
         return bool(self._connections) and time.monotonic() - self._stop_began < self.cfg.graceful_timeout - 1
 
     def _accept_client(self, listener: Any) -> None:
@@ -207,7 +207,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         self._go_on(connection)
 
     def _go_on(self, connection: ClientConnection) -> None:
-        """Send the rest of an answer if any; otherwise read, and queue a complete request."""
+        """Send the rest of an answer if any; otherwise read, and queue the request if it is complete."""
         try:
             if not connection.flush():
                 self._watch_connection(connection, select.EPOLLOUT)
@@ -316,7 +316,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
                     self.handle_error(connection.request, connection, connection.peer or ("", -1), error)
             connection.end_request(close=close)
             self._returned.append(connection)
-            # the loop sleeps in epoll, and the queue of returned connections does not wake it
+            # the loop waits in epoll, and is not woken by an entry in the queue of returned connections
             os.eventfd_write(self._wake, 1)
 
     def _answer_request(self, connection: ClientConnection) -> bool:
@@ -345,7 +345,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         finally:
             if hasattr(body, "close"):
                 body.close()
-        # The answer is complete: what was not sent yet is sent later, or the client has left.
+        # the answer is complete: the remaining bytes are sent later, or the client has left
         with suppress(OSError):
             connection.flush()
         return bool(response.should_close())

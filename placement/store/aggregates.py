@@ -33,7 +33,7 @@ def replace(tx: WriteTransaction, uuid: str, generation: int | None, aggregates:
     if generation is not None:
         providers.check_generation(row, generation)
     put(tx, {row.id: aggregates})
-    # stamped in any case: readers have to see the change, also of clients before generations
+    # stamped even without a generation, because readers have to see changes by older clients, too
     tx.note_changed([row.id], generation=generation is not None)
     return row.generation + (generation is not None)
 

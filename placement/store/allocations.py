@@ -142,14 +142,15 @@ def write_claims(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: 
     _remove(tx, [row.id for row in locked.consumers.values()])
     supplies, known_classes = _read_supplies(tx, {uuid for claim in claims for uuid in claim.resources})
     named = {name for claim in claims for resources in claim.resources.values() for name in resources}
-    # classes that no provider of the claim has: only to tell an unknown name from a missing inventory
+    # for classes that no provider of the claim has: distinguishes an unknown name from a missing inventory
     others = names.NameLookup(tx, resource_classes, named - known_classes.keys())
     classes = {**known_classes, **others.ids}
     # after the removal, which is rolled back if this check refuses the claims
     check_capacity(claims, supplies, classes, locked.holdings)
     _insert(tx, claims, supplies, classes)
     _update_consumers(tx, claims, locked.consumers)
-    # clients count on both: moving away does not raise the generation of a provider, releasing all does
+    # clients rely on both: moving away does not increase the generation of a provider, releasing everything
+    # does
     emptied = {claim.consumer for claim in claims if not claim.takes_anything}
     left = {each.provider_id for each in locked.holdings if each.consumer in emptied}
     raised = left.union(supply.provider_id for supply in supplies.values())
@@ -178,7 +179,7 @@ def _held_by(count: int) -> PreparedStatement:
 
 
 def _remove(tx: WriteTransaction, consumer_ids: Sequence[int]) -> None:
-    # a statement for no consumer would be a round trip for nothing
+    # a statement for no consumer would be a useless round trip
     if consumer_ids:
         tx.queue(_allocation_removal(len(consumer_ids)), bind_values("id", consumer_ids))
 
@@ -190,7 +191,8 @@ def _allocation_removal(count: int) -> PreparedStatement:
     return PreparedStatement(sa.delete(allocations).where(chosen))
 
 
-# correlated, and not a join with a group: it reads the allocations of the few inventories of a claim
+# a correlated sub-query and no join with a group, so that only allocations of a claim's few inventories are
+# read
 _used: Final = (
     sa.select(sa.func.coalesce(sa.func.sum(allocations.c.used), 0))
     .where(
@@ -213,7 +215,7 @@ def _supply_lookup(count: int) -> PreparedStatement:
             *INVENTORY_COLUMNS,
         )
         .select_from(resource_providers)
-        # outer joins: a provider without inventories exists, which makes another error
+        # outer joins, because a provider without inventories exists, and causes another error
         .outerjoin(inventories, inventories.c.provider_id == resource_providers.c.id)
         .outerjoin(resource_classes, resource_classes.c.id == inventories.c.resource_class_id)
         .where(resource_providers.c.uuid.in_(bind_parameters("uuid", count)))
@@ -397,7 +399,7 @@ def of_provider(conn: sa.Connection, provider: str) -> list[Allocation]:
     return [Allocation(*row) for row in conn.execute(_of_provider, {"provider": provider})]
 
 
-# ids begin at 1
+# ids begin at 1, so this is the id of no consumer
 _NOBODY: Final = "0"
 """The text of the id of no consumer."""
 _SETTING: Final[sa.ColumnElement[str]] = sa.literal_column("'placement.released'")
@@ -417,7 +419,7 @@ def release(database: ServiceDatabase, consumer: str) -> None:
         return None
 
     released = database.write(release_all)
-    # read after the commit: nothing to release is not a reason to roll back, as nothing was written
+    # read after the commit: if nothing was released, nothing was written, so a rollback is not needed
     if released is not None and released.scalars == [_NOBODY]:
         raise no_allocations(consumer)
 
@@ -472,7 +474,7 @@ _stamp: Final = PreparedStatement(
     sa.update(resource_providers)
     .where(resource_providers.c.id.in_(_held))
     .values(
-        # described_seq stays: only usage has changed
+        # described_seq is unchanged, because only usage has changed
         change_seq=buckets.present_counter(resource_providers.c.bucket),
         updated_at=sa.bindparam("now", type_=sa.Double),
     )

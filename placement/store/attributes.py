@@ -46,7 +46,7 @@ def insert(tx: WriteTransaction, wanted: Mapping[int, Mapping[str, Attribute]]) 
         {
             "provider_id": provider_id,
             "name": name,
-            # two columns, as a number in a text could not be compared by a database
+            # two columns, because a database could not compare a number that is stored as text
             "text": value if isinstance(value, str) else None,
             "number": None if isinstance(value, str) else value,
         }

@@ -26,7 +26,7 @@ from placement.store.expired import COUNTS
 _VERSION: Final = 1
 # a change adds about 2**23, so 16 million changes of a bucket fit into half of the range
 _BITS: Final = 48
-"""Bits of each counter in a cursor."""
+"""Number of bits of each counter in a cursor."""
 # big endian and without padding, so that cursors are the same on all machines
 _HEAD: Final = struct.Struct(">BQI")
 _SIZE: Final = _HEAD.size + PROVIDER_BUCKETS * _BITS // 8
@@ -43,9 +43,9 @@ class ChangeCursor:
     @classmethod
     def from_counters(cls, counters: Mapping[int, int], history: str) -> ChangeCursor:
         """Return the cursor for these counters, given by bucket."""
-        # the low bits only: 256 counters of 64 bits would make a cursor of 2.7 kB
+        # only the low bits, because 256 counters of 64 bits would make a cursor of 2.7 kB
         kept = tuple(counters[bucket] % (1 << _BITS) for bucket in range(PROVIDER_BUCKETS))
-        # a checksum of the history: it only has to differ
+        # a checksum of the history, which only has to differ between histories
         return cls(counters[EPOCH], crc32(history.encode()), kept)
 
     @classmethod
@@ -55,7 +55,7 @@ class ChangeCursor:
         :raises InvalidRequest: the text is not a cursor.
         """
         try:
-            # the padding was cut off, as an equals sign in a query has to be escaped
+            # the padding is left out, because an equals sign in a query has to be escaped
             data = base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
         except ValueError:
             # any text that is not a cursor is refused with the same words
@@ -71,7 +71,7 @@ class ChangeCursor:
         """Return the text for :meth:`parse`."""
         parts = b"".join(each.to_bytes(_BITS // 8, "big") for each in self.counters)
         data = _HEAD.pack(_VERSION, self.epoch, self.history) + parts
-        # url-safe, as clients put it into a query
+        # URL-safe, because clients put the cursor into a query string
         return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
 
     def counters_before(self, now: Mapping[int, int], history: str) -> dict[int, int]:
@@ -83,9 +83,9 @@ class ChangeCursor:
             raise too_old("the database has another history or epoch, as after a restore or a failover")
         found: dict[int, int] = {}
         for bucket, low in enumerate(self.counters):
-            # modulo: the counter may have passed a multiple of the range since
+            # modulo, because the counter may have passed a multiple of the range since
             since = (now[bucket] - low) % (1 << _BITS)
-            # a step of more than half of the range counts as a step back
+            # a difference of more than half the range means that the counter went back
             if since >= 1 << (_BITS - 1):
                 raise too_old("change counters went back")
             if since:
@@ -102,9 +102,9 @@ def too_old(why: str) -> Gone:
     )
 
 
-# deletions are rare, and each costs a row for good
+# deletions are rare, and each record is kept for good
 KEPT: Final = 64
-"""Number of deletions that are kept of each bucket."""
+"""Number of deletions that are kept for each bucket."""
 
 _rp = resource_providers.c
 _dp = deleted_providers.c
@@ -223,7 +223,7 @@ def _check_remembered(conn: sa.Connection, known: Mapping[int, int]) -> None:
     """
     query = sa.select(_dp.bucket, sa.func.count(), sa.func.min(_dp.change_seq)).group_by(_dp.bucket)
     for bucket, count, first in conn.execute(query):
-        # fewer than are kept: no record of this bucket was ever dropped
+        # with fewer records than are kept, none of this bucket was ever dropped
         if count >= KEPT and bucket in known and known[bucket] < first:
             raise too_old("too many resource providers were deleted since then")
 
@@ -236,7 +236,7 @@ def _stamped_rows(conn: sa.Connection, known: Mapping[int, int], limit: int) -> 
     query = sa.select(
         _rp.id, _rp.uuid, _rp.generation, _rp.bucket, _rp.change_seq, _rp.described_seq
     ).order_by(_rp.bucket, _rp.change_seq, _rp.id)
-    # bucket by bucket, as each has a counter of its own
+    # one condition per bucket, because each bucket has a counter of its own
     later = [sa.and_(_rp.bucket == bucket, _rp.change_seq > seq) for bucket, seq in known.items()]
     if not later:
         return []
@@ -268,7 +268,7 @@ def _changed_holders(conn: sa.Connection, provider_ids: Collection[int]) -> dict
         .select_from(allocations)
         .join(consumers, consumers.c.id == allocations.c.consumer_id)
         .where(allocations.c.provider_id.in_(provider_ids), COUNTS)
-        # a consumer has a row for each class that it holds
+        # distinct, because a consumer has a row for each class that it holds
         .distinct()
         .order_by(allocations.c.provider_id, consumers.c.uuid)
     )

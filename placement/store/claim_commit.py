@@ -89,13 +89,13 @@ def _member_lookup(count: int) -> PreparedStatement:
             consumer_groups.c.name,
             consumers.c.uuid,
             consumers.c.generation,
-            # a root has no root_id
+            # the root_id of a root is NULL
             sa.func.coalesce(resource_providers.c.root_id, resource_providers.c.id),
             resource_providers.c.id.in_(_sharing),
         )
         .select_from(consumer_groups)
         .join(consumers, consumers.c.id == consumer_groups.c.consumer_id)
-        # inner joins: a consumer without allocations has no row
+        # inner joins, because a consumer without allocations has no row
         .join(allocations, allocations.c.consumer_id == consumer_groups.c.consumer_id)
         .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
         .where(consumer_groups.c.name.in_(bind_parameters("group", count)))
@@ -152,12 +152,12 @@ def is_worthwhile(
     :param chosen: all providers that the choices depend on, by uuid, as they were at the time of the choice.
     """
     return (
-        # the quick tests first: this runs for each claim
+        # the quick tests come first, because this runs for each claim
         tx.optimistic
         and tx.sends_at_once
         # a single insertion cannot have more rows
         and sum(len(resources) for claim in claims for resources in claim.resources.values()) <= MAX_ROWS
-        # an existing consumer has holdings, which count as free for its own claim
+        # the holdings of an existing consumer would have to count as free for its claim
         and all(claim.generation is None for claim in claims)
         # portions are checked here, because the statements only check the capacity
         and all(
@@ -179,7 +179,8 @@ def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping
         {
             "consumer": claim.consumer,
             "provider": chosen[uuid].id,
-            # the version of the description: with it the capacity of the model is that of the database
+            # the version of the description: if it is unchanged, the capacity in the model is that of the
+            # database
             "described": chosen[uuid].described_seq,
             "class": name,
             "used": amount,
@@ -243,9 +244,9 @@ def _claim_insertion(count: int, witnesses: int) -> PreparedStatement:
                 "consumer_id": sa.select(consumers.c.id)
                 .where(consumers.c.uuid == consumer)
                 .scalar_subquery(),
-                # an id that no foreign key allows: all of the transaction is rolled back
+                # an id that no foreign key allows, so that the whole transaction is rolled back
                 "provider_id": sa.func.coalesce(good.scalar_subquery(), NO_ID),
-                # likewise for a class that was deleted
+                # the same for a class that was deleted
                 "resource_class_id": sa.func.coalesce(class_id, NO_ID),
                 "used": used,
                 "updated_at": sa.bindparam("now", type_=sa.Double),

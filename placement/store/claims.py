@@ -30,7 +30,7 @@ class ConsumerClaim:
 
     @property
     def takes_anything(self) -> bool:
-        """Whether the claim has any amount."""
+        """Return whether the claim has any amount."""
         return any(self.resources.values())
 
 
@@ -103,7 +103,7 @@ def check_capacity(
             raise _capacity_refusal(f"{what} The requested amount would violate inventory constraints.")
         which = (supply.provider_id, class_id)
         taken[which] += amount
-        # max: a claimant with more than the capacity may keep as much, as the docstring says
+        # max(), because a claimant that holds more than the capacity may keep as much (see the docstring)
         if taken[which] > max(inventory.capacity - supply.used[class_id], held[which]):
             raise _capacity_refusal(f"{what} The requested amount would exceed the capacity.")
 

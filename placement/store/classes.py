@@ -30,7 +30,7 @@ def rename_class(tx: WriteTransaction, old: str, new: str) -> None:
     # checked under the lock of names, because a unique constraint would report it only at the end
     if names.NameLookup(tx, resource_classes, [new]).ids:
         raise Conflict(f"Resource class already exists: {new}")
-    # a new id: a transaction that looked the old name up before cannot write it any more
+    # a new id, so that a transaction that has read the old id cannot write it any more
     inserted = tx.conn.execute(sa.insert(resource_classes).values(name=new, updated_at=tx.now))
     (new_id,) = inserted.inserted_primary_key or (None,)
     # before the old row is deleted, which foreign keys would refuse otherwise
@@ -75,7 +75,7 @@ def make_standard_names(tx: WriteTransaction, additional: Iterable[str]) -> None
     wanted = list(dict.fromkeys((*os_resource_classes.STANDARDS, *additional)))
     for table, standard in ((resource_classes, wanted), (traits, os_traits.get_traits())):
         present = set(tx.conn.execute(sa.select(table.c.name)).scalars())
-        # mostly nothing is missing, and a start takes no lock
+        # mostly no name is missing, and then no lock is taken
         missing = [name for name in standard if name not in present]
         if missing:
             tx.lock_names()

@@ -47,7 +47,7 @@ class ConsumerOwnership:
     project_id: str
     user_id: str
     consumer_type: str | None
-    # a client below 1.38 cannot name a type, for instance, and must not erase it
+    # for instance, a client below 1.38 cannot name a type, and must not erase it
     unsaid: frozenset[str] = frozenset()
 
 
@@ -73,14 +73,14 @@ def owner_after(present: ConsumerRow, owner: ConsumerOwnership) -> ConsumerOwner
 
 def find_consumer(conn: sa.Connection, uuid: str) -> ConsumerRow | None:
     """Return the consumer of that uuid, if it has allocations and has not expired."""
-    # COUNTS is part of the query: an expired consumer is not shown
+    # COUNTS is part of the query, so that an expired consumer is not found
     row = conn.execute(_by_uuid, {"uuid": uuid}).first()
     return None if row is None else ConsumerRow(*row)
 
 
 def lock(tx: WriteTransaction, uuids: Collection[str]) -> StatementAnswer:
     """Lock the consumers until this transaction ends; :func:`rows` reads the answer."""
-    # sorted, as every transaction locks in this order
+    # sorted, because every transaction locks in this order
     return tx.queue(_locking_lookup(len(uuids)), bind_values("uuid", sorted(uuids)))
 
 
@@ -103,7 +103,7 @@ def check_generation(present: ConsumerRow | None, given: Generation) -> None:
     """
     expected = None if present is None else present.generation
     if given is not ANY_GENERATION and given != expected:
-        # a class of its own: a claim can go on once an expired consumer is released
+        # a class of its own, because a claim can continue after an expired consumer is released
         refusal = ConsumerExists if given is None else ConcurrentUpdate
         raise refusal(
             "consumer generation conflict - "
@@ -133,7 +133,7 @@ def advance_consumer(tx: WriteTransaction, row: ConsumerRow, owner: ConsumerOwne
 
     A reservation that gets another consumer type ends.
     """
-    # PUT /allocations may give the consumer of a reservation another type
+    # PUT /allocations may give another type to the consumer of a reservation
     if row.consumer_type == RESERVATION != owner.consumer_type:
         tx.queue(_no_reservation, {"consumer": row.id})
     values = {
@@ -164,7 +164,7 @@ _advance: Final = PreparedStatement(
 
 def remove(tx: WriteTransaction, ids: Iterable[int]) -> None:
     """Delete consumers that have no allocations left."""
-    # a statement for nothing would be a round trip
+    # a statement for no consumer would be a useless round trip
     if chosen := list(ids):
         tx.queue(_consumer_removal(len(chosen)), bind_values("id", chosen))
 

@@ -34,6 +34,6 @@ _reservations: Final = (
 UUIDS: Final = tuple(query.with_only_columns(consumers.c.uuid) for query in (_reservations, _claims))
 """Queries for the uuids of expired consumers: reservations, and claims."""
 
-# not_in of two small sub-queries: an outer join would change the rows of each query that adds it
+# "not in" of two small sub-queries, because an outer join would change the rows of each query
 COUNTS: Final = consumers.c.id.not_in(_reservations) & consumers.c.id.not_in(_claims)
 """Condition: the consumer has not expired."""

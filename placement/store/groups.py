@@ -16,7 +16,7 @@ class GroupPolicy(StrEnum):
 
     @property
     def is_soft(self) -> bool:
-        """Whether the policy is only a preference."""
+        """Return whether the policy is only a preference."""
         return self in (GroupPolicy.SOFT_AFFINITY, GroupPolicy.SOFT_ANTI_AFFINITY)
 
 
@@ -36,7 +36,7 @@ class ConsumerGroup:
 
         :param present: the number of other members at each host, by the id of its root; 0 if missing.
         """
-        # the first member may go anywhere, as it is beside nothing
+        # the first member may go anywhere, because no other member has a host yet
         if self.policy is GroupPolicy.AFFINITY:
             return not present or any(host in present for host in hosts)
         if self.policy is GroupPolicy.ANTI_AFFINITY:
@@ -50,7 +50,7 @@ class ConsumerGroup:
         :param present: as for :meth:`allows_hosts`.
         :param size: the number of other members; a member on several hosts counts once.
         """
-        # the fullest of its hosts counts: a member on two hosts is beside the members of both
+        # the host with the most members counts, because a member on two hosts is beside the members of both
         here = max((present.get(host, 0) for host in hosts), default=0)
         if self.policy in (GroupPolicy.AFFINITY, GroupPolicy.SOFT_AFFINITY):
             # divided by the number of all members, so that 1 means "beside all of them"
@@ -84,7 +84,7 @@ def hosts_of(taken: Iterable[tuple[int, bool]]) -> frozenset[int]:
     :param taken: for each provider of the consumer's allocations, the id of the root, and whether the
         provider shares.
     """
-    # read twice, and callers pass generators
+    # copied, because it is read twice and callers may pass generators
     taken = tuple(taken)
     return frozenset(root for root, shares in taken if not shares) or frozenset(root for root, _ in taken)
 

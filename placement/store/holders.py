@@ -31,7 +31,7 @@ def list_holders(
     :param limit: the maximum number of consumers, after the first ``skip``.
     :returns: the amounts, and whether more consumers have allocations of these providers.
     """
-    # two queries: the limit counts consumers, and a consumer has a row for each class
+    # two queries, because the limit counts consumers, and a consumer has a row for each class
     ids: set[int] = set()
     # each chunk is read in order and up to the limit, so that the union has the first of all
     for chunk in split_rows(sorted(uuids)):
@@ -39,7 +39,7 @@ def list_holders(
     shown = sorted(ids)[skip : skip + limit]
     found: list[tuple[int, AllocationHolder]] = []
     for chunk in split_rows(sorted(uuids)):
-        # chunks of both: either of the lists may be longer than a statement takes
+        # both lists are split, because each of them may be longer than a statement allows
         for some in split_rows(shown):
             rows = conn.execute(_holdings, {"providers": chunk, "consumers": some})
             found += [(first, AllocationHolder(*others)) for first, *others in rows]
@@ -106,7 +106,7 @@ def held_beside(
             for row in conn.execute(_held, {"consumers": some, "limit": limit + 1 - len(found)})
         ]
         if len(found) > limit:
-            # more of the last consumer may not have been read
+            # there may be more amounts of the last consumer, so it is left out
             cut = found[-1].consumer
             return [each for each in found if each.consumer != cut], False
     # all amounts of these consumers were read, but there may be more consumers

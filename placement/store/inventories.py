@@ -46,7 +46,7 @@ def check_capacity(
         # that no claim gets
         available = capacity(values.total, values.reserved, values.allocation_ratio)
         if available < 0 or (available == 0 and not may_have_none):
-            # the words of OpenStack Placement for both versions
+            # the words of OpenStack Placement for both cases
             relation = "greater than total" if may_have_none else "greater than or equal to total"
             raise InvalidRequest(
                 f"Unable to {verb} inventory for resource provider {uuid}: "
@@ -76,7 +76,7 @@ def add(
         raise InvalidRequest(f"No such resource class {resource_class}.")
     class_id = ids[resource_class]
     if class_id in present:
-        # a conflict and not a wrong request: another client was faster
+        # a conflict and not a wrong request, because another client was faster
         raise ConcurrentUpdate(f"Update conflict: Inventory for '{resource_class}' already exists on {uuid}.")
     insert(tx, {row.id: {class_id: values}})
     tx.note_changed([row.id], generation=True)
@@ -103,7 +103,7 @@ def change_inventory(
     check_capacity(uuid, {resource_class: values}, may_have_none=may_have_none)
     class_id = ids.get(resource_class)
     if class_id is None:
-        # the class is part of the path
+        # "not found", because the class is a part of the path
         raise NotFound(f"No such resource class {resource_class}.")
     if class_id not in present:
         why = f"No inventory of class {resource_class} found."
@@ -131,7 +131,7 @@ def replace_all(
     if (
         generation == 0  # a new provider mostly has no inventories
         and optimistic_write.is_worthwhile(tx, generation, len(wanted))
-        # a capacity that may be refused takes the way with checks
+        # a capacity that could be refused needs the checks below
         and all(capacity(each.total, each.reserved, each.allocation_ratio) > 0 for each in wanted.values())
     ):
         # the statement finds only a provider without inventories, because the insertion would collide with
@@ -144,7 +144,7 @@ def replace_all(
     row, present, ids = _lock(tx, uuid, wanted, generation)
     check_capacity(uuid, wanted, may_have_none=may_have_none)
     write(tx, row, wanted, present, ids)
-    # last: the query for inventories in use sends the queued writes
+    # last, because the query for inventories in use sends the queued writes
     remove_some(tx, row, present - set(ids.values()), said_before=UPDATE_CONFLICT)
     return row.generation + 1
 
@@ -175,7 +175,7 @@ def write(
             f"No such resource class {', '.join(unknown)}."
         )
     by_id = {ids[name]: values for name, values in wanted.items()}
-    # apart from the insertion, as databases have no common statement for both
+    # a separate statement, because databases have no common one for insertion and update
     update(tx, row.id, {class_id: values for class_id, values in by_id.items() if class_id in present})
     insert(tx, {row.id: {class_id: values for class_id, values in by_id.items() if class_id not in present}})
     tx.note_changed([row.id], generation=True)
@@ -194,7 +194,7 @@ def remove_some(
     :param said_before: prefix of the error message.
     :raises Conflict: an inventory is in use, in the words and with the code that clients look for.
     """
-    # no query for the common case, in which a client only changes amounts
+    # no query in the common case, in which a client only changes amounts
     if not going:
         return
     # inventories that are in use by any consumer, also by an expired one that was not released yet
@@ -210,7 +210,7 @@ def remove_some(
         # ordered, so that the message names the classes in the same order each time
         .order_by(resource_classes.c.id)
     )
-    # asked beforehand: the message names the classes that are in use
+    # queried before the deletion, so that the message names the classes in use
     in_use = tx.conn.execute(used).scalars().all()
     if in_use:
         raise Conflict(
@@ -245,7 +245,7 @@ def remove(tx: WriteTransaction, uuid: str, resource_class: str) -> None:
     class_id = ids.get(resource_class)
     if class_id is None or class_id not in present:
         raise NotFound(f"No inventory of class {resource_class} found for delete")
-    # clients look for this sentence, and for this code
+    # clients expect exactly this sentence and this code
     said_before = f"Unable to delete inventory of class {resource_class}: "
     remove_some(tx, row, {class_id}, said_before=said_before, code=exceptions.CONCURRENT_UPDATE)
     tx.note_changed([row.id], generation=True)
@@ -258,7 +258,7 @@ def _lock(
 
     The first ids are of the classes of its inventories, the second of the existing wanted classes.
     """
-    # the three lookups are queued behind the lock, and go out together with it
+    # the three lookups are queued after the lock and sent together with it
     tx.lock([uuid])
     present = class_ids(tx, uuid)
     lookup = names.NameLookup(tx, resource_classes, wanted)
@@ -307,7 +307,7 @@ def insert(tx: WriteTransaction, wanted: Mapping[int, Mapping[int, InventoryValu
 def update(tx: WriteTransaction, provider_id: int, values: Mapping[int, InventoryValues]) -> None:
     """Change inventories of a locked provider, given by the ids of their classes."""
     for class_id, each in values.items():
-        # a prefix, as names of columns are bound parameters of SQLAlchemy's own
+        # with a prefix, because SQLAlchemy itself uses the names of columns as bound parameters
         given = {f"new_{name}": value for name, value in _column_values(each).items()}
         # row by row: databases have no common statement that changes several rows in different ways
         tx.queue(_update, {"provider": provider_id, "class": class_id, "now": tx.now, **given})

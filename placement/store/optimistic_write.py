@@ -21,7 +21,7 @@ from placement.db.tables import NO_ID, resource_providers
 # the column has 32 bits, and a larger number would be an error of the statement
 _MAX_GENERATION: Final = (1 << 31) - 1
 
-# a name with a dot: PostgreSQL keeps settings of applications under a prefix
+# a name with a dot, because PostgreSQL requires a prefix for settings of applications
 _SETTING: Final[sa.ColumnElement[str]] = sa.literal_column("'placement.provider'")
 _UNTIL_IT_ENDS: Final[sa.ColumnElement[bool]] = sa.literal_column("true")
 
@@ -45,7 +45,7 @@ def finding_statement(*conditions: sa.ColumnElement[bool]) -> PreparedStatement:
         resource_providers.c.generation == sa.bindparam("its_generation", type_=sa.Integer),
         *conditions,
     )
-    # settings are texts
+    # a cast, because settings are texts
     found = sa.cast(sa.func.coalesce(chosen.scalar_subquery(), NO_ID), sa.String)
     return PreparedStatement(sa.select(sa.func.set_config(_SETTING, found, _UNTIL_IT_ENDS)))
 
@@ -90,7 +90,7 @@ def _part_insertion(
         # an unknown name becomes an id that the foreign key refuses
         what = sa.func.coalesce(names.c.id, NO_ID)
         source = given.outerjoin(names, names.c.name == given.c.name)
-    # the server does not know the types of parameters in VALUES
+    # casts, because the server does not know the types of parameters in VALUES
     values = (sa.cast(given.c[name], types[name]) for name in more)
     chosen = sa.select(PROVIDER, what, *values).select_from(source)
     return PreparedStatement(sa.insert(table).from_select(["provider_id", column.name, *more], chosen))

@@ -45,7 +45,7 @@ class ProviderRow:
 
 def find_providers(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, ProviderRow]:
     """Return the rows of those providers that exist, by uuid."""
-    # an empty list in IN is no valid statement everywhere
+    # an empty IN list is not valid on every database
     if not uuids:
         return {}
     found = tx.queue(_by_uuid(len(uuids)), bind_values("uuid", uuids))
@@ -128,7 +128,7 @@ def create_provider(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str
         root = roots.scalars[0]
     else:
         root = uuid
-    # the first attempt relies on the unique constraints; this finds out which of the two is violated
+    # the first attempt relies on unique constraints; this query finds out which one was violated
     if not tx.optimistic:
         _refuse_taken(tx, uuid, name)
     insert(tx, uuid, name, parent)
@@ -148,7 +148,7 @@ def _base_values(tx: WriteTransaction, uuid: str, name: str) -> dict[str, Any]:
 
 
 def _creation_at(parent: sa.ColumnElement[int], root: sa.ColumnElement[int]) -> PreparedStatement:
-    # the counter of its bucket, which the lock of this transaction has incremented
+    # the counter of its bucket after the increment by this transaction's lock
     its_counter = present_counter(sa.bindparam("its_bucket", type_=sa.SmallInteger))
     return PreparedStatement(
         sa.insert(resource_providers).values(
@@ -172,7 +172,7 @@ def _of_parent(column: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
 
 
 _creation: Final = _creation_at(sa.bindparam("parent"), sa.bindparam("root"))
-# an alias: the insertion selects from the table that it writes
+# an alias, because the insertion selects from the table into which it writes
 _parent: Final = resource_providers.alias("parent")
 _creation_below: Final = _creation_at(
     _of_parent(_parent.c.id), _of_parent(sa.func.coalesce(_parent.c.root_id, _parent.c.id))
@@ -216,15 +216,15 @@ def update(
     :raises InvalidRequest: the provider may not move, or the new parent does not exist or is below it.
     :raises Conflict: the name is taken.
     """
-    # other providers are locked below, once the subtree is known
+    # other providers are locked below, when the subtree is known
     row = lock(tx, uuid)
     values: dict[str, Any] = {"name": name}
     if sets_parent:
-        # two moves at once could make a circle of which neither sees the whole
+        # two simultaneous moves could make a circle that neither of them sees completely
         tx.lock_trees()
         subtree = _lock_subtree(tx, row)
         parent = _new_parent(tx, row, name, parent_uuid, may_move, subtree)
-        # a request that names the present parent changes nothing, and does not stamp the subtree
+        # a request that names the current parent changes nothing, and must not stamp the subtree
         if (parent and parent.id) != row.parent_id:
             _set_roots(tx, row, parent, subtree)
             values["parent_id"] = parent and parent.id
@@ -305,7 +305,7 @@ def delete(tx: WriteTransaction, uuid: str) -> None:
     row = find_providers(tx, [uuid]).get(uuid)
     if row is None:
         raise NotFound(f"No resource provider with uuid {uuid} found for delete")
-    # children before allocations, in the order of the errors of OpenStack Placement
+    # children are checked before allocations, in the order of OpenStack Placement's errors
     if tx.has_row(_rp.parent_id == row.id):
         raise Conflict(
             f"Unable to delete parent resource provider {uuid}: It has child resource providers.",

@@ -99,7 +99,7 @@ def list_reservations(
     query = _shown.order_by(consumers.c.uuid).limit(limit)
     if project_id is not None:
         query = query.where(consumers.c.project_id == project_id)
-        # to MariaDB a trailing blank makes no difference, and it would be another project
+        # MariaDB ignores trailing blanks, so the length is compared, too
         query = query.where(sa.func.length(consumers.c.project_id) == sa.func.length(project_id))
     if group is not None:
         query = query.where(reservations.c.claim_group == group)
@@ -139,7 +139,7 @@ def make_reservation(
     which = sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery()
     values = {"consumer_id": which, "claim_group": group, "expires_at": _time_of(end)}
     tx.conn.execute(sa.insert(reservations).values(values))
-    # read back, as the database computes the end by its own clock
+    # read back, because the database computes the end by its own clock
     return _read_written(tx, consumer)
 
 
@@ -150,7 +150,7 @@ def change_end(tx: WriteTransaction, uuid: str, generation: int, end: Reservatio
     :raises ConcurrentUpdate: the generation is not the present one.
     :raises InvalidRequest: the new end has passed.
     """
-    # the consumer before the bucket, as in every transaction
+    # the consumer is locked before the bucket, as in every transaction
     row = _lock_reservation(tx, uuid)
     consumer_store.check_generation(row, generation)
     consumer_store.advance_consumer(
@@ -174,7 +174,7 @@ def delete(tx: WriteTransaction, uuid: str) -> None:
 
 def _time_of(end: ReservationEnd) -> sa.ColumnElement[float]:
     return (
-        # seconds are added by the database: the clocks of workers differ
+        # the database adds the seconds, because the clocks of workers differ
         clock.ServerNow() + sa.literal(end.seconds, sa.Double)
         if end.at is None
         else sa.literal(end.at, sa.Double)
@@ -183,7 +183,7 @@ def _time_of(end: ReservationEnd) -> sa.ColumnElement[float]:
 
 def _read_written(tx: WriteTransaction, uuid: str) -> WrittenReservation:
     found = find_reservation(tx.conn, uuid)
-    # an end in the past shows as no reservation, and the transaction rolls back
+    # with an end in the past no reservation is found, and the transaction rolls back
     if found is None:
         raise InvalidRequest("A reservation has to end in the future, by the clock of the database.")
     return WrittenReservation(found, allocations.of_consumers(tx.conn, [uuid]))
@@ -235,7 +235,7 @@ def remaining_claim(
         return None
     resources: dict[str, dict[str, int]] = {}
     for (provider, name), amount in left.items():
-        # no row with 0: a consumer without allocations disappears
+        # a row with the amount 0 would keep a consumer that should disappear
         if amount:
             resources.setdefault(provider, {})[name] = amount
     owner = ConsumerOwnership(row.project_id, row.user_id, row.consumer_type)
@@ -276,7 +276,7 @@ def write_with_room(database: ServiceDatabase, work: Callable[[WriteTransaction]
         except Conflict as conflict:
             if isinstance(conflict, ConcurrentUpdate) and not isinstance(conflict, ConsumerExists):
                 raise  # no room would help
-            # outside of the failed transaction, which holds no locks any more
+            # in a new transaction, because the failed one holds no locks any more
             with database.read() as conn:
                 some = any(conn.execute(query.limit(1)).first() for query in expired.UUIDS)
             if not some or not give_back_expired(database):
@@ -292,7 +292,7 @@ def give_back_expired(database: ServiceDatabase) -> int:
 
 
 def _give_back_expired(tx: WriteTransaction) -> int:
-    # a hundred of each kind: the next writer or reader releases more
+    # at most a hundred of each kind; the next writer or reader releases more
     found = [
         uuid
         for query in expired.UUIDS

@@ -27,7 +27,7 @@ def delete(tx: WriteTransaction, name: str) -> None:
     :raises Conflict: a provider has it.
     """
     trait_id = names.lock_name(tx, traits, name)
-    # under the lock of names: no provider can get the trait between this check and the removal
+    # checked under the lock of names, so that no provider can get the trait before the deletion
     if trait_id is None:
         raise NotFound(f"No such trait(s): {name}.")
     if not name.startswith("CUSTOM_"):
@@ -44,7 +44,7 @@ def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Collection
     :raises InvalidRequest: no such trait.
     :raises ConcurrentUpdate: the generation is stale.
     """
-    # a client may repeat a name, which the count below must not contain
+    # a client may repeat a name, which must not be counted twice
     wanted = sorted(set(wanted))
     if optimistic_write.is_worthwhile(tx, generation, len(wanted)):
         values = {"count": len(wanted), **bind_values("trait", wanted)}
@@ -100,7 +100,7 @@ def _write(tx: WriteTransaction, provider_id: int, present: Set[int], wanted: Se
 
     If the traits are equal, the generation stays the same, too.
     """
-    # no stamp: agents that repeat themselves would wake all workers
+    # no stamp without a change, because agents that repeat their reports would wake all workers
     if wanted == present:
         return False
     put(tx, {provider_id: wanted})
@@ -115,7 +115,7 @@ def put(tx: WriteTransaction, wanted: Mapping[int, Set[int]]) -> None:
     """
     for provider_id in wanted:
         tx.queue(_removal, {"provider": provider_id})
-    # removed and inserted, as a provider has few traits, and a difference would need two lists
+    # all are removed and inserted, because a provider has few traits and a difference would need two lists
     insert(tx, wanted)
     if (stale := _stale_attributes()) is not None:
         for provider_id in wanted:
@@ -164,7 +164,7 @@ def _stale_attributes_of(provider: sa.ColumnElement[int]) -> PreparedStatement |
     return PreparedStatement(sa.delete(provider_attributes).where(its, sa.or_(*stale)))
 
 
-# once for a process, as extensions do not change while it runs
+# computed once in a process, because extensions do not change while it runs
 @cache
 def _stale_attributes() -> PreparedStatement | None:
     return _stale_attributes_of(sa.bindparam("provider"))

@@ -44,7 +44,7 @@ from placement.store.inventories import InventoryValues
 from placement.store.providers import ProviderRow
 
 _rp = resource_providers.c
-# ids begin at 1
+# ids begin at 1, so this is the id of no provider
 _NOT_THERE: Final = -1
 """The id of no provider."""
 
@@ -147,7 +147,7 @@ def _check_names(wanted: Sequence[ProviderDescription]) -> None:
         if each.uuid in uuids_seen:
             raise InvalidRequest(f"{each} is described twice.")
         uuids_seen.add(each.uuid)
-        # to MariaDB trailing blanks make no difference
+        # MariaDB ignores trailing blanks
         other = names_seen.setdefault(each.name.rstrip(" "), each)
         if other is not each:
             raise InvalidRequest(f"{each}: {other.uuid} is described with the same name.")
@@ -180,7 +180,7 @@ def _tree_levels(wanted: Mapping[str, ProviderDescription]) -> Iterator[list[Pro
 def _described_subtree(
     top: ProviderDescription, below: Mapping[str | None, Sequence[ProviderDescription]]
 ) -> Iterator[ProviderDescription]:
-    # no recursion: the client decides on the depth
+    # a loop instead of recursion, because the client decides the depth
     waiting = [top]
     while waiting:
         each = waiting.pop()
@@ -208,7 +208,7 @@ def _check_places(
             if each.generation is not None:
                 given = f"generation {each.generation} was given"
                 raise ConcurrentUpdate(f"{each} does not exist (any more); {given}.")
-        # a conflict and not a wrong request: another client has moved or renamed it
+        # a conflict and not a wrong request, because another client has moved or renamed the provider
         elif row.name != each.name or row.parent_id != (
             # the id of no provider: the described parent does not exist yet, so the parents differ
             None if each.parent is None else _NOT_THERE if parent is None else parent.id
@@ -299,7 +299,7 @@ class _NameIds:
 
 def _insert(tx: WriteTransaction, new: Mapping[int, ProviderDescription], ids: _NameIds) -> None:
     """Write all parts of new providers, by id."""
-    # part by part for all providers: a statement for each part, whatever the number of providers
+    # one statement for each part, however many providers there are
     inventory_store.insert(tx, {each: ids.of_classes(one.inventories or {}) for each, one in new.items()})
     trait_store.insert(tx, {each: ids.of_traits(one.traits or ()) for each, one in new.items()})
     aggregate_store.insert(tx, {each: one.aggregates or () for each, one in new.items()})

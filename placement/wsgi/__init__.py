@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 _CHUNK_TIMEOUT: Final = 60
-"""Seconds until the next chunk of a body."""
+"""Seconds until the next chunk of a body has to arrive."""
 
 
 def init_application() -> "WSGIApplication":
@@ -33,7 +33,7 @@ def init_application() -> "WSGIApplication":
     conf = new_config()
     log.setup(conf, PROJECT)
     uwsgi = _uwsgi_module()
-    # one worker is enough to log what is the same for all
+    # only one worker logs what is the same for all workers
     if uwsgi is None or uwsgi.worker_id() <= 1:
         for warning in unknown_options(conf):
             LOG.warning("%s", warning)
@@ -42,7 +42,7 @@ def init_application() -> "WSGIApplication":
 
 
 def _uwsgi_module() -> Any:
-    """Return uWSGI's module for the applications in its processes; None elsewhere."""
+    """Return uWSGI's module for the applications in its processes; None in other servers."""
     try:
         import uwsgi
     except ImportError:
@@ -67,7 +67,7 @@ class ChunkedInput:
             environ["wsgi.input"] = io.BufferedReader(_ChunkReader(self._read_chunk))
             # tells Flask that the input has an end although there is no Content-Length
             environ["wsgi.input_terminated"] = True
-            # a Content-Length beside chunks is ignored (RFC 9112, 6.3)
+            # a Content-Length is ignored if the body is chunked (RFC 9112, 6.3)
             environ.pop("CONTENT_LENGTH", None)
         return self._app(environ, start_response)
 

@@ -24,21 +24,21 @@ Parts
       application together (Flask: blueprints, filters, errors), with ``admission`` (sessions of requests)
       and ``signing_in`` (the form, and limits of attempts).
     - One module per page has its route: ``hosts``, ``host_scheduling``, ``capacity``, ``candidates``,
-      ``consumers``, ``names`` and ``settings``. Two pages need enough computation for modules of their own:
-      ``fleet`` for the list of hosts, ``host`` for the page of one.
+      ``consumers``, ``names`` and ``settings``. Two pages compute so much that they have modules of their
+      own: ``fleet`` for the list of hosts, ``host`` for the page of one.
     - ``page_request`` has the common parts of all routes: the visitor, the rules, and questions to the API.
       ``forms`` has cookies and marks, ``questions`` the fields in which visitors describe a guest, and
       ``sessions`` the tables.
 
 Order of calls
     A request passes the admission, which finds the session and gives its token to the authentication of the
-    REST API. Then Flask finds the route, ``page_request.show_page`` checks the rules of the page, and the
-    route pins the read model or asks the API. The template comes last. Without Keystone, admission makes
-    each visitor the administrator.
+    REST API. Flask then finds the route, ``page_request.show_page`` checks the rules of the page, and the
+    route pins the read model or asks the API. The template is the last step. Without Keystone, admission
+    makes each visitor the administrator.
 
 Imports
     ``app`` imports the modules of pages, and ``admission`` and ``signing_in`` where visitors sign in.
-    Nothing else in the service imports any of them.
+    Nothing else in the service imports any module of the console.
 
 What always holds
     - For each resource class, used, free, stranded and disabled amounts add up to the capacity, unless more
@@ -91,4 +91,4 @@ DISABLED_REASON: Final = "console.disabled_reason"
 DISABLED_BY: Final = "console.disabled_by"
 """The attribute that names the visitor that set the trait."""
 ATTRIBUTES_OF_TRAITS: Final = {DISABLED: (DISABLED_REASON, DISABLED_BY)}
-"""The attributes that a provider loses with a trait: the reason holds for one time that it is disabled."""
+"""Attributes that a provider loses with a trait: a reason is valid only while the host is disabled."""

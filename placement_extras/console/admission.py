@@ -1,7 +1,7 @@
-"""Admission of visitors by their session.
+"""Admission of visitors by their sessions.
 
-The token of a session is checked like the token of a request over REST. So a revoked token, or a lost role,
-has the same effect at the same moment.
+The token of a session is checked like the token of a request over REST. So a revoked token or a lost role
+takes effect in the console and in REST at the same moment.
 """
 
 import base64
@@ -31,7 +31,7 @@ SIGN_IN: Final = "/console/sign-in"
 WINDOW: Final = 300.0
 """Seconds for which an attempt to sign in counts."""
 
-# expired rows do not count any more: removing them only keeps the tables small
+# expired rows have no effect; they are removed only to keep the tables small
 _TIDY_SECONDS: Final = 600.0
 """Seconds between two searches of a worker for expired rows."""
 _PUBLIC: Final = (SIGN_IN, "/console/sign-out", "/console/static/")
@@ -45,16 +45,16 @@ def begin_session(service: PlacementService, access: TokenAccess) -> VisitorSess
     """Start the session of a visitor that has signed in."""
     session = VisitorSession(sessions.new_secret(), access.token, access.user, access.project)
     content = orjson.dumps({"token": session.token, "user": session.user, "project": session.project})
-    # encrypted with a key from the cookie alone: a copy of the database has no usable token
+    # encrypted with a key that only the cookie yields, so that a copy of the database has no usable token
     kept, key = _session_cipher(session.secret).encrypt(content).decode(), sessions.key(session.secret)
-    # not longer than the token is valid, as each request checks it
+    # not longer than the token is valid, because each request checks the token
     seconds = min(access.seconds, service.conf.console.session_lifetime)
     service.database.write(lambda tx: sessions.insert_session(tx, key, kept, seconds))
     return session
 
 
 def end_session(service: PlacementService, secret: str) -> None:
-    """Forget a session."""
+    """End a session, so that its cookie is worthless."""
     key = sessions.key(secret)
     service.database.write(lambda tx: sessions.delete_session(tx, key))
 
@@ -78,7 +78,8 @@ class SessionAdmission:
         self._tidy_due = 0.0
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        """Find the visitor of the request, and pass it on."""
+        """Find the visitor of the request, and pass the request on."""
+        # the log needs request ids even before the visitor is known
         context.note_anonymous(environ)
         if environ.get("PATH_INFO", "").startswith(_PUBLIC):
             return self._pages(environ, start_response)
@@ -89,6 +90,7 @@ class SessionAdmission:
         if session is None:
             return _to_sign_in(environ, start_response)
         environ[SESSION] = session
+        # the same header as over REST, so that the token is checked in the same way
         environ["HTTP_X_AUTH_TOKEN"] = session.token
         # a header of the browser must not add the rights of a service
         environ.pop("HTTP_X_SERVICE_TOKEN", None)
@@ -120,11 +122,11 @@ class SessionAdmission:
             return None  # the row was not written by the console, or the secret is of another session
 
     def _remove_expired(self) -> None:
-        """Remove expired rows, at most once in some minutes."""
+        """Remove expired rows, at most once in ten minutes for each worker."""
         now = time.monotonic()
         if now < self._tidy_due:
             return
-        # by requests of signed-in visitors, so that rows also disappear if no visitor signs in
+        # done by requests of signed-in visitors, so that rows disappear even if no visitor signs in
         self._tidy_due = now + _TIDY_SECONDS
         database = self._service.database
         try:
@@ -143,7 +145,7 @@ class SessionAdmission:
 
 
 def note_admitted(pages: "WSGIApplication") -> "WSGIApplication":
-    """Return pages that mark each request that reaches them, so that their answers are recognised."""
+    """Return the application, which marks each request that reaches it to recognise its own answers."""
 
     def serve_request(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         environ[_ADMITTED] = True
@@ -158,7 +160,7 @@ class _PageAnswer:
     def __init__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> None:
         self._environ = environ
         self._start_response = start_response
-        #: the status that was held back
+        #: the status of an answer that was held back
         self.refused: int | None = None
 
     def start(
@@ -177,11 +179,13 @@ def _to_sign_in(environ: "WSGIEnvironment", start_response: "StartResponse") -> 
         wanted = environ["PATH_INFO"]
         if query := environ.get("QUERY_STRING"):
             wanted += "?" + query
+        # the first page needs no address to return to
         if wanted not in ("/console", "/console/"):
             address += "?" + urlencode({"next": wanted}, encoding="latin-1")
     headers = [("Content-Length", "0"), ("Cache-Control", "no-store")]
     if "HTTP_HX_REQUEST" in environ:  # htmx would take another page for a part of this one
         start_response("401 Unauthorized", [*headers, ("HX-Redirect", address)])
     else:
+        # 303, so that the browser fetches the page to sign in with GET
         start_response("303 See Other", [*headers, ("Location", address)])
     return []

@@ -1,4 +1,4 @@
-"""The application of the console, beside the REST API: blueprints, filters of templates, pages of errors."""
+"""The application of the console beside the REST API: blueprints, filters of templates, pages for errors."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def format_quantity(value: int, resource_class: str) -> str:
     shown = float(value)
     while abs(shown) >= _STEP and unit + 1 < len(_UNITS):
         shown, unit = shown / _STEP, unit + 1
-    # one digit behind the point is enough to compare hosts; from 100 on it would be noise
+    # one decimal is enough to compare hosts; from 100 on it would not help
     text = f"{shown:.1f}".removesuffix(".0") if abs(shown) < 100 else f"{shown:.0f}"
     return f"{text}\N{NO-BREAK SPACE}{_UNITS[unit]}"
 
@@ -69,11 +69,13 @@ def format_quantity(value: int, resource_class: str) -> str:
 def whole_percent(part: int, whole: int) -> int:
     """Return the share in percent, 0 to 100: 0 for an empty share, and 100 only for the whole."""
     if whole <= 0:
+        # without a capacity, any usage fills the bar
         return 100 if part > 0 else 0
     exact = 100 * part / whole
+    # a small share is shown as 1 %, because 0 % means that nothing is used
     if 0 < exact < 1:
         return 1
-    # a bar that looks full means a host without room, so it looks full only if it is
+    # a full bar means a host without room, so only a share of 100 % is shown as full
     return 99 if 99 < exact < 100 else max(0, min(100, round(exact)))
 
 
@@ -88,6 +90,7 @@ def format_time(seconds: float) -> str:
     """Format a time (seconds since 1970) in UTC."""
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    # attributes of agents may have numbers that are no time
     except (OverflowError, OSError, ValueError):
         return "unknown"
 
@@ -113,7 +116,8 @@ _MAX_BODY: Final = 64 * 1024
 """Maximum size of a form, in bytes."""
 _STATIC: Final = Path(__file__).parent / "static"
 _HEADERS: Final = {
-    # No scripts but the two files, no styles but those of the one sheet; shown in no frame; forms lead here.
+    # The only scripts are the two files, the only styles are in one sheet; no frame shows the page; forms
+    # lead only here.
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; img-src 'self'; "
         "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
@@ -132,7 +136,7 @@ _SECTIONS: Final = (
     ("names.show_names", "Names", (*SEE_HOSTS, rest.LIST_CLASSES, rest.LIST_TRAITS)),
     ("consumers.show_project", "Project", (rest.TOTAL_USAGES,)),
 )
-"""The pages that are reached from everywhere, and the rules under which REST shows the same."""
+"""The pages that each page has a link to, with the rules under which REST shows the same content."""
 _KEPT: Final = "public, max-age=31536000, immutable"
 """Cache-Control of a file with a digest of its content in the address."""
 _FILES: Final = ("console.css", "console.js", "htmx.min.js", "icon.svg")
@@ -145,7 +149,7 @@ _HTMX: Final = {
     "includeIndicatorStyles": False,  # they would be inline
     "responseHandling": [
         {"code": "2..", "swap": True},
-        # errors are shown, too, in place of all that the page has
+        # errors are shown, too, and replace the whole content of the page
         {"code": "...", "swap": True, "target": "#content", "select": "#content"},
     ],
 }
@@ -176,7 +180,7 @@ def create_app(*, signs_in: bool) -> Flask:
 
 
 @cache
-# files of an installed package stay the same while the process runs
+# cached, because files of an installed package do not change while the process runs
 def _file_digest(name: str) -> str:
     return hashlib.blake2b((_STATIC / name).read_bytes(), digest_size=8).hexdigest()
 
@@ -204,6 +208,7 @@ def _add_headers(response: Response) -> Response:
     response.headers.update(_HEADERS)
     if response.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
         response.headers["Retry-After"] = RETRY_AFTER
+    # pages are not kept, because they show the state of a moment and may be confidential
     response.headers["Cache-Control"] = _KEPT if response.status_code < 400 and _is_dated() else "no-store"
     return response
 
@@ -223,7 +228,7 @@ def _refused_by_api(error: ApiRefusal) -> tuple[str, int]:
 
 
 def _http_exception(error: HTTPException) -> tuple[str, int] | Response:
-    # a redirection, or an answer that was made completely before
+    # a redirection, or an answer that was already made completely
     if error.response is not None or error.code is None or error.code < 400:
         return Response(error.get_response().response, error.code, error.get_headers())
     status = HTTPStatus(error.code)
@@ -249,7 +254,7 @@ _ADMIN: Final = "admin"
 def mount_console(service: PlacementService, handlers: WSGIApplication) -> WSGIApplication:
     """Return the console of a service.
 
-    :param handlers: the REST API without authentication, because the console has its own authentication.
+    :param handlers: the REST API without authentication, because the console authenticates visitors itself.
     :raises ValueError: visitors have to sign in, and a package is missing.
     """
     is_open = service.conf.api.auth_strategy == "noauth2"
@@ -258,13 +263,13 @@ def mount_console(service: PlacementService, handlers: WSGIApplication) -> WSGIA
     if is_open:
         return _OpenAdmission(NoAuth(pages))
     APPLICATION.check_options(service.conf)
-    # only signing in needs cryptography, which check_options() has found
+    # only signing in needs cryptography, which check_options() has checked
     from placement_extras.console import signing_in
     from placement_extras.console.admission import SessionAdmission, note_admitted
 
     app.register_blueprint(signing_in.blueprint)
     app.config[signing_in.IDENTITY] = keystone = KeystoneAuth(note_admitted(pages), service.conf)
-    # a quarter of the threads may wait for the Identity service, which may hang
+    # at most a quarter of the threads may wait for the Identity service, because it may hang
     threads = service.conf.threads if "threads" in service.conf else 1
     app.config[signing_in.ROOM] = BoundedSemaphore(max(1, threads // 4))
     return SessionAdmission(service, pages, keystone)

@@ -37,7 +37,7 @@ class ProviderTaking:
 
 @dataclass(frozen=True, slots=True)
 class OfferLine:
-    """A provider at its depth below the root; without takings it only connects others to the root."""
+    """A provider and its depth below the root; without takings it only connects others to the root."""
 
     depth: int
     provider: Provider
@@ -46,12 +46,12 @@ class OfferLine:
 
 
 Way = tuple[OfferLine, ...]
-"""One candidate: lines of the tree of its host, and of others that share with it."""
+"""One candidate: lines of the tree of its host, and lines of trees that share with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostOffer:
-    """A host with candidates."""
+    """A host with its candidates."""
 
     host: Provider
     ways: tuple[Way, ...]
@@ -59,7 +59,7 @@ class HostOffer:
 
 @dataclass(frozen=True, slots=True)
 class HostOffers:
-    """Candidates by host, whether there are more, and whether they are of the fallback of a flavor."""
+    """The candidates by host, whether there are more, and whether they are those of the flavor's fallback."""
 
     shown: tuple[HostOffer, ...]
     has_more: bool
@@ -90,7 +90,7 @@ def _candidate_lines(snapshot: ModelSnapshot, candidate: AllocationCandidate, ro
     if root not in asked:
         shown.discard(root)  # the heading of the host names it
     lines = _offer_lines(snapshot, [snapshot.providers[each] for each in shown], asked, groups)
-    # the tree of the host first, then the trees that share with it
+    # first the tree of the host, then the trees that share with it
     return tuple(sorted(lines, key=lambda line: line.provider.root_id != root))
 
 
@@ -101,6 +101,7 @@ def _offer_lines(
     groups: Mapping[int, Sequence[str]],
 ) -> Iterable[OfferLine]:
     paths = {each.id: tuple(snapshot.lineage_of(each))[::-1] for each in providers}
+    # sorted by the path from the root, so that each provider follows its parent
     in_order = sorted(paths.values(), key=lambda path: [(natural_order(each.name), each.id) for each in path])
     for path in in_order:
         provider = path[-1]
@@ -110,13 +111,14 @@ def _offer_lines(
                 asked.get(provider.id, {}).items(), key=lambda item: class_order(item[0])
             )
         ]
+        # the group without a suffix has no name to show
         named = tuple(each for each in groups.get(provider.id, ()) if each)
         yield OfferLine(len(path) - 1, provider, tuple(takings), named)
 
 
 blueprint = Blueprint("candidates", __name__)
 
-# more pictures than this are not compared by a person
+# a person would not compare more pictures
 _MAX_SHOWN: Final = 24
 """Maximum number of candidates on a page."""
 _MIB: Final = 1 << 20
@@ -136,7 +138,7 @@ def explore_candidates(visit: PageRequest) -> str | tuple[str, int]:
             asked = explanation.parse(base.load(_BODY, question.request_body()), visit.service.request_forms)
             warnings = asked.warnings
             found = _find_offers(visit, asked)
-            # a visitor without the rule sees that there is nothing, as over REST
+            # a visitor without the rule only sees that there are none, as over REST
             if not found.shown and visit.may_use(ext.EXPLAIN):
                 why = ask_api("POST", "/ext/v1/explanations", body=question.request_body())
         except (InvalidRequest, ApiRefusal) as refusal:
@@ -161,19 +163,19 @@ def _find_offers(visit: PageRequest, asked: AskedCandidates) -> HostOffers:
     with visit.service.model.fresh_view() as view:
         found = HostOffers((), False, False)
         for wanted in (asked.request, asked.fallback):
-            # the fallback only if the request itself has no candidates
+            # the fallback is used only if the request itself has no candidates
             if wanted is None or found.shown:
                 continue
             check_names(wanted, view.names.classes, view.names.traits)
             budget = SearchBudget(
                 options.api.candidates_deadline, options.api.candidates_size * _MIB, view.yield_lock
             )
-            # one of each host in turn: many hosts tell more than many places on one
-            # one more than is shown tells whether there are more
+            # hosts take turns, because many hosts tell more than many places on one; one more than is shown
+            # tells whether there are more
             patterns = find_candidates(
                 view.snapshot, wanted, strategy="breadth-first", max_candidates=_MAX_SHOWN + 1, budget=budget
             )
-            # in the view: patterns are computed while they are read, from this snapshot
+            # within the view, because patterns are computed from its snapshot while they are read
             candidates = list(candidates_of(topology_first(patterns, budget)))
             found = offers_by_host(
                 view.snapshot, candidates, _MAX_SHOWN, is_fallback=wanted is asked.fallback

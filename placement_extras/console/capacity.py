@@ -22,7 +22,7 @@ blueprint = Blueprint("capacity", __name__)
 _MAX_TEXT: Final = 16_384
 """Maximum characters of a field."""
 _AMOUNTS: Final = ("vcpus", "ram", "disk")
-# a name without "=" and ":", and a blank behind the colon: a query has VCPU:4, without a blank
+# a name without "=" and ":", then a colon and a blank; in a query no blank follows a colon
 _OF_NOVA: Final = re.compile(r"([^=:]+):\s+(.+)")
 EXAMPLE: Final = "small=resources=VCPU:1,MEMORY_MB:2048\nlarge: vcpus=8 ram=16384 disk=40"
 """Flavors that the empty form shows as an example."""
@@ -30,7 +30,7 @@ EXAMPLE: Final = "small=resources=VCPU:1,MEMORY_MB:2048\nlarge: vcpus=8 ram=1638
 
 @dataclass(frozen=True, slots=True)
 class CapacityQuestion:
-    """Flavors, one on each line, as queries or flavors of Nova; hosts to leave out, by name or uuid."""
+    """Flavors, one on each line, as queries or as flavors of Nova; hosts to exclude, by name or uuid."""
 
     flavors: str = ""
     excluded_hosts: str = ""
@@ -45,18 +45,20 @@ class CapacityQuestion:
         flavors = [_parse_flavor(line) for line in _text_lines(self.flavors)]
         excluded = []
         for line in _text_lines(self.excluded_hosts):
+            # a uuid in any spelling, or the name of a provider
             provider = snapshot.get(canonical_uuid(line) or line)
             if provider is None and line in snapshot.by_name:
                 provider = snapshot.providers[snapshot.by_name[line]]
             if provider is None:
                 raise InvalidRequest(f"There is no host {line[:80]!r}.")
+            # a line may name any provider of a host
             excluded.append(snapshot.providers[provider.root_id].uuid)
-        # two lines may name one host, by a name and by a provider below it
+        # two lines may name the same host, by its own name and by a provider below it
         excluded = list(dict.fromkeys(excluded))
         return {
             "flavors": flavors,
             "excluded_hosts": excluded,
-            # REST refuses to drain nothing; here the box may stay ticked
+            # REST refuses a drain of no hosts, but the box may stay ticked here
             "drain": self.drain and bool(excluded),
             "moves": self.moves,
         }
@@ -100,8 +102,9 @@ def count_guests(visit: PageRequest) -> str | tuple[str, int]:
     if asked.flavors:
         try:
             with visit.service.model.fresh_view() as view:
-                # the names of hosts are looked up here, as the API takes uuids only
+                # names of hosts are looked up here, because the API only takes uuids
                 body = asked.request_body(view.snapshot)
+            # after the view, because the API takes a view of its own
             found = ask_api("POST", "/ext/v1/capacity", body=body)
         except (InvalidRequest, ApiRefusal) as refusal:
             error = refusal.detail

@@ -39,7 +39,7 @@ def show_consumer(visit: PageRequest, uuid: str) -> str:
     found: dict[str, Any] = ask_api("GET", f"/allocations/{known}")
     if not found["allocations"]:
         raise NotFound(f"No consumer {known} has allocations.")
-    # names of hosts only for visitors that may see hosts over REST
+    # names of hosts are shown only to visitors that may see hosts over REST
     providers = {}
     if visit.may_use(*SEE_HOSTS):
         with visit.service.model.fresh_view() as view:
@@ -65,7 +65,7 @@ def show_project(visit: PageRequest) -> str:
         raise NotFound("You have not signed in for a project.")
     usages = ask_api("GET", "/usages", {"project_id": project})["usages"]
     reservations = None
-    # without the right the page shows the usage alone
+    # without this right, the page shows only the usage
     if visit.may_use(ext.LIST_RESERVATIONS):
         answer = ask_api("GET", "/ext/v1/reservations", {"project_id": project})
         reservations = page_request.cut_page(answer["reservations"], page_request.asked_page(), _PER_PAGE)

@@ -13,7 +13,7 @@ from placement_extras.console.host import ConsumerHolding, InventoryStock, Provi
 
 NUMA_NODE: Final = "numa_node"
 PCI_PATH: Final = "pci_path"
-"""Attributes of the provider of a PCI device, as the agent of the host writes them."""
+"""Attributes of the provider of a PCI device, which the agent of the host writes."""
 
 MAX_DEVICES: Final = 100
 """Maximum number of devices that a page lists."""
@@ -69,7 +69,7 @@ def _device_rows(node: ProviderNodeView, holders: Mapping[int, Sequence[int]]) -
 
 @dataclass(slots=True)
 class DeviceStock:
-    """The PCI devices of one resource class; ``hosts`` have any, and ``open_hosts`` a free one."""
+    """The PCI devices of one resource class: ``hosts`` hosts have some, and ``open_hosts`` a free one."""
 
     resource_class: str
     capacity: int = 0
@@ -79,9 +79,10 @@ class DeviceStock:
 
 
 def device_stocks(snapshot: ModelSnapshot) -> list[DeviceStock]:
-    """Return the PCI devices of all hosts by resource class, in the order of the names."""
+    """Return the sums of the PCI devices of all hosts for each resource class, in the order of its name."""
     found: dict[str, DeviceStock] = {}
     hosts: dict[str, tuple[set[int], set[int]]] = {}
+    # the agent writes at least one of these attributes for each device
     for provider_id in {*snapshot.by_attribute.get(NUMA_NODE, ()), *snapshot.by_attribute.get(PCI_PATH, ())}:
         provider = snapshot.providers[provider_id]
         for name, inventory in provider.inventories.items():

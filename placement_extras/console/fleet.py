@@ -1,7 +1,7 @@
-"""All hosts, their conditions, and their resources together, for the page of the fleet.
+"""All hosts with their states, and the sums of their resources, for the page of the fleet.
 
-An agent writes only changes, so the time of the last change does not show whether it is alive. Agents with
-``[compute] heartbeat_interval`` announce their next report in attributes.
+An agent only writes changes, so the time of the last change does not show whether the agent runs. Agents with
+the option ``[compute] heartbeat_interval`` announce the time of their next report in attributes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_TEXT: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class AgentHeartbeat:
-    """The approximate time of an agent's last report, and the time when the next one is due.
+    """The approximate time of an agent's last report, and the time when its next report is due.
 
     Both times are in seconds since 1970, by the clock of the host.
     """
@@ -38,15 +38,16 @@ class AgentHeartbeat:
     due: float
 
     def is_overdue(self, now: float) -> bool:
-        """Whether the next report is overdue."""
+        """Return whether the next report is overdue at a time (seconds since 1970)."""
         return now > self.due
 
 
 def last_heartbeat(members: Iterable[Provider]) -> AgentHeartbeat | None:
-    """Return the heartbeat of a host, from the first of its providers that has one; None without one."""
+    """Return the heartbeat of a host, from its first provider that has one; None without one."""
     for each in members:
         if each.attributes:
             reported_at, due = each.attributes.get(REPORTED_AT), each.attributes.get(REPORT_DUE)
+            # attributes may have values of any type
             if isinstance(reported_at, int | float) and isinstance(due, int | float):
                 return AgentHeartbeat(reported_at, due)
     return None
@@ -68,7 +69,7 @@ FIRST_CLASSES: Final = ("PCPU", "VCPU", "MEMORY_MB", "DISK_GB", "LLC", "MBA")
 _CPUS: Final = ("PCPU", "VCPU")
 _MEMORY: Final = "MEMORY_MB"
 _MAX_TOTALS: Final = 12
-"""Maximum number of classes with totals."""
+"""Maximum number of classes for which the page shows totals."""
 _MAX_COLUMNS: Final = 6
 """Maximum number of classes in the list of hosts."""
 PER_PAGE: Final = 40
@@ -88,9 +89,9 @@ class HostCondition(StrEnum):
 class HostFilter:
     """The filters of hosts; empty fields filter nothing, and ``page`` counts from 1.
 
-    A host passes if its tree has a provider with the class, one with the trait, and one in the aggregate.
-    ``broken`` selects hosts that break promises to guests. ``order`` is ``name``, or ``free`` or ``used`` of
-    the class, in descending order.
+    A host passes the filter if its tree has a provider with the class, one with the trait, and one in the
+    aggregate. ``broken`` selects hosts that break promises to guests. ``order`` is ``name``, or ``free`` or
+    ``used`` of the class, in descending order.
     """
 
     name: str = ""
@@ -135,7 +136,7 @@ class FleetHost:
 
 @dataclass(frozen=True, slots=True)
 class ClassTotal:
-    """One resource class over many hosts; its unused amounts are free, stranded or disabled."""
+    """The sums of one resource class over several hosts; unused amounts are free, stranded or disabled."""
 
     resource_class: str
     hosts: int
@@ -148,7 +149,7 @@ class ClassTotal:
 
 @dataclass(frozen=True, slots=True)
 class FleetPage:
-    """The numbers of all hosts and of those that pass, totals of the latter, and the rows of one page."""
+    """The numbers of all and of passing hosts, sums over passing hosts, and the rows of one page."""
 
     hosts: int
     passing: int
@@ -169,6 +170,7 @@ def state_of(tree: HostTree, now: float = 0.0) -> HostCondition:
         return HostCondition.DISABLED
     classes, most = tree.shape.classes, tree.max_free
     if _MEMORY in classes and not classes.isdisjoint(_CPUS):
+        # the largest free amount at one provider: a host is full if none of its providers can give anything
         has_cpus = any(most.get(name, 0) > 0 for name in _CPUS)
         if not has_cpus or most.get(_MEMORY, 0) <= 0:
             return HostCondition.FULL
@@ -177,9 +179,10 @@ def state_of(tree: HostTree, now: float = 0.0) -> HostCondition:
 
 
 def make_page(snapshot: ModelSnapshot, wanted: HostFilter, now: float = 0.0) -> FleetPage:
-    """Return the filtered fleet at a time. A page number above the last one selects the last page."""
+    """Return the filtered fleet at a time. A number above that of the last page selects the last page."""
     trees = snapshot.whole_trees()
     passing = _passing_roots(snapshot, trees, wanted)
+    # of all passing hosts, because totals distinguish free amounts by state
     states = {root: state_of(trees[root], now) for root in passing}
     if wanted.broken:
         passing = [root for root in passing if broken_promises(trees[root].members)]
@@ -202,13 +205,13 @@ def make_page(snapshot: ModelSnapshot, wanted: HostFilter, now: float = 0.0) -> 
 
 
 def _passing_roots(snapshot: ModelSnapshot, trees: Mapping[int, HostTree], wanted: HostFilter) -> list[int]:
-    """Return the roots of all trees that pass every filter except the one of states."""
+    """Return the roots of all trees that pass each filter except the filter of states."""
     filters = (
         (snapshot.by_class, wanted.resource_class),
         (snapshot.by_trait, wanted.trait),
         (snapshot.by_aggregate, wanted.aggregate),
     )
-    # the indexes of the search: no tree is looked at for these filters
+    # by the indexes of the search, so that no tree is read for these filters
     sets = [set(snapshot.roots_having(index, name).ids) for index, name in filters if name]
     roots: Iterable[int] = sorted(sets[0].intersection(*sets[1:])) if sets else trees
     text = wanted.name.casefold()
@@ -222,7 +225,7 @@ def _passing_roots(snapshot: ModelSnapshot, trees: Mapping[int, HostTree], wante
 def _shown_classes(
     snapshot: ModelSnapshot, trees: Mapping[int, HostTree], roots: Iterable[int], first: str
 ) -> list[str]:
-    """Return the classes of these trees, in the order of display."""
+    """Return the resource classes of these trees in the order in which the page shows them."""
     present = frozenset[str]().union(*{trees[root].shape.classes for root in roots})
 
     def class_order(name: str) -> tuple[bool, int, int, str]:
@@ -244,9 +247,10 @@ def _total(
             hosts += 1
             used += found[0]
             capacity += found[1]
-            # an over-committed host has less than nothing, which takes nothing from the others
+            # a host with more used than its capacity must not reduce the free amounts of other hosts
             if found[1] > found[0]:
                 free[states[root]] += found[1] - found[0]
+    # a silent host still offers its free amounts, because only its reports are missing
     offered = free[HostCondition.OPEN] + free[HostCondition.SILENT]
     return ClassTotal(
         name, hosts, capacity, used, offered, free[HostCondition.FULL], free[HostCondition.DISABLED]
@@ -268,6 +272,7 @@ def _ordered_roots(
 
     def share(root: int) -> float:
         used, capacity = sums.get(root, (0, 0))
+        # without a capacity the share is unknown, so the host comes last
         return -used / capacity if capacity > 0 else 1.0
 
     return sorted(by_name, key=free if wanted.order == "free" else share)
@@ -296,7 +301,7 @@ def _fleet_host(
 _DIGITS: Final = re.compile(r"([0-9]+)")
 
 
-# sorting 10,000 hosts by name for each page would split each name again
+# cached, because sorting 10,000 hosts by name for each page would split each name again
 @lru_cache(maxsize=65_536)
 def natural_order(name: str) -> tuple[tuple[str, int], ...]:
     """Return a sort key that compares numbers in names by value: ``cn2`` before ``cn10``."""

@@ -1,7 +1,7 @@
-"""Forms that change something: only pages of the console, in the same browser, can send them.
+"""Forms that change something: they can only be sent from pages of the console, in the same browser.
 
-Each form carries a mark that is derived from the secret in the browser's cookie. A page gives the cookie to a
-browser without one.
+Each form contains a mark that is derived from the secret in the browser's cookie. A page sets the cookie in a
+browser that has none.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
 
 COOKIE: Final = "__Host-placement-console"
-"""Browsers send it over HTTPS only (or to their own machine), and only to the host that set it."""
+"""Browsers send it only over HTTPS (or to their own machine), and only to the host that set it."""
 PLAIN_COOKIE: Final = "placement-console"
-"""The same for visitors that need not sign in, and have no HTTPS either."""
+"""The same cookie for visitors that need not sign in, and may not have HTTPS either."""
 SIGNS_IN: Final = "SIGNS_IN"
 """The key in the configuration of the application: whether visitors have to sign in."""
 
@@ -29,7 +29,7 @@ _STALE: Final = (
 
 
 def field_texts(fields: Mapping[str, str], names: Iterable[str], longest: int) -> dict[str, str]:
-    """Return the texts of these fields, cut at a maximum length."""
+    """Return the texts of these fields of a form, cut at a maximum length."""
     return {name: fields.get(name, "").strip()[:longest] for name in names}
 
 
@@ -45,6 +45,7 @@ def form_mark() -> str:
     """Return the mark of a form on this page."""
     secret = secret_of(request.environ, _name()) or g.get("new_secret")
     if secret is None:
+        # one secret for all forms of a page, which give_secret() sends to the browser
         secret = g.new_secret = sessions.new_secret()
     return sessions.form_mark(secret)
 
@@ -55,7 +56,7 @@ def check_form() -> None:
     :raises Forbidden: the mark is wrong; the message has the remedy.
     """
     secret = secret_of(request.environ, _name())
-    # browsers without this header are protected by the mark alone
+    # browsers that do not send this header are protected by the mark alone
     from_here = request.headers.get("Sec-Fetch-Site", "same-origin") == "same-origin"
     if not from_here or secret is None or not sessions.is_marked(secret, request.form.get("mark", "")):
         raise Forbidden(_STALE)
@@ -70,7 +71,7 @@ def give_secret(response: Response) -> Response:
 
 def keep_secret(response: Response, secret: str) -> None:
     """Set a cookie with the secret, which the browser keeps until it is closed."""
-    # Lax: a link on another site leads into the session, a form there does not
+    # Lax: the browser sends the cookie with a link from another site, but not with a form from there
     secure = current_app.config[SIGNS_IN]
     response.set_cookie(_name(), secret, secure=secure, httponly=True, samesite="Lax", path="/")
 

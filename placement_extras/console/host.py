@@ -29,7 +29,7 @@ from placement_extras.console.page_request import ListPage
 _MAX_DEPTH: Final = 6
 """Number of levels of providers that are nested on a page; providers further below stand side by side."""
 PER_PAGE: Final = 200
-"""Maximum number of providers below the subject of a page, not counting those that lead to them."""
+"""Maximum number of providers below the subject of a page, without those that only lead to them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,8 @@ class HostPage:
     """A provider with all providers below it.
 
     ``above`` begins with the root, and ``amounts`` has the sums by class. ``sharing`` has the providers
-    outside the tree that share with the host. For a very large tree, ``node`` has only the shown ``part``,
-    with the providers that lead to it.
+    outside the tree that share with the host. For a very large tree, ``node`` has only the providers of the
+    shown ``part``, and those that lead to them.
     """
 
     node: ProviderNodeView
@@ -100,15 +100,16 @@ def make_page(snapshot: ModelSnapshot, provider: Provider, number: int = 1, now:
         some.sort(key=lambda each: natural_order(each.name))
     members = list(_with_descendants(provider, children))
     part = page_request.cut_page(members[1:], number, PER_PAGE)
+    # with the ancestors of the shown providers, so that the tree has no gaps
     shown = {each.id for one in part.rows for each in snapshot.lineage_of(one)}
     sums: dict[str, list[int]] = {}
     for each in members:
         for name, inventory in each.inventories.items():
             found = sums.setdefault(name, [0, 0])
-            # reserved may exceed the total
+            # reserved may exceed the total, so the capacity may be negative
             found[0] += max(0, inventory.capacity)
             found[1] += each.used.get(name, 0)
-    # from the root down, without the provider itself
+    # from the root downwards, without the provider itself
     upwards = tuple(snapshot.lineage_of(provider))[:0:-1]
     return HostPage(
         node=_node_view(provider, children, shown.__contains__, _MAX_DEPTH),
@@ -128,6 +129,7 @@ def make_page(snapshot: ModelSnapshot, provider: Provider, number: int = 1, now:
 def _with_descendants(provider: Provider, children: Mapping[int, Sequence[Provider]]) -> Iterable[Provider]:
     """Return a provider and all providers below it, level by level."""
     found = [provider]
+    # the list grows while it is read, so that all levels are visited
     for each in found:
         found.extend(children.get(each.id, ()))
     return found
@@ -146,6 +148,7 @@ def _node_view(
             if is_shown(each.id)
         ]
     else:
+        # from the maximum depth on, all providers below are listed on one level
         below = [
             _node_view(each, {}, is_shown, 0)
             for each in _with_descendants(provider, children)
@@ -171,6 +174,7 @@ def class_order(name: str) -> tuple[int, str]:
 
 def _sharing_providers(snapshot: ModelSnapshot, aggregates: Iterable[str], root: int) -> Iterable[Provider]:
     ids = snapshot.by_trait.get(SHARES, set())
+    # providers share with the tree if they have the trait and an aggregate of the tree
     here = set().union(*(snapshot.by_aggregate.get(each, set()) for each in aggregates)) if ids else set()
     found = [snapshot.providers[each] for each in here & ids]
     return sorted((each for each in found if each.root_id != root), key=lambda each: natural_order(each.name))
@@ -194,8 +198,7 @@ def holdings_of(rows: Iterable[AllocationHolder], providers: Mapping[str, Provid
 MAX_LANES: Final = 48
 """Maximum number of bars of a picture."""
 MAX_PARTS: Final = 250
-"""Maximum number of parts of all bars, except those of the last bar, so that the picture does not make the
-page large."""
+"""Maximum number of parts of all bars (the last bar may exceed it), so that the page stays small."""
 COLOURS: Final = 6
 """Number of colours, which parts have in turn; numbers distinguish the parts, too."""
 
@@ -207,7 +210,7 @@ _LABELLED: Final = 6.0  # percent of the width in which a number has room on a n
 
 @dataclass(frozen=True, slots=True)
 class BarSegment:
-    """A part of a bar: the number of its consumer (0 for all others), start and width in percent."""
+    """A part of a bar: the number of its consumer (0 for all other consumers), start and width in percent."""
 
     number: int
     amount: int
@@ -246,7 +249,7 @@ class HostPicture:
 
 
 def draw_picture(node: ProviderNodeView, held: Sequence[ConsumerHolding]) -> HostPicture:
-    """Draw the provider of a page and all providers below it, with the parts of these consumers.
+    """Draw the provider of a page and all providers below it; the bars show the parts of these consumers.
 
     Inventories without allocations are left out.
     """
@@ -257,6 +260,7 @@ def draw_picture(node: ProviderNodeView, held: Sequence[ConsumerHolding]) -> Hos
     shown: list[InventoryBar] = []
     parts = left_out = 0
     for lane in _inventory_bars(node, amounts):
+        # after the first bar that is left out no other bar is shown, so that their order has no gaps
         if left_out or len(shown) == MAX_LANES or parts >= MAX_PARTS:
             left_out += 1
         else:
@@ -272,6 +276,7 @@ def _inventory_bars(
         holding = amounts.get((node.provider.id, stock.resource_class))
         if holding:
             capacity = max(0, stock.inventory.capacity)
+            # allocations are read after the snapshot, so they may exceed its usage
             used = max(stock.used, sum(amount for _, amount in holding))
             units = capacity if capacity <= _MAX_UNITS and used <= capacity else 0
             parts = tuple(_bar_segments(holding, used, max(capacity, used)))
@@ -281,7 +286,7 @@ def _inventory_bars(
 
 
 def _bar_segments(holding: Sequence[tuple[int, int]], used: int, whole: int) -> Iterator[BarSegment]:
-    """Return the parts of the consumers, then one for all consumers that are not listed."""
+    """Return the parts of the listed consumers, then one part for all other consumers."""
     done = 0
     for number, amount in holding[:_MAX_PARTS]:
         yield BarSegment(number, amount, 100 * done / whole, 100 * amount / whole)
@@ -298,7 +303,7 @@ WATERMARK: Final = "watermark."
 _CPUS: Final = re.compile(r"cpus ([0-9,-]+)")
 _WAYS: Final = re.compile(r"L3 ([0-9]{1,4}): ([0-9,-]+) of ([0-9]{1,2})")
 _RANGE: Final = re.compile(r"([0-9]{1,2})(?:-([0-9]{1,2}))?")
-# attributes may be written by any client with the right: parts that cannot be drawn are left out
+# any client with the right may write attributes, so parts that cannot be drawn are left out
 _MAX_WAYS: Final = 64
 _MAX_GUESTS: Final = 100
 _MAX_WATERMARKS: Final = 100
@@ -338,7 +343,7 @@ class AgentPositions:
 
 
 def agent_positions(members: Iterable[Provider], held: Sequence[ConsumerHolding]) -> AgentPositions | None:
-    """Return the positions in the attributes of these providers; None if they have none."""
+    """Return the positions of guests in the attributes of these providers; None if there are none."""
     numbers = {each.consumer: number for number, each in enumerate(held, 1)}
     places, watermarks = [], []
     for each in members:
@@ -350,7 +355,7 @@ def agent_positions(members: Iterable[Provider], held: Sequence[ConsumerHolding]
                 watermarks.append((name.removeprefix(WATERMARK), str(value)))
     if not places and not watermarks:
         return None
-    # in the order of the list beside it; guests that hold nothing come last
+    # in the order of the list of consumers; guests without allocations come last
     places.sort(key=lambda each: (each.number or len(held) + 1, each.consumer))
     return AgentPositions(tuple(places[:_MAX_GUESTS]), tuple(sorted(watermarks)[:_MAX_WATERMARKS]))
 

@@ -1,9 +1,9 @@
 """``POST /console/providers/{uuid}/scheduling``: keep new guests away from a host, and let them in again.
 
-The root gets the trait that Nova's scheduler forbids by itself, and attributes with the visitor and the
-reason, all in one write. The console removes the trait only beside these attributes: otherwise an agent or
-nova-compute has set it, and would set it again. The attributes are deleted with the trait, even if another
-client removes it.
+The root gets the trait that Nova's scheduler always forbids, and attributes with the visitor and the reason,
+in one write. The console removes the trait only together with these attributes. If they are missing, an agent
+or nova-compute has set the trait, and would set it again. The attributes are deleted with the trait, even if
+another client removes it.
 """
 
 from collections.abc import Mapping
@@ -29,8 +29,9 @@ from placement_extras.console.page_request import (
 blueprint = Blueprint("host_scheduling", __name__)
 
 CHANGE: Final = (rest.UPDATE_PROVIDER_TRAITS, ext.WRITE_TREE, ext.ATTRIBUTES, ext.CHANGE_ATTRIBUTES)
-"""The rules under which REST allows the same."""
+"""The rules under which REST allows the same change."""
 _MAX_REASON: Final = 255
+"""Maximum characters of an attribute's text, in which the reason is stored."""
 _TRIES: Final = 5  # other clients claim resources of the host meanwhile
 
 
@@ -60,7 +61,7 @@ def scheduling_description(root: Provider, *, disabled: bool, reason: str, by: s
     now = scheduling_of(root)
     if disabled and now.is_disabled:
         raise InvalidRequest(f"{root.name} is disabled already.")
-    # a trait of nova-compute or of the agent would come back, and the visitor could not see why
+    # a trait of nova-compute or of the agent would come back, and the visitor would not see why
     if not disabled and not now.is_ours:
         raise InvalidRequest(f"{root.name} was not disabled here, so it cannot be enabled here.")
     attributes: Mapping[str, Attribute] = {
@@ -82,7 +83,7 @@ def scheduling_description(root: Provider, *, disabled: bool, reason: str, by: s
 def change_scheduling(visit: PageRequest, uuid: str) -> Response:
     """Disable or enable a host."""
     forms.check_form()
-    # one line: attributes take no line ends, and the page has one line for it
+    # one line, because attributes have no line ends and the page has one line for the reason
     reason = " ".join(request.form.get("reason", "").split())[:_MAX_REASON]
     disabled = request.form.get("do") == "disable"
     if disabled and not reason:
@@ -90,13 +91,14 @@ def change_scheduling(visit: PageRequest, uuid: str) -> Response:
     by = (visit.visitor.user_name or visit.visitor.user_id or "")[:_MAX_REASON]
     for tries_left in reversed(range(_TRIES)):
         with visit.service.model.fresh_view() as view:
-            # read again in each try: the generation of the last one was outdated
+            # read again in each attempt, because the generation of the last attempt was outdated
             root = view.snapshot.providers[existing_provider(view.snapshot, uuid).root_id]
         wanted = scheduling_description(root, disabled=disabled, reason=reason, by=by)
         try:
             ask_api("POST", "/ext/v1/trees", body={"resource_providers": [wanted]})
             break
         except ApiRefusal as refusal:
+            # only a conflict of generations is worth another attempt
             if refusal.code != CONCURRENT_UPDATE or not tries_left:
                 raise
     return redirect_to(url_for("hosts.show_provider", uuid=root.uuid))

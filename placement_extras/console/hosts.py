@@ -24,7 +24,7 @@ _MAX_CHOICES: Final = 250
 _MAX_HOLDERS: Final = 100
 """Number of consumers on a page."""
 _MAX_HOLDERS_PAGES: Final = 1000
-"""Maximum number of pages of consumers; the database reads all consumers before those of a page."""
+"""Maximum number of pages of consumers; the database also reads all consumers of earlier pages."""
 _ORDERS: Final = ("name", "free", "used")
 
 
@@ -33,7 +33,7 @@ def show_home(visit: PageRequest) -> Response:
     """Show the first page: the hosts, or the project of a visitor without the right to see hosts."""
     endpoint = "hosts.show_fleet" if visit.may_use(*SEE_HOSTS) else "consumers.show_project"
     answer = redirect(url_for(endpoint), Response=Response)
-    # redirect() makes an object of its last argument, which its types do not say
+    # for the type checker: redirect() makes an object of its last argument
     assert isinstance(answer, Response)
     return answer
 
@@ -42,7 +42,7 @@ def show_home(visit: PageRequest) -> Response:
 def show_fleet(visit: PageRequest) -> str:
     """Show all hosts that pass the filters."""
     wanted, may_see_broken = wanted_of(request.args), visit.may_use(ext.ATTRIBUTES)
-    # as over REST: the filter reads attributes, which the visitor may not see
+    # as over REST: the filter reads attributes, which this visitor may not see
     if not may_see_broken:
         wanted = replace(wanted, broken=False)
     with visit.pinned_model() as (snapshot, _):
@@ -68,7 +68,7 @@ def show_fleet(visit: PageRequest) -> str:
 
 
 def _visit_time(visit: PageRequest) -> float:
-    """Return the time; 0 for a visitor without the right to read attributes, so that no agent is silent."""
+    """Return the time, or 0 for a visitor that may not read attributes, so that no agent counts as silent."""
     return time.time() if visit.may_use(ext.ATTRIBUTES) else 0.0
 
 
@@ -98,16 +98,17 @@ def query_parameters(wanted: HostFilter) -> dict[str, Any]:
 
 @console_page(blueprint, "/console/providers/<uuid>", *SEE_HOSTS)
 def show_provider(visit: PageRequest, uuid: str) -> str:
-    """Show a provider with all providers below it, and the consumers with allocations of them."""
+    """Show a provider, all providers below it, and the consumers with allocations of these providers."""
     now = _visit_time(visit)
     with visit.pinned_model() as (snapshot, _):
         provider = existing_provider(snapshot, uuid)
         shown = host.make_page(snapshot, provider, page_request.asked_page("providers"), now)
         members = snapshot.whole_trees()[shown.root.id].members
         following = settings.find_follower(shown.root, members)
-        # kept, as allocations are read after the model is released
+        # kept, because allocations are read after the model is released
         by_uuid = {each: snapshot.providers[snapshot.by_uuid[each]] for each in shown.members}
     may_see_attributes = visit.may_use(ext.ATTRIBUTES)
+    # positions of guests belong to the whole host, so the page of a part does not show them
     is_whole = may_see_attributes and shown.node.provider is shown.root
     held: list[host.ConsumerHolding] | None = None
     number, more_holders = min(page_request.asked_page("holders"), _MAX_HOLDERS_PAGES), False

@@ -1,4 +1,4 @@
-"""``/console/names``: resource classes and traits, and their numbers of providers."""
+"""``/console/names``: all resource classes and traits, with their numbers of providers."""
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _PER_PAGE: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class NamedUse:
-    """A resource class or trait, with the numbers of its providers and of their hosts."""
+    """A resource class or trait, with the numbers of providers and of hosts that have it."""
 
     name: str
     providers: int
@@ -29,7 +29,7 @@ class NamedUse:
 
     @property
     def is_custom(self) -> bool:
-        """Whether the name was created over the API, and is not a standard name."""
+        """Return whether the name was created through the API, and is not a standard name."""
         return self.name.startswith(CUSTOM)
 
 
@@ -37,6 +37,7 @@ def count_uses(
     snapshot: ModelSnapshot, index: ProviderIndex[str], names: Iterable[str], text: str, *, used_only: bool
 ) -> list[NamedUse]:
     """Return the names that contain this text, sorted by descending number of providers."""
+    # all names are in capitals, so upper() finds a text in any case
     found = [
         NamedUse(name, len(having), len(snapshot.roots_having(index, name).ids))
         for name in names
@@ -54,7 +55,7 @@ _NOBODY: Final[Set[int]] = frozenset()
 def show_names(visit: PageRequest) -> str:
     """Show all names, or the names that contain a text."""
     text = request.args.get("text", "").strip()[:MAX_NAME]
-    # there are hundreds of standard traits, and most of them no provider has
+    # without a search, only names in use are shown: most of the hundreds of standard traits are unused
     everything = "all" in request.args or bool(text)
     with visit.pinned_model() as (snapshot, names):
         classes = count_uses(snapshot, snapshot.by_class, names.classes, text, used_only=not everything)

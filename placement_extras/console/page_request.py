@@ -1,4 +1,4 @@
-"""A request for a page: the visitor and the time, lists in pages, and questions to the REST API.
+"""A request for a page: the visitor and the time, pages of lists, and requests to the REST API.
 
 A page calls the API within the process with the visitor's token, so visitors have the same rights as over
 REST.
@@ -29,7 +29,7 @@ from placement.read_model.snapshot import ModelSnapshot
 
 _SERVICE: Final = "placement.service"
 HANDLERS: Final = "placement_extras.console.handlers"
-"""The key of the environment with the handlers of the REST API."""
+"""The key of the WSGI environment at which the handlers of the REST API are."""
 
 SESSION: Final = "placement_extras.console.session"
 """The key of the environment with the session of a visitor that has signed in."""
@@ -60,7 +60,7 @@ class VisitorSession:
 
 
 def service_of(environ: Mapping[str, Any]) -> PlacementService:
-    """Return the service of these pages."""
+    """Return the service that the current request belongs to."""
     service: PlacementService = environ[_SERVICE]
     return service
 
@@ -83,14 +83,14 @@ class PageRequest:
         model = self.service.model
         with model.fresh_view() as view:
             names = view.names
-        # pinned, as a page takes longer to draw than an answer of REST, and must not hold up writers
+        # pinned, because drawing a page takes longer than an answer of REST and must not delay writers
         with model.pinned_snapshot() as (snapshot, _):
             yield snapshot, names
 
     def require_rules(self, rules: Iterable[str]) -> None:
         """Check that all of the rules allow the visitor this request.
 
-        :raises Forbidden: a rule refuses it; the message names the first one.
+        :raises Forbidden: one of the rules refuses; the message names the first such rule.
         """
         for rule in rules:
             self.service.enforcer.authorize(self.visitor, rule)
@@ -115,10 +115,11 @@ def console_page(
     def decorate_route(route: Page) -> Page:
         @wraps(route)
         def handle_request(**arguments: Any) -> Response | str | tuple[str, int]:
-            # an error of the admission, which only a page of the console can show
+            # the admission has noted an error that only a page of the console can show
             if REFUSAL in request.environ:
                 raise request.environ[REFUSAL]
             visit = g.visit = PageRequest()
+            # before the rules, because a worker without its database has to answer 503 to every visitor
             visit.service.prepare_database()
             visit.require_rules(rules)
             return route(visit, **arguments)
@@ -139,7 +140,7 @@ _MAX_PAGE: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class ListPage(Generic[T]):
-    """The rows of one page of a list, its number from 1 on, and the numbers of all pages and rows."""
+    """The rows on one page of a list, the number of the page from 1 on, and the total of pages and rows."""
 
     rows: tuple[T, ...]
     page: int
@@ -150,7 +151,7 @@ class ListPage(Generic[T]):
 def cut_page(rows: Sequence[T], number: int, per_page: int) -> ListPage[T]:
     """Return one page of a list.
 
-    A number above the last page selects the last page; an empty list has one page.
+    A number above that of the last page selects the last page; an empty list has one page.
     """
     pages = max(1, -(-len(rows) // per_page))
     number = min(max(1, number), pages)
@@ -165,7 +166,7 @@ def asked_page(name: str = "page") -> int:
 def number_of(arguments: Mapping[str, str], name: str = "page") -> int:
     """Return the number of the page in a query string; 1 if it has none."""
     text = arguments.get(name, "")
-    # isdigit() alone accepts digits that int() refuses, such as superscripts
+    # isdigit() alone would accept digits that int() refuses, such as superscripts
     return min(max(1, int(text[:9])), _MAX_PAGE) if text.isascii() and text.isdigit() else 1
 
 
@@ -185,7 +186,7 @@ class ApiRefusal(Exception):
 
 
 def ask_api(method: str, path: str, parameters: Mapping[str, str] | None = None, body: Any = None) -> Any:
-    """Return the parsed answer of the API; None if it is empty.
+    """Return the parsed answer of the API; None if the answer is empty.
 
     :raises ApiRefusal: the answer is an error.
     """
@@ -202,25 +203,27 @@ def ask_api(method: str, path: str, parameters: Mapping[str, str] | None = None,
         environ = builder.get_environ()
     finally:
         builder.close()
-    # the log of the inner request has the id of the outer one, and it ends when the browser has left
+    # the log of the inner request gets the id of the outer one, and the inner one ends when the browser has
+    # left
     environ |= {name: request.environ[name] for name in _TAKEN if name in request.environ}
-    # the token was checked for the page: rules are applied to the same visitor
+    # the token was checked for the page, so the rules apply to the same visitor
     context.hand_over(environ, context.caller_of(request.environ))
     pieces, status, _ = run_wsgi_app(request.environ[HANDLERS], environ, buffered=True)
     content = b"".join(pieces)
     answer: Any = orjson.loads(content) if content else None
     number = int(status.split()[0])
     if number >= 400:
+        # the API reports exactly one error
         (error,) = answer["errors"]
-        # in Placement's own API a general sentence goes before what is wrong
+        # in the API of Placement a general sentence comes before the message
         raise ApiRefusal(number, error["detail"].split("\n\n ")[-1], error.get("code", ""))
     return answer
 
 
 def redirect_to(address: str) -> Response:
     """Return an answer that leads the browser to another page."""
-    # 303: the browser fetches the page, and a reload does not send a form again.
+    # with 303 the browser fetches the page, so that a reload does not send the form again
     answer = redirect(address, HTTPStatus.SEE_OTHER, Response)
-    # redirect() makes an object of its last argument, which its types do not say.
+    # for the type checker: redirect() makes an object of its last argument
     assert isinstance(answer, Response)
     return answer

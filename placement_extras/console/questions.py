@@ -63,24 +63,25 @@ class GuestQuestion:
 def query_of(text: str) -> str:
     """Return the query string in a pasted text.
 
-    The text may be a query on one or more lines, an address (also in quotes or behind ``GET``), a line of a
-    log, or a command of curl. The first of several addresses counts.
+    The text may be a query on one or more lines, a URL (also in quotes or after ``GET``), a line of a log, or
+    a command of curl. The first of several addresses counts.
 
-    :raises InvalidRequest: a quote of such a command is not closed.
+    :raises InvalidRequest: a command of curl has an unclosed quote.
     """
     text = text.strip()
     if _CURL.match(text):
         return _of_curl(text)
     if address := _ADDRESS.search(text):
-        # what follows on the same line is of the log; lines below go on with parameters
+        # text after the address on the same line belongs to the log; the next lines may have more parameters
         text = "\n".join((address[1], *_parameter_lines(text[address.end() :])))
     elif "?" in text:
-        # the last one: an address may be quoted in another address
+        # the last address, because it may be quoted inside another one
         text = text.rpartition("?")[2]
     return "&".join(line.strip().strip("&") for line in text.splitlines() if line.strip())
 
 
 def _parameter_lines(text: str) -> Iterable[str]:
+    # only lines that look like parameters, because the text may be a whole log
     return (line for line in text.splitlines() if re.fullmatch(r"\s*&?[a-z_A-Z0-9-]+=\S*\s*", line))
 
 
@@ -109,7 +110,7 @@ def words_of(text: str) -> list[str]:
 
 
 def _parse_integer(what: str, text: str) -> int:
-    # the length first: int() of thousands of digits takes long
+    # the length is checked first, because int() of thousands of digits takes long
     if not (text.isascii() and text.isdigit() and len(text) <= 10):
         raise InvalidRequest(f"The number of {what} is a whole number, not {text[:40]!r}.")
     return int(text)
@@ -122,13 +123,13 @@ def condition_words(clause: Mapping[str, Any]) -> str:
 
 
 def selective_steps(steps: Iterable[Mapping[str, Any]], hosts: int) -> list[tuple[str, int]]:
-    """Return the successive conditions that reduce the hosts, up to the one that leaves none.
+    """Return the successive conditions that exclude hosts, up to the one that leaves none.
 
     :param hosts: the number of hosts before the first condition.
     """
     told = []
     for step in steps:
-        # a condition that no host fails is left out, but for amounts, which readers expect first
+        # a condition that no host fails is left out, except amounts, which readers expect first
         if step["hosts"] < hosts or step["condition"] in ("resource_class", "capacity"):
             told.append((condition_words(step), step["hosts"]))
         hosts = step["hosts"]

@@ -4,11 +4,11 @@ The branch of the migrations in ``revisions`` makes the tables; ``alembic_versio
 
 The cookie of a browser is a *secret* of 256 random bits. Three values are derived from it, and none reveals
 another: the *key* of the session in the database, the key that encrypts its content, and the *mark*. Forms
-carry the mark, so that other sites cannot send them. So a copy of the database does not allow to impersonate
-a visitor, and the token of the Identity service never leaves the service.
+contain the mark, so that other sites cannot send them. So a copy of the database does not allow anyone to
+impersonate a visitor, and the token of the Identity service never leaves the service.
 
 An *attempt* to sign in takes a free *slot* of each of its subjects; the number of slots is the number of
-allowed attempts. The database prevents two attempts from taking one slot: the second one starts again.
+allowed attempts. The database prevents two attempts from taking one slot: the second attempt starts again.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ console_sessions = TABLES.define_table(
 
 console_attempts = TABLES.define_table(
     "console_attempts",
-    # sign-ins that have not succeeded, each under the digests of the user and the address it is counted for
+    # attempts to sign in that have not succeeded, each under digests of the user and of the address
     sa.Column("id", ConsumerId, primary_key=True),
     sa.Column("subject", sa.String(64), nullable=False, index=True),
     sa.Column("at", sa.Double, nullable=False, index=True),
-    # the slot of the attempt; NULL for attempts that workers of an older release have counted
+    # the slot of the attempt; NULL for attempts that workers of an older release have written
     sa.Column("slot", sa.SmallInteger, nullable=True),
     sa.Index("ix_console_attempts_subject_slot", "subject", "slot", unique=True),
 )
@@ -62,7 +62,7 @@ def find_session(conn: sa.Connection, key: str) -> str | None:
     """Return the content of a session; None if it does not exist or has expired."""
     found: str | None = conn.execute(
         sa.select(console_sessions.c.content).where(
-            # the clock of the database: workers on other machines may be minutes apart
+            # by the clock of the database, because the clocks of workers may differ by minutes
             console_sessions.c.id == key,
             console_sessions.c.expires_at > clock.ServerNow(),
         )
@@ -71,14 +71,14 @@ def find_session(conn: sa.Connection, key: str) -> str | None:
 
 
 def delete_session(tx: WriteTransaction, key: str) -> None:
-    """Delete a session; a missing one is not an error."""
+    """Delete a session; a missing session is not an error."""
     tx.conn.execute(sa.delete(console_sessions).where(console_sessions.c.id == key))
 
 
 def may_attempt(conn: sa.Connection, limits: Mapping[str, int], seconds: float) -> bool:
     """Return whether :func:`count_attempt` would accept another attempt now.
 
-    Call this function first, so that a refused attempt costs no write.
+    Callers use this function first, so that a refused attempt costs no write.
     """
     return _free(conn, limits, seconds) is not None
 
@@ -92,19 +92,20 @@ def count_attempt(tx: WriteTransaction, limits: Mapping[str, int], seconds: floa
     if free is None:
         return False
     for subject, slots in free.items():
-        # at random, so that of many at once few meet
+        # a random slot, so that few of many simultaneous attempts choose the same one
         slot = random.choice(slots)
         of_slot = (console_attempts.c.subject == subject, console_attempts.c.slot == slot)
         expired = console_attempts.c.at <= clock.ServerNow() - seconds
+        # an attempt of an earlier window may still have the slot
         tx.conn.execute(sa.delete(console_attempts).where(*of_slot, expired))
-        # two attempts for one slot violate the unique index, so that the limit holds however many come at
-        # once
+        # two attempts with one slot violate the unique index, so the limit holds for any number of
+        # simultaneous attempts
         tx.conn.execute(sa.insert(console_attempts).values(subject=subject, slot=slot, at=clock.ServerNow()))
     return True
 
 
 def _free(conn: sa.Connection, limits: Mapping[str, int], seconds: float) -> dict[str, list[int]] | None:
-    """Return the free slots by subject; None if a subject has none left."""
+    """Return the free slots by subject; None if a subject has no free slot left."""
     taken: dict[str, list[int | None]] = {subject: [] for subject in limits}
     rows = conn.execute(
         sa.select(console_attempts.c.subject, console_attempts.c.slot).where(
@@ -113,6 +114,7 @@ def _free(conn: sa.Connection, limits: Mapping[str, int], seconds: float) -> dic
     )
     for subject, slot in rows:
         taken[subject].append(slot)
+    # attempts without a slot, which workers of an older release have written, count, too
     if any(len(taken[subject]) >= limit for subject, limit in limits.items()):
         return None
     return {
@@ -179,10 +181,11 @@ def is_marked(secret: str, mark_: str) -> bool:
 def subject_digest(secret: bytes, *whom: str) -> str:
     """Return a digest of the subject of attempts: 64 hexadecimal digits that do not reveal it.
 
-    :param secret: a text that is not in the database, so that names and addresses cannot be tried on a copy.
+    :param secret: a text that is not in the database, so that names and addresses cannot be guessed from a
+        copy.
     """
     key = hashlib.blake2b(secret, digest_size=_BYTES, person=b"console attempt").digest()
-    # a separator that no part has: ("ab", "c") is another subject than ("a", "bc")
+    # with a separator that no part contains, so that ("ab", "c") and ("a", "bc") differ
     text = b"\0".join(each.encode("utf-8", "replace") for each in whom)
     return hashlib.blake2b(text, digest_size=_BYTES, key=key).hexdigest()
 
@@ -193,5 +196,5 @@ def cipher_key(secret: str) -> bytes:
 
 
 def _derive_key(secret: str, purpose: bytes) -> bytes:
-    # one key for each purpose: the key of the row, which the database has, tells nothing of the others
+    # one key for each purpose: the key of the row, which the database has, does not reveal the others
     return hashlib.blake2b(secret.encode(), digest_size=_BYTES, person=purpose).digest()

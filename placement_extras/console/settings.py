@@ -1,8 +1,8 @@
-"""``/console/settings``: hosts that apply the settings of their group, from attributes of agents.
+"""``/console/settings``: whether hosts apply the settings of their group, from attributes that agents write.
 
-The generation of a group is the newest one that a tenth of its hosts, and at least two, have applied. So a
-single agent with wrong settings, or a wrong report, does not make all others look behind. Hosts with a newer
-generation are *ahead* until enough hosts have applied it.
+The generation of a group is the newest one that at least a tenth of its hosts, and at least two hosts, have
+applied. So a single agent with wrong settings, or a wrong report, does not make all other hosts look
+outdated. Hosts with a newer generation are *ahead* until enough hosts have applied it.
 """
 
 from collections.abc import Iterable
@@ -27,15 +27,15 @@ GENERATION: Final = "fleet.generation"
 TROUBLE: Final = "fleet.trouble"
 """The attribute with the reason why a host does not apply newer settings."""
 SEE_SETTINGS: Final = (*SEE_HOSTS, ext.ATTRIBUTES)
-"""The rules under which REST shows the same."""
+"""The rules under which REST shows the same attributes."""
 
 _GROUPS_PER_PAGE: Final = 50
 _PER_PAGE: Final = 50
 _QUORUM: Final = 10
-"""A generation counts as that of the group if at least one in this number of its hosts works with it."""
+"""A generation counts as that of the group if at least one of this number of hosts has applied it."""
 _MIN_QUORUM: Final = 2
 _MAX_GENERATION: Final = 2**53
-"""Above, numbers of JSON are not exact any more."""
+"""Above this number, integers of JSON are not exact any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class SettingsFollower:
 
 @dataclass(frozen=True, slots=True)
 class SettingsGroup:
-    """A group of hosts: its generation, and the numbers of hosts with another one."""
+    """A group of hosts: its generation, and the numbers of hosts with an older or newer one."""
 
     name: str
     common: int
@@ -64,7 +64,7 @@ class SettingsGroup:
 
 @dataclass(frozen=True, slots=True)
 class SettingsPage:
-    """One page of the groups, and one of the hosts that are behind, ahead or in trouble."""
+    """One page of groups, and one page of hosts that are behind, ahead or in trouble."""
 
     groups: ListPage[SettingsGroup]
     without: int
@@ -77,20 +77,21 @@ def find_follower(root: Provider, members: Iterable[Provider]) -> SettingsFollow
         group = each.attributes.get(GROUP)
         if isinstance(group, str):
             generation, trouble = each.attributes.get(GENERATION), each.attributes.get(TROUBLE, "")
+            # clients may write any value into the attribute
             number = generation if isinstance(generation, int | float) and generation > 0 else 0
             return SettingsFollower(root, group, int(min(number, _MAX_GENERATION)), str(trouble))
     return None
 
 
 def common_generation(generations: Iterable[int]) -> int:
-    """Return the generation of a group, from the generations of its hosts (at least one)."""
+    """Return the generation of a group, computed from the generations of its hosts (at least one)."""
     ordered = sorted(generations, reverse=True)
     quorum = max(_MIN_QUORUM, -(-len(ordered) // _QUORUM))
     return ordered[min(quorum, len(ordered)) - 1]
 
 
 def make_page(snapshot: ModelSnapshot, number: int = 1, number_of_groups: int = 1) -> SettingsPage:
-    """Return one page of groups and hosts. A number above the last page selects the last page."""
+    """Return one page of groups and one page of hosts. A number above the last page selects the last page."""
     trees = snapshot.whole_trees().values()
     found = [one for tree in trees if (one := find_follower(tree.root, tree.members)) is not None]
     by_group: dict[str, list[SettingsFollower]] = {}
@@ -121,7 +122,7 @@ def make_page(snapshot: ModelSnapshot, number: int = 1, number_of_groups: int = 
 
 @console_page(blueprint, "/console/settings", *SEE_SETTINGS)
 def show_settings(visit: PageRequest) -> str:
-    """Show the groups, and the hosts that do not apply the settings of theirs."""
+    """Show the groups, and the hosts that do not apply the settings of their group."""
     with visit.pinned_model() as (snapshot, _):
         shown = make_page(snapshot, page_request.asked_page(), page_request.asked_page("groups"))
     return render_template(

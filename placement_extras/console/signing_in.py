@@ -30,11 +30,11 @@ Identity service hangs, no more threads of a worker than the semaphore allows ca
 strangers ask."""
 
 _MAX_SECRET: Final = 4096
-# one address may be that of a proxy or of a whole office, so it may try more often than a name
+# one address may be that of a proxy or of a whole office, so it has more attempts than a name
 _OF_ONE_NAME: Final = 5
-"""Number of attempts for one name from one address in the window."""
+"""Maximum number of attempts for one name from one address in the window."""
 _OF_ONE_ADDRESS: Final = 50
-"""Number of attempts from one address in the window."""
+"""Maximum number of attempts from one address in the window."""
 _WITH_PORT: Final = re.compile(r"(?:\[([^]]*)\]|([^:]*))(?::\d*)?")
 _HOST_BITS: Final = 64  # of an IPv6 address, which a client chooses as it likes
 
@@ -51,7 +51,7 @@ _MISSING: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SignInForm:
-    """The typed fields without secrets, which are shown again after a refusal."""
+    """The fields that a visitor typed, without secrets; they are shown again after a refusal."""
 
     username: str = ""
     user_domain: str = "Default"
@@ -70,7 +70,7 @@ class SignInForm:
         return self.application_credential or f"{self.user_domain}/{self.username}"
 
     def auth_credentials(self, secret: str) -> dict[str, str] | None:
-        """Return the arguments of keystoneauth; None if a field is missing."""
+        """Return the arguments of keystoneauth; None if a field is empty."""
         if not secret:
             return None
         if self.application_credential:
@@ -100,6 +100,7 @@ def sign_in() -> Response:
         forms.check_form()
     except Forbidden as error:
         return _form_page(form, error.detail, HTTPStatus.FORBIDDEN)
+    # each way to sign in has a field of its own, and only one of the two is filled
     secret = (request.form.get("password") or request.form.get("application_secret") or "")[:_MAX_SECRET]
     credentials = form.auth_credentials(secret)
     if credentials is None:
@@ -108,14 +109,14 @@ def sign_in() -> Response:
     service.prepare_database()
     address = counted_as(request.remote_addr or "")
     identity: KeystoneAuth = current_app.config[IDENTITY]
-    # with the address: strangers could otherwise lock a user out by its name
+    # together with the address, because strangers could otherwise lock out a user by name
     who = sessions.subject_digest(identity.own_secret, "name", form.name.casefold(), address)
     limits = {
         who: _OF_ONE_NAME,
         sessions.subject_digest(identity.own_secret, "address", address): _OF_ONE_ADDRESS,
     }
     room: BoundedSemaphore = current_app.config[ROOM]
-    # not counted: the visitor has tried nothing yet
+    # not counted as an attempt, because the Identity service was not asked
     if not room.acquire(blocking=False):
         return _form_page(form, _NO_ROOM, HTTPStatus.SERVICE_UNAVAILABLE)
     try:
@@ -132,9 +133,10 @@ def sign_in() -> Response:
         return _form_page(form, _AWAY, HTTPStatus.SERVICE_UNAVAILABLE)
     finally:
         room.release()
-    # of this name alone: an attacker with one account must not reset the limit of the address
+    # only the attempts for this name, because an attacker with an account must not reset the limit of the
+    # address
     service.database.write(lambda tx: sessions.forget_attempts(tx, who))
-    # a new secret for each session: one that was planted in the browser before is worth nothing
+    # a new secret for each session, so that a secret which someone planted in the browser before is worthless
     before = forms.secret_of(request.environ, forms.COOKIE)
     if before is not None:
         admission.end_session(service, before)
@@ -175,7 +177,7 @@ def counted_as(sent: str) -> str:
     """Return the address for which an attempt is counted.
 
     :param sent: the peer of the connection, or a header that proxies add to. Only the last address of a list
-        is one that a proxy has seen; the client may have made up the others. Some proxies add the port.
+        comes from a proxy; the client may have made up the others. Some proxies add the port.
     :returns: the address; for IPv6 its network of 64 bits, all of which a client may have.
     """
     text = sent.rpartition(",")[2].strip()
@@ -183,9 +185,11 @@ def counted_as(sent: str) -> str:
     try:
         address = ip_address(found[1] or found[2] if found else text)
     except ValueError:
+        # a text that is no address, such as the path of a socket, counts as it is
         return text
     if not isinstance(address, IPv6Address):
         return str(address)
+    # an IPv4 client of a server that listens on an IPv6 address
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
     return str(IPv6Address(int(address) >> _HOST_BITS << _HOST_BITS))

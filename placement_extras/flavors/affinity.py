@@ -1,11 +1,12 @@
-"""CPUs, memory and devices of a guest from one NUMA node, in one request.
+"""Requests CPUs, memory and devices of a guest from one NUMA node, in a single request.
 
 Nova asks Placement for amounts of the whole host, and checks NUMA nodes afterwards
-(``hw:pci_numa_affinity_policy``). Where providers of NUMA nodes have CPUs, memory and devices, a request says
-the same with ``same_subtree``: the group ``_NODE`` is a node, and the other groups are below it.
+(``hw:pci_numa_affinity_policy``). If providers of NUMA nodes have CPUs, memory and devices, the request says
+so with ``same_subtree``: the group ``_NODE`` is a node, and the other groups are below it.
 
-A policy that is no requirement needs a second request, the fallback: it is served if no host can serve the
-first one. A guest with several NUMA nodes is requested as by Nova, since each device may be at any of them.
+A policy that is no requirement needs a second request, the fallback, which is served if no host can serve the
+first one. A guest with several NUMA nodes is requested as by Nova, because each of its devices may be at any
+of its nodes.
 """
 
 from collections.abc import Mapping
@@ -26,7 +27,7 @@ REQUIRED: Final = "required"
 SOCKET: Final = "socket"
 
 _OF_NODES: Final = frozenset(("PCPU", "VCPU", "MEMORY_MB", *PAGE_CLASSES.values()))
-"""Resource classes of providers of NUMA nodes, and of caches below them."""
+"""Resource classes of NUMA nodes and of the caches below them."""
 
 _NODE: Final = frozenset((os_traits.HW_NUMA_ROOT,))
 """Traits of NUMA nodes."""
@@ -47,7 +48,8 @@ def device_policies(guest: FlavorGuest, devices: Devices) -> Mapping[str, str]:
 def within_node(request: CandidatesRequest, policies: Mapping[str, str]) -> CandidatesRequest:
     """Return the request with CPUs, memory and all devices from one NUMA node.
 
-    Traits of the group without a suffix become traits of the root, which has those of hosts.
+    Traits of the group without a suffix become traits of the root, because the root has the traits of the
+    host.
 
     :param policies: by suffix of a device's group, its policy. A device at the node satisfies every policy.
     """
@@ -55,10 +57,11 @@ def within_node(request: CandidatesRequest, policies: Mapping[str, str]) -> Cand
     rest = {name: amount for name, amount in whole.resources.items() if name not in _OF_NODES}
     groups = [each for each in request.groups if each.suffix]
     used = {each.suffix for each in groups}
-    # groups of the flavor itself, such as CPUs with cache ways
+    # groups that the flavor itself has, such as CPUs with cache ways
     own = [each.suffix for each in groups if not _OF_NODES.isdisjoint(each.resources)]
     together = [RequestGroup(_unused_suffix("_NODE", used), required=(_NODE,))]
-    # a class each: a cache has CPUs, and its node the memory; none is from the root, which is above all nodes
+    # one group per class, because a cache has CPUs and its node has memory; the root, above all nodes, serves
+    # none
     together += [
         RequestGroup(_unused_suffix(f"_{name}", used), {name: amount}, inside=_NODE)
         for name, amount in whole.resources.items()
@@ -66,7 +69,7 @@ def within_node(request: CandidatesRequest, policies: Mapping[str, str]) -> Cand
     ]
     near = {*own, *policies}
     groups = [replace(each, inside=_NODE) if each.suffix in near else each for each in groups]
-    # the group without a suffix keeps the classes that nodes do not have, such as the disk
+    # the group without a suffix keeps the classes that NUMA nodes do not have, such as the disk
     return replace(
         request,
         groups=(*([RequestGroup("", rest)] if rest else []), *together, *groups),
@@ -79,7 +82,7 @@ def within_node(request: CandidatesRequest, policies: Mapping[str, str]) -> Cand
 
 
 def with_devices_apart(near: CandidatesRequest, policies: Mapping[str, str]) -> CandidatesRequest | None:
-    """Return the request in which devices may be elsewhere, if their policies allow it; else None.
+    """Return the request in which devices may be at other nodes, if their policies allow it; otherwise None.
 
     A preferred device may be anywhere, a device of the legacy policy outside of all known NUMA nodes.
 
@@ -88,6 +91,7 @@ def with_devices_apart(near: CandidatesRequest, policies: Mapping[str, str]) -> 
     free = {suffix for suffix, policy in policies.items() if policy in (PREFERRED, LEGACY)}
     if not free:
         return None
+    # within_node() makes exactly one rule
     (together,) = near.same_subtrees
     groups = [
         replace(each, inside=frozenset(), outside=_NODE if policies[each.suffix] == LEGACY else frozenset())
@@ -99,7 +103,7 @@ def with_devices_apart(near: CandidatesRequest, policies: Mapping[str, str]) -> 
 
 
 def _unused_suffix(suffix: str, used: set[str]) -> str:
-    """Return the suffix, or one like it that the flavor does not use itself; it is used from now on."""
+    """Return the suffix, or a similar one that the flavor does not use; it is used from now on."""
     numbered = map(f"{suffix}_{{}}".format, count())
     found = next(each for each in chain((suffix,), numbered) if each not in used)
     used.add(found)

@@ -14,7 +14,7 @@ INVALID_FLAVOR: Final = "placement.ext.invalid_flavor"
 """The code of a refused flavor."""
 
 Pairs = tuple[tuple[str, str], ...]
-"""Names with their values, in the order of the request; each name occurs once."""
+"""Pairs of name and value, in the order of the request; each name occurs once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +59,13 @@ class PciAlias:
 class TranslationRules:
     """The options of Nova that a translation depends on, by Nova's names, and own resource classes.
 
-    The defaults are Nova's, except for ``disable_fallback_pcpu_query``: Nova checks a host again after the
-    query, this service does not. Nova 34 requires the trait of ``require_owner_nova`` as soon as no older
+    The defaults are Nova's, except for ``disable_fallback_pcpu_query``: Nova checks each host after the
+    query, but this service does not. Nova 34 requires the trait of ``require_owner_nova`` as soon as no older
     nova-compute is left. The aliases in ``pci_aliases`` have distinct names and apply to a Nova with PCI
-    devices in Placement. The classes in ``own_classes`` are not standard ones; Nova does not ask for them.
+    devices in Placement. The classes in ``own_classes`` are not standard ones; Nova does not request these.
 
-    Nova does not have ``numa_affinity`` (CPUs, memory and devices from one NUMA node) and ``huge_pages``
-    (pages by their resource class).
+    Nova has no ``numa_affinity`` (CPUs, memory and devices from one NUMA node) and no ``huge_pages`` (pages
+    by their resource class).
     """
 
     query_placement_for_image_type_support: bool = False
@@ -95,10 +95,10 @@ def first_cpus(number: int) -> int:
 def parse_cpus(text: str) -> int:
     """Parse a list of CPUs such as ``0-3,^2,7``.
 
-    A CPU after ``^`` is excluded, wherever it stands in the list. All CPUs above the maximum become the CPU
+    A CPU after ``^`` is excluded, wherever it stands in the list. All CPUs above the maximum count as the CPU
     :data:`MAX_CPUS`.
 
-    :raises ValueError: the text is no such list.
+    :raises ValueError: the text is not such a list.
     """
     included = excluded = 0
     for rule in filter(None, (part.strip() for part in text.split(","))):
@@ -106,7 +106,7 @@ def parse_cpus(text: str) -> int:
         low, high = bounds[0], bounds[-1]
         if not 0 <= low <= high:
             raise ValueError(rule)
-        # without the minimum a range such as 0-9999999999 would create an integer of that many bits
+        # limited, because a range such as 0-9999999999 would create an integer of that number of bits
         named = first_cpus(min(high, MAX_CPUS) + 1) & ~first_cpus(min(low, MAX_CPUS))
         if rule.startswith("^"):
             excluded |= named
@@ -117,7 +117,7 @@ def parse_cpus(text: str) -> int:
 
 
 def parse_mask(text: str, vcpus: int) -> int:
-    """Parse a mask of CPUs. A mask that begins with ``^`` means all CPUs of the guest without the named ones.
+    """Parse a mask of CPUs. A mask that begins with ``^`` means all CPUs of the guest except the named ones.
 
     :raises ValueError: as :func:`parse_cpus`.
     """

@@ -32,7 +32,7 @@ LOG = logging.getLogger(__name__)
 
 MAX_TEXT: Final = 65_535
 """Maximum characters of all names and values of extra specs and properties together."""
-# limits of Nova's and Glance's own columns
+# limits of the columns in the databases of Nova and Glance
 MAX_SPEC: Final = 255
 """Maximum characters of the value of an extra spec."""
 MAX_BYTES: Final = (1 << 63) - 1
@@ -71,8 +71,10 @@ def parse(body: dict[str, Any]) -> NovaFlavor:
     """
     image = body["image"]
     specs, properties = body["extra_specs"], image.get("properties", {})
+    # limited together, because a translation looks at each character of all of them
     if sum(map(len, chain(*specs.items(), *properties.items()))) > MAX_TEXT:
         raise InvalidRequest(f"Extra specs and image properties may have {MAX_TEXT} characters together.")
+    # tuples, so that the flavor has a hash: translations are kept by flavor
     boots = ImageProperties(**{**image, "properties": tuple(properties.items())})
     return NovaFlavor(**{**body, "extra_specs": tuple(specs.items()), "image": boots})
 
@@ -83,7 +85,7 @@ def configured_rules(conf: cfg.ConfigOpts) -> TranslationRules:
     :raises ValueError: two PCI aliases have the same name, or two options contradict each other.
     """
     if conf.flavors.numa_affinity and not conf.flavors.disable_fallback_pcpu_query:
-        # a flavor has one fallback, and a host without PCPU has no dedicated CPUs near anything
+        # a flavor has only one fallback, and a host without PCPU has no dedicated CPUs near anything
         raise ValueError("[flavors] numa_affinity needs disable_fallback_pcpu_query = true")
     return TranslationRules(
         query_placement_for_image_type_support=conf.flavors.query_placement_for_image_type_support,

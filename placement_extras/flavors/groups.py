@@ -41,7 +41,7 @@ class GroupBuilder:
         self._suffixes_of_specs = 0
         self._classes = _STANDARD | own_classes
         self._warnings = warnings
-        #: by suffix of each device's group, the NUMA policy of its alias
+        #: for each device, by the suffix of its group, the NUMA policy of its alias
         self.devices: dict[str, str | None] = {}
 
     def add_specs(self, specs: dict[str, str]) -> None:
@@ -58,7 +58,7 @@ class GroupBuilder:
                     self._add_trait(key, name, value, suffix)
                 else:
                     self._add_amount(key, name, value, suffix)
-        # groups of devices come later and do not count here
+        # counted before groups of devices are added
         self._suffixes_of_specs = len(self._groups) - 1
 
     def _add_trait(self, key: str, name: str, value: str, suffix: str) -> None:
@@ -107,14 +107,14 @@ class GroupBuilder:
         self._groups[""].forbidden.add(trait)
 
     def has_amount(self, name: str) -> bool:
-        """Whether any group has an amount of a class, including 0."""
+        """Return whether any group has an amount of a class, including 0."""
         return any(name in group.resources for group in self._groups.values())
 
     def group_policy(self) -> str | None:
         """Return the policy for groups with a suffix.
 
-        Several groups with a suffix need a policy. It is "none" if they are several only because of devices;
-        otherwise the flavor has to name one.
+        Several groups with a suffix need a policy. The policy is "none" if there are several groups only
+        because of devices; otherwise the flavor has to name one.
         """
         several = sum(group.suffix != "" for group in self.build_groups()) > 1
         return "none" if self._policy is None and several and self._suffixes_of_specs < 2 else self._policy
@@ -124,6 +124,7 @@ class GroupBuilder:
         return tuple(
             RequestGroup(
                 suffix=suffix,
+                # as in Nova, an amount of 0 removes the class from the request
                 resources={name: amount for name, amount in group.resources.items() if amount},
                 required=tuple(frozenset((trait,)) for trait in sorted(group.required)),
                 forbidden=frozenset(group.forbidden),
@@ -136,7 +137,7 @@ class GroupBuilder:
 SPEC: Final = "pci_passthrough:alias"
 """The extra spec that names the devices of a guest."""
 MAX_DEVICES: Final = 256
-"""Maximum devices of a guest. Each is a group, and a short text could ask for billions."""
+"""Maximum devices of a guest. Each device is a group, and a short text could ask for billions of devices."""
 
 
 def pci_aliases(said: Sequence[Mapping[str, str]]) -> tuple[PciAlias, ...]:
@@ -147,7 +148,7 @@ def pci_aliases(said: Sequence[Mapping[str, str]]) -> tuple[PciAlias, ...]:
     found = tuple(map(_pci_alias, said))
     names = Counter(each.name for each in found)
     if several := [name for name, number in names.items() if number > 1]:
-        # Nova allows several definitions of an alias; a group of a request can name one class only
+        # Nova allows several definitions of an alias, but a group of a request has a single class
         raise ValueError(
             f"[flavors] pci_alias: {', '.join(several)} occurs more than once; "
             "give the devices of one alias the same resource_class"
@@ -169,6 +170,7 @@ def _pci_alias(said: Mapping[str, str]) -> PciAlias:
 def _trait_name(name: str) -> str:
     if os_traits.check_traits([name])[0]:
         return name
+    # as in Nova, any other text becomes the name of a custom trait
     name = name.upper()
     return name if os_traits.is_custom(name) else str(os_traits.normalize_name(name))
 
@@ -187,6 +189,7 @@ def add_devices(groups: GroupBuilder, guest: FlavorGuest, rules: TranslationRule
         name, _, number = part.partition(":")
         try:
             count = int(number)
+        # a missing number is an error, too
         except ValueError:
             raise refusal_error(
                 f"{SPEC} cannot be {spec!r}, only a list of aliases with numbers, as in gpu:2"
@@ -199,7 +202,7 @@ def add_devices(groups: GroupBuilder, guest: FlavorGuest, rules: TranslationRule
         if count + len(asked) > MAX_DEVICES:  # before the list grows
             raise refusal_error(f"{SPEC} asks for more than {MAX_DEVICES} devices")
         asked += [found] * count
-    # Nova requires the trait of the providers of devices, too
+    # Nova also requires the trait of the providers of devices
     owner = frozenset(("OWNER_NOVA",) if rules.require_owner_nova else ())
     for each in asked:
         groups.add_device(each, owner)

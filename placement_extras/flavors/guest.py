@@ -1,7 +1,7 @@
 """A guest's flavor and image, read together: the settings of a feature may come from either.
 
-Nova refuses an image if a known property has a value of the wrong type. So all known properties are listed
-here with their former names, even if they do not affect a request.
+Nova refuses an image if a known property has a value of the wrong type. So this module lists all known
+properties with their former names, even those that do not affect a request.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from placement_extras.flavors.flavor import NovaFlavor, Pairs, parse_cpus, refus
 class ChoiceProperty:
     """A property with a fixed set of values.
 
-    :param others: other spellings, each with the value that the spelling means.
+    :param others: other spellings, each with the value that it means.
     :param exact: whether upper and lower case differ.
     """
 
@@ -124,7 +124,7 @@ NUMBERS: Final = frozenset(
 """Image properties with a number."""
 
 COMPARED: Final = frozenset(("img_hv_requested_version",))
-"""Comparisons with versions. Nova makes them itself, with the hosts that Placement returns."""
+"""Comparisons with versions. Nova compares these itself, with the hosts that Placement returns."""
 
 FREE: Final = frozenset(("hw_cpu_realtime_mask", "hw_machine_type", "hw_mem_page_size"))
 """Properties with any text. Properties without an effect are left out."""
@@ -155,7 +155,7 @@ _VERSION: Final = re.compile(
 def check_comparisons(text: str) -> None:
     """Check a list of comparisons with versions, such as ``>=6.0,<6.2``.
 
-    :raises ValueError: the text is no such list.
+    :raises ValueError: the text is not such a list.
     """
     for each in text.split(","):
         found = _COMPARISON.fullmatch(each)
@@ -213,6 +213,7 @@ def read(pairs: Pairs) -> TypedProperties:
                 texts[name] = CHOICES[name].read(text)
         except ValueError:
             raise refusal_error(f"the image property {name} cannot be {text!r}") from None
+    # properties of nodes and traits have no former names, so they are read as they are given
     given = dict(pairs)
     return TypedProperties(
         texts,
@@ -226,7 +227,7 @@ def read(pairs: Pairs) -> TypedProperties:
 
 
 def by_node(given: Mapping[str, str], name: str, read_one: Callable[[str], int]) -> tuple[int, ...] | None:
-    """Return the values of ``NAME.0``, ``NAME.1`` and so on, up to the first gap; None without any.
+    """Return the values of ``NAME.0``, ``NAME.1`` and so on, up to the first gap; None if there is none.
 
     :raises InvalidRequest: a value is invalid; the message names it.
     """
@@ -244,7 +245,7 @@ def by_node(given: Mapping[str, str], name: str, read_one: Callable[[str], int])
 
 def _in_present_words(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the properties by current name."""
-    # former names come first, so that a current name overrides them
+    # former names are read first, so that a current name overrides them
     for former, name in FORMERLY.items():
         if former in given:
             yield name, given[former]
@@ -276,7 +277,7 @@ class FlavorGuest:
         return self.specs.get(f"{prefix}:{name}"), self.image.texts.get(f"{prefix}_{name}")
 
     def agreed_text(self, name: str, prefix: str = "hw") -> str | None:
-        """Return the text of a feature that flavor and image agree on; None if both lack it.
+        """Return the text of a feature that flavor and image agree on; None if both have none.
 
         :raises InvalidRequest: flavor and image contradict each other.
         """
@@ -288,14 +289,14 @@ class FlavorGuest:
     def agreed_choice(self, name: str, prefix: str = "hw") -> str | None:
         """Return the value that flavor and image agree on, for a feature with a fixed set of values.
 
-        :raises InvalidRequest: the value is unknown, or they contradict each other.
+        :raises InvalidRequest: the value is unknown, or flavor and image have different values.
         """
         value = self.agreed_text(name, prefix)
         check_known(prefix, name, value)
         return value
 
     def both_flags(self, name: str) -> tuple[bool | None, bool | None]:
-        """Return whether flavor and image ask for a feature; None for one that does not mention it."""
+        """Return whether flavor and image ask for a feature; None if one does not mention it."""
         spec = self.specs.get(f"hw:{name}")
         return None if spec is None else parse_flag(spec), self.image.flags.get(f"hw_{name}")
 
@@ -333,13 +334,14 @@ class FlavorGuest:
 
 
 def _is_number(suffix: str) -> bool:
+    # isdigit() alone would accept digits of other scripts
     return suffix == "" or (suffix.isascii() and suffix.isdigit() and not suffix.startswith("0"))
 
 
 def check_known(prefix: str, name: str, value: str | None) -> None:
     """Check a value against the values of the image property of the same name.
 
-    :raises InvalidRequest: the value is none of the known ones.
+    :raises InvalidRequest: the value is not one of the known values.
     """
     known = CHOICES[f"{prefix}_{name}"].values
     if value and value not in known:

@@ -1,6 +1,6 @@
 """Memory of a guest: page sizes, locked and encrypted memory, and NUMA nodes.
 
-NUMA nodes are not part of a request, but their CPUs and memory must add up to those of the flavor.
+NUMA nodes are not part of a request, but the CPUs and memory of all nodes must add up to those of the flavor.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ PAGE_CLASSES: Final[Mapping[int, str]] = {
     1_048_576: "CUSTOM_HUGE_PAGES_1GB",
     16_777_216: "CUSTOM_HUGE_PAGES_16GB",
 }
-"""Resource classes of huge pages by their size in KiB, as the agent reports them."""
+"""Resource classes of huge pages by the size of a page in KiB, as the agent reports them."""
 _UNITS: Final = " KMGTPEZYRQ"
-"""Prefixes of units, each 1024 times the one before; the blank stands for no prefix."""
+"""Prefixes of units in ascending order, each 1024 times the one before; the blank means no prefix."""
 _SIZE_TEXT: Final = re.compile(r"([-+]?\d*\.?\d+)(?:([KMGTPEZYRQ])i?)?(b|bit|B)")
 _BY_WORDS: Final = ("any", "large", "small")
 """Words for page sizes, which leave the choice to the host."""
@@ -72,6 +72,7 @@ def find_encryption(guest: FlavorGuest) -> MemoryEncryption | None:
     texts = guest.image.texts
     if texts.get("hw_firmware_type") != "uefi":
         raise refusal_error("encrypted memory needs the image property hw_firmware_type=uefi")
+    # a missing type is accepted, because only the host knows its default
     if "q35" not in texts.get("hw_machine_type", "q35"):
         raise refusal_error(
             "encrypted memory needs a machine of type q35, but the image has another hw_machine_type"
@@ -131,6 +132,7 @@ def huge_pages(guest: FlavorGuest) -> tuple[str, int] | None:
     size = page_size(guest)
     if isinstance(size, str) or size not in PAGE_CLASSES:
         return None
+    # memory of a flavor is in MiB, sizes of pages are in KiB
     pages, left = divmod(guest.flavor.ram * 1024, size)
     if left:
         raise refusal_error(f"{guest.flavor.ram} MiB are no multiple of pages of {size} KiB")
@@ -145,19 +147,22 @@ def _page_size(text: str) -> str | int:
     if text in _BY_WORDS:
         return text
     try:
+        # a number without a unit is in KiB
         if text.isdigit():
             return int(text)
         match = _SIZE_TEXT.fullmatch(text)
         if match:
             number, unit, kind = match.groups()
+            # "b" and "bit" count bits, "B" counts bytes
             size = float(number) * 1024.0 ** _UNITS.index(unit or " ")
             return math.ceil((size if kind == "B" else size / 8) / 1024)
     except (OverflowError, ValueError):
+        # digits that int() refuses, or a number that is too large for a float
         pass
     raise refusal_error(f"a size of memory pages cannot be {text!r}")
 
 
-# of a number of NUMA nodes; Python refuses to convert very long texts, with another error
+# maximum digits of a number of NUMA nodes; Python refuses to convert very long texts, with another error
 _MAX_DIGITS: Final = 9
 
 
@@ -176,6 +181,7 @@ def check_nodes(guest: FlavorGuest, pinning: CpuPinning) -> None:
     )
     node_memory = _either_text("numa_mem", by_node(guest.specs, "hw:numa_mem", int), guest.image.node_memory)
     if node_cpus is None and node_memory is None:
+        # without explicit parts, each node gets an equal share
         if guest.flavor.vcpus % nodes or guest.flavor.ram % nodes:
             raise refusal_error(
                 f"{guest.flavor.vcpus} CPUs and {guest.flavor.ram} MiB cannot be divided into {nodes} nodes"
@@ -194,7 +200,7 @@ def node_count(guest: FlavorGuest, pinning: CpuPinning) -> int:
     :raises InvalidRequest: the number or the page size is invalid.
     """
     nodes = _node_count(guest)
-    # Nova gives a guest with any of these a topology of at least one node
+    # Nova gives a guest with any of these features a topology of at least one node
     has_topology = page_size(guest) or persistent_labels(guest) or pinning.effective in (DEDICATED, MIXED)
     return nodes or (1 if has_topology else 0)
 

@@ -54,7 +54,7 @@ class PciAliasType(types.ConfigType):
     def __repr__(self) -> str:
         return "PciAlias"
 
-    # equal types, as oslo.config compares an option that is registered twice
+    # equal types, because oslo.config compares an option that is registered twice
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PciAliasType)
 

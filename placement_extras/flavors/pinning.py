@@ -20,9 +20,9 @@ THREADS: Final = "HW_CPU_HYPERTHREADING"
 class CpuPinning:
     """CPU policy of a guest.
 
-    :param policy: the policy that flavor or image names; only this one is translated.
-    :param threads: the thread policy that flavor or image names; only this one is translated.
-    :param effective: the policy, or the one that amounts of ``PCPU`` or ``VCPU`` in extra specs stand for.
+    :param policy: the policy that flavor or image name; only this policy is translated.
+    :param threads: the thread policy that flavor or image name; only this policy is translated.
+    :param effective: the policy, or the policy that amounts of ``PCPU`` or ``VCPU`` in extra specs imply.
     :param dedicated: the dedicated CPUs, as bits.
     """
 
@@ -43,7 +43,7 @@ def read(guest: FlavorGuest) -> CpuPinning:
     emulator = _emulator_policy(guest)
     realtime = _realtime_cpus(guest, emulator)
     mask = _dedicated_cpus(guest)
-    # amounts of PCPU or VCPU in extra specs are a policy, too, but they go to the request as they are
+    # amounts of PCPU or VCPU in extra specs imply a policy, but they are requested as they are
     effective = _effective_policy(guest, policy, emulator == ISOLATE)
     _check_threads(guest, threads, effective)
     if effective in (SHARED, None):
@@ -53,6 +53,7 @@ def read(guest: FlavorGuest) -> CpuPinning:
             raise refusal_error("hw:cpu_realtime needs dedicated or mixed CPUs")
     if mask and effective != MIXED:
         raise refusal_error("hw:cpu_dedicated_mask needs hw:cpu_policy=mixed")
+    # either the mask names the dedicated CPUs, or the realtime CPUs are the dedicated ones
     if effective == MIXED and bool(mask) == bool(realtime):
         raise refusal_error(
             "mixed CPUs need either hw:cpu_dedicated_mask, which names the dedicated ones, "
@@ -76,7 +77,7 @@ def _cpu_policy(guest: FlavorGuest) -> str | None:
 def _thread_policy(guest: FlavorGuest) -> str | None:
     flavor, image = guest.both_texts("cpu_thread_policy")
     check_known("hw", "cpu_thread_policy", flavor)
-    # as in Nova, prefer in the flavor overrides the policy of the image
+    # as in Nova, "prefer" in the flavor overrides the policy of the image
     if flavor in (None, "prefer"):
         return flavor or image
     if image and image != flavor:
@@ -103,7 +104,7 @@ def _realtime_cpus(guest: FlavorGuest, emulator: str | None) -> int:
         raise refusal_error("hw:cpu_realtime_mask leaves no realtime CPU")
     if found & ~everything:
         raise refusal_error(f"hw:cpu_realtime_mask names CPUs beyond the {guest.flavor.vcpus} of the flavor")
-    # the emulator needs a CPU that is not realtime, unless it has a policy of its own
+    # the emulator needs a CPU that is not realtime, unless a policy gives it another one
     if found == everything and not emulator:
         raise refusal_error(
             "hw:cpu_realtime_mask must leave a CPU that is not realtime, or hw:emulator_threads_policy be set"
@@ -132,7 +133,7 @@ def _parse_mask(name: str, mask: str, vcpus: int) -> int:
 
 
 def _effective_policy(guest: FlavorGuest, policy: str | None, emulator_is_isolated: bool) -> str | None:
-    """Return the policy, or the one that amounts of CPUs in the extra specs stand for."""
+    """Return the policy, or the policy that amounts of CPUs in the extra specs imply."""
     shared = _cpu_amount(guest, "VCPU")
     dedicated = _cpu_amount(guest, "PCPU")
     if policy and (shared or dedicated):
@@ -150,7 +151,7 @@ def _effective_policy(guest: FlavorGuest, policy: str | None, emulator_is_isolat
 def _cpu_amount(guest: FlavorGuest, resource_class: str) -> int:
     """Return the sum of amounts in extra specs.
 
-    Texts that are not numbers are skipped; ``groups`` warns of them.
+    Texts that are not numbers are skipped; ``groups`` warns of these amounts.
     """
     total = 0
     for name, value in guest.numbered_specs("resources"):
@@ -163,7 +164,7 @@ def _cpu_amount(guest: FlavorGuest, resource_class: str) -> int:
 
 
 def _check_threads(guest: FlavorGuest, threads: str | None, effective: str | None) -> None:
-    """Check that a policy for threads, or the trait for them, goes with the CPU policy."""
+    """Check that a thread policy, or the trait for it, is allowed with the CPU policy."""
     wanted = next((value for name, value in guest.numbered_specs("trait") if name.startswith(THREADS)), None)
     if wanted is None and THREADS in guest.image.traits:
         wanted = "required"

@@ -1,7 +1,7 @@
 """Known names of extra specs and image properties, and warnings about unknown ones.
 
-Nova ignores a name that it does not know, so a misspelt extra spec has no effect. Unknown namespaces of
-Nova 34.0.0 belong to other programs and pass without a warning, unless the namespace looks misspelt.
+Nova ignores a name that it does not know, so a misspelt extra spec has no effect. Unknown namespaces of Nova
+34.0.0 belong to other programs and pass without a warning, unless the namespace looks misspelt.
 """
 
 import re
@@ -13,7 +13,7 @@ from placement_extras.flavors.flavor import NovaFlavor
 from placement_extras.flavors.guest import CHOICES, COMPARED, FLAGS, FREE, NUMBERS
 
 MAX_WARNINGS: Final = 16
-"""Maximum warnings of a flavor; the others are counted."""
+"""Maximum number of warnings for a flavor; further warnings are only counted."""
 
 _NAMES: Final[Mapping[str, str]] = {
     "accel": "device_profile",
@@ -56,7 +56,7 @@ SPEC_OF_GROUP: Final = re.compile(r"(resources|trait)([a-zA-Z0-9_-]{1,64})?:(.*)
 _NAMESPACES: Final = ("resources", "trait", *_NAMES)
 _NUMBER: Final = re.compile(r"_?\d+$")
 _MISSPELT_RATIO: Final = 0.81
-"""Similarity to a known namespace above which an unknown one counts as misspelt."""
+"""An unknown namespace counts as misspelt if its similarity to a known one is above this number."""
 _POLICY: Final = "group_policy"
 _SPECS: Final = frozenset(
     (_POLICY, *(f"{namespace}:{name}" for namespace, names in _NAMES.items() for name in names.split()))
@@ -67,7 +67,7 @@ _WITH_PARTS: Final = re.compile(
     r"|nodename|numa_topology|pci_device_pools|pci_stats|stats|supported_hv_specs|supported_instances)(:\w+)+",
     re.DOTALL,
 )
-"""Known extra specs with varying parts, such as the number of a NUMA node."""
+"""Known extra specs with variable parts, such as the number of a NUMA node."""
 _PROPERTIES: Final = frozenset(
     name for name in (*CHOICES, *FLAGS, *NUMBERS, *COMPARED, *FREE) if name.startswith("hw_")
 ) | frozenset(
@@ -92,6 +92,7 @@ class FlavorWarnings:
 
         :param name: the unknown name; the most similar name in ``known`` is suggested.
         """
+        # limited, because a flavor may have hundreds of unknown names
         if len(self._sentences) == MAX_WARNINGS:
             self._more += 1
             return
@@ -99,7 +100,7 @@ class FlavorWarnings:
         self._sentences.append(f"{sentence}: did you mean {near[0]}?" if near else sentence)
 
     def all_sentences(self) -> tuple[str, ...]:
-        """Return the warnings, and the number of those that were left out."""
+        """Return the warnings, and a sentence with the number of those that were left out."""
         return (*self._sentences, *([f"{self._more} more are not understood"] if self._more else []))
 
 
@@ -109,7 +110,7 @@ def warn_unknown_names(flavor: NovaFlavor, warnings: FlavorWarnings) -> None:
     for name, value in flavor.image.properties:
         if name.startswith("trait:"):
             if value != "required":
-                # shortened, as a value may have tens of thousands of characters
+                # shortened, because a value may have tens of thousands of characters
                 warnings.add(f"the image property {name} cannot be {value[:80]!r}, only required")
         elif name.startswith("hw:") or (
             name.startswith("hw_") and name not in _PROPERTIES and not _PROPERTY_WITH_NODE.fullmatch(name)
@@ -130,15 +131,16 @@ def _meant_spec(name: str) -> str | None:
     """Return the probable meaning of an unknown extra spec; None for a known or foreign one."""
     namespace, colon, rest = name.partition(":")
     if not colon:
-        # a property of an image among the extra specs, which have a colon instead
+        # a property of an image among the extra specs, where its name has a colon
         if name in _PROPERTIES:
             return name.replace("_", ":", 1)
         is_near = name != _POLICY and get_close_matches(name.lower(), [_POLICY], 1, _MISSPELT_RATIO)
         return _POLICY if is_near else None
+    # a group may have any suffix, so such names are never unknown
     if SPEC_OF_GROUP.fullmatch(name):
         return None
     if namespace in _NAMES:
         return None if name in _SPECS or _WITH_PARTS.fullmatch(name) else name
-    # without a number: resources1 is a group, not another namespace
+    # compared without its number, because resources1 is a group and not another namespace
     near = get_close_matches(_NUMBER.sub("", namespace.lower()), _NAMESPACES, 1, _MISSPELT_RATIO)
     return f"{near[0]}:{rest}" if near else None

@@ -23,7 +23,7 @@ from placement_extras.flavors.pinning import DEDICATED, MIXED, CpuPinning
 from placement_extras.flavors.spelling import FlavorWarnings
 
 _GIB: Final = 1 << 30
-# Nova's maximum of each part where neither flavor nor image has one.
+# Nova's maximum of sockets, cores and threads if neither flavor nor image has one.
 _MAX_TOPOLOGY: Final = 65536
 _TOPOLOGY_PARTS: Final = ("sockets", "cores", "threads")
 
@@ -36,8 +36,9 @@ def check_guest(guest: FlavorGuest) -> None:
     _check_sizes(guest.flavor)
     _check_serial_ports(guest)
     _check_cpu_topology(guest)
+    # called only to refuse a flavor and an image that contradict each other
     guest.agreed_flag("pmu")
-    # Nova does not look at the queues of a guest with one CPU.
+    # Nova ignores the queues of a guest with one CPU.
     if guest.flavor.vcpus > 1:
         guest.agreed_flag("vif_multiqueue_enabled")
     _check_left_out(guest)
@@ -67,7 +68,7 @@ def _check_serial_ports(guest: FlavorGuest) -> None:
 def _check_cpu_topology(guest: FlavorGuest) -> None:
     """Check sockets, cores and threads of the image against its maxima, and these against the flavor's."""
     for part in _TOPOLOGY_PARTS:
-        # the flavor's numbers are preferences; Nova only checks that they are numbers
+        # the numbers of the flavor are preferences; Nova only checks that they are numbers
         guest.both_numbers(f"cpu_{part}")
         most, most_of_image = guest.both_numbers(f"cpu_max_{part}")
         if most and most_of_image > most:
@@ -97,7 +98,7 @@ class FlavorTranslation:
     """The request for a flavor.
 
     :param fallback: the second choice for a guest with dedicated CPUs: the same request with shared CPUs.
-        Nova makes this request as well, for hosts that do not report PCPU.
+        Nova makes this second request as well, for hosts that do not report PCPU.
     :param warnings: sentences about parts of the flavor that were not understood and are left out.
     """
 
@@ -114,7 +115,7 @@ def translate_flavor(flavor: NovaFlavor, rules: TranslationRules) -> FlavorTrans
     return _KEPT_TRANSLATIONS.get((flavor, rules), lambda: _translate_guest(flavor, rules))
 
 
-# clouds have few flavors and images, and claims of one flavor come in series
+# clouds have few flavors and images, and one flavor is often claimed several times in a row
 _KEPT_TRANSLATIONS: Final = KeptResults[FlavorTranslation](16 << 20)
 """The translations of recent flavors, in at most 16 MiB."""
 
@@ -141,7 +142,7 @@ def _translate_guest(flavor: NovaFlavor, rules: TranslationRules) -> FlavorTrans
                 "a host with some near, and others not, may be left out"
             )
     elif pinned.policy == DEDICATED and not rules.disable_fallback_pcpu_query:
-        # the warnings of the first request name the same parts
+        # the warnings of the first request already name the same parts
         fallback = _candidates_request(_gather_groups(guest, None, rules, FlavorWarnings()), root)
     return FlavorTranslation(request, fallback, warnings.all_sentences())
 
@@ -177,7 +178,7 @@ def _gather_groups(
     if pinned is not None:
         _add_cpus(groups, guest.flavor.vcpus, pinned)
     add_devices(groups, guest, rules)
-    # An amount in the extra specs takes the place of the flavor's, also where it is 0.
+    # an amount in the extra specs replaces the amount of the flavor, even if it is 0
     if not groups.has_amount("VCPU") and not groups.has_amount("PCPU"):
         groups.set_amount("VCPU", guest.flavor.vcpus)
     if not groups.has_amount("MEMORY_MB"):
@@ -189,6 +190,7 @@ def _gather_groups(
     if encryption is not None:
         groups.set_amount("MEM_ENCRYPTION_CONTEXT", 1)  # a key of the CPU, of which hosts have few
         groups.require_traits(encryption.trait)
+    # one namespace of persistent memory for each label; equal labels are counted
     labels = Counter(
         os_resource_classes.normalize_name(f"PMEM_NAMESPACE_{each}")
         for each in memory.persistent_labels(guest)
@@ -204,7 +206,7 @@ def _add_cpus(groups: GroupBuilder, vcpus: int, pinned: CpuPinning) -> None:
         dedicated = pinned.dedicated.bit_count()
         if pinned.policy == MIXED:
             groups.set_amount("VCPU", vcpus - dedicated)
-        # isolated emulator threads have a dedicated CPU of their own
+        # isolated emulator threads have another dedicated CPU
         groups.set_amount("PCPU", dedicated + pinned.emulator_is_isolated)
     if pinned.threads == pinning.ISOLATE:
         groups.forbid_trait(pinning.THREADS)
@@ -226,6 +228,7 @@ def _candidates_request(gathered: GroupBuilder, root: frozenset[str]) -> Candida
         groups=groups,
         group_policy=policy,
         root_required=root,
+        # Nova's scheduler always forbids hosts that an operator has disabled
         root_forbidden=frozenset((DISABLED,)),
     )
 

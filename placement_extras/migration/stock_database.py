@@ -151,14 +151,14 @@ class StockContent(DatabaseContent):
         """Return the id of each provider's parent by the id of the provider; None for a root."""
         p = self.tables.providers
         query = sa.select(p.c.id, p.c.parent_provider_id)
-        # mypy does not take rows for the pairs that dict() needs
+        # for mypy, which does not accept rows as the pairs that dict() needs
         return {provider_id: parent for provider_id, parent in self.conn.execute(query)}  # noqa: C416
 
     def stored_roots(self) -> dict[int, int | None]:
         """Return the stored id of each provider's root by the id of the provider; None if it is missing."""
         p = self.tables.providers
         query = sa.select(p.c.id, p.c.root_provider_id)
-        # mypy does not take rows for the pairs that dict() needs
+        # for mypy, which does not accept rows as the pairs that dict() needs
         return {provider_id: root for provider_id, root in self.conn.execute(query)}  # noqa: C416
 
     def ownerless_consumers(self) -> list[str]:

@@ -105,7 +105,8 @@ def _replace(
     present: Mapping[str, Any],
     attributes: Mapping[str, Any],
 ) -> ShownTable:
-    # PUT replaces all attributes, so the generation protects those that another client sets meanwhile
+    # PUT replaces all attributes; the generation prevents the loss of attributes that another client sets
+    # meanwhile
     body = {
         "attributes": attributes,
         "resource_provider_generation": present["resource_provider_generation"],

@@ -32,7 +32,7 @@ _PAGE_SIZE: Final = 1000  # reservations in an answer, the maximum of the servic
 _CONFLICT_TEXT: Final = "consumer generation conflict"
 """Text of the service's error for a wrong generation."""
 _GENERATIONS_VERSION: Final = "1.28"
-"""First microversion that shows allocations with the generation of their consumer."""
+"""First microversion that shows allocations together with the generation of their consumer."""
 RESERVATION_COLUMNS: Final = (
     "uuid",
     "project_id",
@@ -120,7 +120,7 @@ class CreateClaim(command.Lister):
         try:
             (claimed,) = request_extension(self, "POST", _CLAIMS, json=body)["claims"]
         except exceptions.Conflict as error:
-            # the same status has other causes, with texts that are enough by themselves
+            # other causes have the same status, and their texts are sufficient by themselves
             if _CONFLICT_TEXT not in str(error):
                 raise
             raise exceptions.CommandError(
@@ -165,7 +165,7 @@ class ConfirmClaim(command.ShowOne):
         generation = parsed_args.generation
         if generation is None:
             held = send_request(self, "GET", f"/allocations/{parsed_args.uuid}", version=_GENERATIONS_VERSION)
-            # the service refuses a missing consumer with a reason
+            # a missing consumer gets 0, because the service refuses it with a reason
             generation = held.get("consumer_generation", 0)
         body = {"consumer_generation": generation, **_given_fields(parsed_args, "expires_in")}
         claim = send_request(self, "PUT", f"{_CLAIMS}/{parsed_args.uuid}", json=body)["claim"]
@@ -224,8 +224,7 @@ class ListReservations(command.Lister):
             rows += [_reservation_row(each) for each in page["reservations"]]
             if "links" not in page:
                 return ("uuid", "project_id", "group", "expires_at", "resources"), rows
-            # the next page by its marker, not by the link: that has the address that the service knows of
-            # itself
+            # by the marker and not by the link, which has the address of the service as the service knows it
             asked["marker"] = page["reservations"][-1]["uuid"]
 
 
@@ -332,7 +331,7 @@ def _request_fields(asking: command.Command, parsed_args: argparse.Namespace) ->
 
 
 def _given_fields(parsed_args: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Return the given options as fields of a body with the same names."""
+    """Return those options that were given as fields of a body with the same names."""
     return {name: getattr(parsed_args, name) for name in names if getattr(parsed_args, name) is not None}
 
 

@@ -32,7 +32,7 @@ from placement_extras.openstack.requests import (
 _EXPLANATIONS: Final = "/ext/v1/explanations"
 _CAPACITY: Final = "/ext/v1/capacity"
 _UNNAMED_FLAVOR: Final = "guest"
-"""Name of a flavor without one."""
+"""Name for a flavor without a name."""
 
 TableRow = tuple[Any, ...]
 AnswerParts = Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any]], Iterable[TableRow]]]]

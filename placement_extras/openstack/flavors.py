@@ -22,7 +22,7 @@ _MAX_FILE: Final = (
     1 << 20
 )  # characters; a file that is not a flavor, such as a device, must not fill the memory
 _SHOWN: Final = {"OS-FLV-EXT-DATA:ephemeral": "ephemeral", "properties": "extra_specs"}
-"""Other names in the output of `openstack flavor show`."""
+"""Names that differ in the output of `openstack flavor show`."""
 
 
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +61,7 @@ def add_flavor_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_topology(parser: argparse.ArgumentParser) -> None:
-    """Add the option of commands that place a query or a flavor in the way of a claim."""
+    """Add the option of commands that place a query or a flavor in the same way as a claim."""
     parser.add_argument(
         "--topology",
         choices=TOPOLOGIES,
@@ -82,7 +82,7 @@ def given_strict(parsed_args: argparse.Namespace) -> dict[str, Any]:
 def request_source(parsed_args: argparse.Namespace) -> dict[str, Any]:
     """Return the ``query`` or the ``flavor`` of a body.
 
-    :raises CommandError: not exactly one of them is given, or the file cannot be read.
+    :raises CommandError: none or several of them are given, or the file cannot be read.
     """
     flavor = flavor_of_options(parsed_args)
     given = {
@@ -97,13 +97,13 @@ def request_source(parsed_args: argparse.Namespace) -> dict[str, Any]:
             f"given is {' and '.join(found) or 'none of them'}."
         )
     if parsed_args.query is not None:
-        # copied from an address
+        # the text may be copied from a URL
         return {"query": parsed_args.query.removeprefix("?")}
     return {"flavor": flavor or read_flavor(parsed_args.flavor_file)}
 
 
 def flavor_of_options(parsed_args: argparse.Namespace) -> dict[str, Any]:
-    """Return the flavor of the options; empty without them.
+    """Return the flavor from the options; empty if they name none.
 
     :raises CommandError: a property has no value.
     """

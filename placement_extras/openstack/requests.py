@@ -13,15 +13,15 @@ _TREES_VERSION: Final = "1.14"
 
 
 def send_request(asking: command.Command, method: str, path: str, **options: Any) -> Any:
-    """Send a request; return the JSON of the answer, None for an empty one.
+    """Send a request; return the JSON of the answer, or None if the answer is empty.
 
-    :param options: those of ``requests``; ``version`` overrides the client's microversion.
+    :param options: keyword arguments for ``requests``; ``version`` overrides the client's microversion.
     :raises CommandError: the answer is not from a Placement service, or is an error of the server with its
         reason.
     """
     client: Any = asking.app.client_manager.placement  # type: ignore[attr-defined]  # osc-placement puts it there
     try:
-        # osc-placement reads errors as JSON and expects certain fields, hence the errors below
+        # osc-placement expects errors to be JSON with certain fields, so errors are handled here
         answer = client.request(method, path, **options)
         return answer.json() if answer.content else None
     except ks_exceptions.HttpServerError as error:  # osc-placement would show the title alone

@@ -33,8 +33,7 @@ from placement_extras.planner.packing import (
 
 # each host of a larger group would need another packing of the whole group
 MAX_RETRIED: Final = 32
-"""Maximum number of hosts of a group for which the group is packed again without each host; larger groups get
-a bound."""
+"""Maximum size of a group that is packed again without each of its hosts; larger groups get a bound."""
 
 
 @dataclass(eq=False, slots=True)
@@ -92,7 +91,7 @@ class HostCoupling:
         leader: dict[int, int] = {}
 
         def find_leader(root: int) -> int:
-            # union and find, with paths halved on the way
+            # union and find, which halves the path on its way
             while (above := leader.setdefault(root, root)) != root:
                 leader[root] = leader[above]
                 root = above
@@ -126,7 +125,7 @@ class HostCoupling:
             for failed in group:
                 # in a large group, each retry would pack the whole group once more
                 if len(group) > MAX_RETRIED and not failed.offered:
-                    # at most its own guests are lost
+                    # at most the host's own guests are lost
                     lost = min(fit.lower_bound, failed.alone.upper_bound)
                     left = FitBounds(fit.lower_bound - lost, fit.upper_bound)
                 else:
@@ -139,7 +138,7 @@ class HostCoupling:
         """Return a host as it is after the failure of another host."""
         if not failed.offered:
             return host
-        # the pools of the failed host are gone, too, and its neighbours may have fewer ways
+        # the sharing providers of the failed host are lost, too, so its neighbours may have fewer ways
         shared = [each for each in host.shared if each.root_id != failed.tree.root.id]
         return host if len(shared) == len(host.shared) else self.couple_host(host.tree, shared)
 
@@ -157,7 +156,7 @@ class HostCoupling:
 def _amounts_at(
     ways: FlavorFootprints, providers: Iterable[Provider], amount_of: Callable[[Provider, str], int]
 ) -> dict[Slot, int]:
-    """Return an amount of each inventory by provider id and class, and those of the pools."""
+    """Return an amount of each inventory by provider id and class, then the usable amounts of the pools."""
     found = {(each.id, name): amount_of(each, name) for each in providers for name in each.inventories}
     return found | {slot: pool.usable_amount(found) for slot, pool in ways.pools.items()}
 
@@ -167,12 +166,12 @@ def _capacity_of(provider: Provider, name: str) -> int:
 
 
 MAX_EXAMPLES: Final = 5
-"""Number of hosts that are named for each set of short classes."""
+"""Maximum number of hosts that are named for each set of short classes."""
 
 
 @dataclass(frozen=True, slots=True)
 class StrandedHost:
-    """A full host by its root: stranded amounts by class, and the guests that these could serve."""
+    """The root of a full host, its stranded amounts by class, and the guests that these could serve."""
 
     root: Provider
     stranded: Mapping[str, int]
@@ -238,7 +237,7 @@ def _short_classes(way: Way, ways: FlavorFootprints, free: Free) -> frozenset[st
 
 
 class _LackingHosts:
-    """Hosts with certain ways and certain short classes."""
+    """Hosts that have the same ways and the same short classes."""
 
     def __init__(
         self, ways: FlavorFootprints, short: frozenset[str], shared: Collection[int], budget: SearchBudget

@@ -151,7 +151,7 @@ class ClusterSimulation:
         return self.snapshot.providers[next(root for root in roots if root not in self._by_root)]
 
     def take_amounts(self, amounts: Iterable[tuple[Slot, int]], times: int = 1) -> None:
-        """Take the amounts of a way, for a number of guests; a negative number gives them back.
+        """Take the amounts of a way.
 
         :param times: the number of guests; -1 gives the amounts back.
         """
@@ -194,7 +194,7 @@ class ClusterSimulation:
         self.budget.spend()
         asking = self._asking_of(request)
         found = asking.finder.footprints_at(*host)
-        # a formula over the tree answers for untouched hosts, before any slot is looked at
+        # for unchanged hosts a formula over the tree answers, before any slot is read
         if not asking.may_fit(found, self._plain_free(found, host[0])):
             return
         for way in self._keyed_ways(found, host[0]):

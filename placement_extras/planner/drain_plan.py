@@ -69,7 +69,7 @@ def displace_guests(board: ClusterSimulation, guests: Sequence[HostedConsumer]) 
     }
     # a guest that has no place when nothing else is placed has none in any plan
     upper_bound = len(guests) - sum([not alone[id(each.request)] for each in left])
-    # the volume bound is only worked out where some guest was left
+    # the bound by volume is only computed if some guest was left over
     upper_bound = min(upper_bound, _by_volume(board, guests))
     # a guest that was placed has a place, so it was never tried alone
     search = _DrainSearch(board, [each for each in largest if alone.get(id(each.request), True)])
@@ -158,7 +158,7 @@ def _by_volume(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> in
     serving = {
         member.id: member
         for tree, shared in board.each_host()
-        # hosts that serve no guest at all must not count as room
+        # hosts that serve no guest at all must not count as having room
         if any(board.serves_request(request, (tree, shared)) for request in requests)
         for member in (*tree.members, *shared)
     }

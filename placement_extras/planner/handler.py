@@ -86,7 +86,7 @@ def parse(body: dict[str, Any], forms: RequestForms) -> tuple[dict[str, AskedCan
             common = {each: body[each] for each in ("microversion", "strict")}
             found[name] = explanation.parse({**flavor, **common}, forms)
         except InvalidRequest as error:
-            # The inner error is not chained: the new text says all of it, and the flavor.
+            # the inner error is not chained, because the new text says all of it and names the flavor
             raise InvalidRequest(f"Flavor {name!r}: {error.detail}", error.code) from None
     return found, explanation.version_of(body)
 
@@ -131,7 +131,7 @@ class GuestRelocator:
     ) -> None:
         self._model = model
         self._database = database
-        # CPU time of this thread: a wait for the lock of the model or for the database costs the request
+        # CPU time of this thread, so that waiting for the model's lock or the database costs the request
         # nothing
         self._end = thread_time() + seconds
         self._check_awaited = check_awaited
@@ -150,7 +150,7 @@ class GuestRelocator:
             raise InvalidRequest(
                 f"Consumers on the hosts of 'excluded_hosts' hold more than {MAX_HELD} amounts: name fewer."
             )
-        # Another view: the model may have gone on while the database was read.
+        # another view, because the model may have changed while the database was read
         with self._model.fresh_view() as view:
             avoided, budget = _ids(view.snapshot, hosts), self._make_budget(view)
             guests = _guests_on(view.snapshot, avoided, held, budget)
@@ -167,7 +167,7 @@ class GuestRelocator:
             roots = {tree.root.id for tree, _ in nearest_hosts(board, request)}
             members = _tree_members(view.snapshot, roots)
         held, complete = self._held_amounts(members)
-        # The guests that were read are newer than the first view.
+        # another view, because the guests that were read are newer than the first view
         with self._model.fresh_view() as view:
             board = ClusterSimulation(view.snapshot, self._make_budget(view), _ids(view.snapshot, avoided))
             hosts = [host for host in board.hosts if host[0].root.id in roots]
@@ -221,7 +221,7 @@ def count_capacity(call: ApiRequest) -> Response:
     flavors = {name: each.request for name, each in asked.items()}
     fallbacks = {name: each.fallback for name, each in asked.items() if each.fallback is not None}
     deadline = call.service.conf.api.capacity_deadline
-    # CPU time of this thread, as budgets count it: waiting for other threads costs a request nothing.
+    # CPU time of this thread, so that waiting for other threads costs the request nothing
     end = thread_time() + deadline
     counted: dict[str, FlavorCapacity] = {}
     fallen_back: dict[str, FlavorCapacity] = {}
@@ -235,7 +235,7 @@ def count_capacity(call: ApiRequest) -> Response:
 
             def count_topology(name: str, request: CandidatesRequest) -> FlavorCapacity:
                 topology = topologies.get(name)
-                # a fallback may have nothing that is split
+                # a fallback may request nothing that is split
                 if topology is None or not is_splittable(request):
                     return count_flavor(cloud, request)
                 # the other time is for bounds of hosts without placed guests, and for the remaining flavors
@@ -252,7 +252,7 @@ def count_capacity(call: ApiRequest) -> Response:
                 name: FlavorProportion(
                     tuple(_possible_requests(asked[name])),
                     each["proportion"],
-                    # a guest that fits in both ways is counted twice, which an upper bound may be
+                    # a guest that fits in both ways is counted twice, which an upper bound may do
                     counted[name].fit.upper_bound
                     + (fallen_back[name].fit.upper_bound if name in fallen_back else 0),
                 )

@@ -16,9 +16,9 @@ from placement_extras.planner.trials import TrialJournal, TriesExhausted
 MAX_HOSTS: Final = 64
 """Maximum number of hosts with guests that may be moved: the hosts that lack least for the flavor."""
 MAX_MOVES: Final = 64
-"""Number of moves of a plan."""
+"""Maximum number of moves of a plan."""
 _MAX_TRIES: Final = 2_000
-"""Number of moves that are tried in the search for fewer."""
+"""Maximum number of moves that are tried in the search for fewer moves."""
 _STAYING: Final = frozenset(("RESERVATION", "MIGRATION"))
 """Types of consumers that cannot be moved."""
 
@@ -133,7 +133,7 @@ class _MigrationSearch:
         found = [_TargetHost(each, board.ways_at(request, each)) for each in hosts]
         self._targets = [each for each in found if each.ways]
         known = {tree.root.id for tree, _ in hosts}
-        #: whether the flavor could be served elsewhere, too
+        #: whether other hosts could serve the flavor, too
         self.missing_targets = len(hosts) < len(board.hosts) and any(
             host[0].root.id not in known and board.ways_at(request, host) for host in board.hosts
         )
@@ -176,7 +176,7 @@ class _MigrationSearch:
         bound = int(least)
         # the limit grows by one move at a time, which proves at each step that fewer moves do not make room
         while bound <= MAX_MOVES and (best is None or bound < len(best[0])):
-            # states that failed with fewer moves left may succeed with more
+            # a state that failed with fewer moves left may succeed with more
             self._seen.clear()
             self._cut = False
             try:
@@ -214,7 +214,7 @@ class _MigrationSearch:
         if lacking <= 0:
             return 0
         self._board.budget.spend()
-        # the largest holders first: fewer guests cannot free the amount
+        # the largest holders first, because fewer guests cannot free the amount
         for held in sorted(self._holders.get(slot, {}).values(), reverse=True):
             lacking, number = lacking - held, number + 1
             if lacking <= 0:
@@ -237,7 +237,7 @@ class _MigrationSearch:
             self._journal.undo_changes()
 
     def _leaving_ways(self, target: _TargetHost) -> Iterator[tuple[HostedConsumer, tuple[Provider, Way]]]:
-        """Yield the guests that may leave a host, with a place for each; the most helpful ones first."""
+        """Yield the guests that may leave a host, each with a new place; the most helpful come first."""
         way = min(target.ways, key=self._needs_for)
         lacking = {slot: amount - self._board.free(slot) for slot, amount in way}
         helpful = {
@@ -332,7 +332,7 @@ class _MigrationSearch:
             uuid = self._board.snapshot.providers[provider_id].uuid
             allocations.setdefault(uuid, {})[name] = amount
         self._moves.append(MigrationStep(guest, source, root, way, allocations))
-        # The last entry is undone first: the guest is back before its move is forgotten.
+        # the last entry is undone first, so the guest is back before its move is forgotten
         self._journal.record_undo(self._moves.pop)
         self._journal.record_undo(self._put_guest, guest, source.id, self._holding[guest])
         self._put_guest(guest, root.id, dict(way))
@@ -349,7 +349,7 @@ class _MigrationSearch:
         self._note_holder(guest)
         self._board.take_amounts(amounts.items())
         if self._board.shares:
-            # Any host's bound may count an amount of a shared provider.
+            # the bound of any host may include an amount of a shared provider
             self._needed.clear()
         for each in roots:
             self._needed.pop(each, None)

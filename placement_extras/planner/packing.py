@@ -21,7 +21,7 @@ from placement_extras.planner.trials import TrialJournal, TriesExhausted
 # this number of tries takes about 50 ms
 _MAX_TRIES: Final = 2_000
 """Maximum number of tries to find a better packing than the first; beyond it the result is bounds."""
-# among more ways the search would end by its limit, without a result
+# with more ways, the search would reach its limit without a result
 _MAX_WAYS: Final = 200
 """Maximum number of ways with which a better packing is searched for."""
 
@@ -139,9 +139,9 @@ class _PackingSearch:
             self._take_amounts(way, count)
             self._best += count
         self._left = left
-        # no search where the bound is reached already, which is the rule
+        # mostly the bound is reached already, and no search is needed
         if self._best < upper_bound and len(self._ways) <= _MAX_WAYS:
-            # When the tries are used up, the best packing and the bound are both still true.
+            # if the limit of tries ends the search, the best packing and the bound are both still true
             with suppress(TriesExhausted):
                 self._try_ways(0, 0, upper_bound)
                 # all numbers were tried, so the best one is the maximum
@@ -163,7 +163,7 @@ class _PackingSearch:
             each = sum([amount for slot, amount in ways[0] if slot in slots])
             volume = 0
             for slot in slots & amounts.keys():
-                # less than a unit of what is left of a slot is of no use to any way
+                # what is left of a slot is only useful in multiples of this unit
                 unit = gcd(*amounts[slot])
                 volume += self._left[slot] // unit * unit
             bound = min(bound, volume // each)
@@ -187,7 +187,7 @@ class _PackingSearch:
             return
         self._journal.count_try()
         way = self._ways[index]
-        # most guests first: a good result early makes the bound cut more
+        # the largest number first, because a good early result lets the bound exclude more
         for number in self._journal.try_each(range(self._most_guests(way), -1, -1)):
             self._take_amounts(way, number)
             self._journal.record_undo(self._take_amounts, way, -number)
@@ -199,20 +199,20 @@ class _PackingSearch:
 Slot = Any
 """The slot in the tree for inventories of the host itself; for other inventories provider id and class.
 
-A pool has a slot behind those of the tree. Among slots of provider ids, the pool itself is the slot."""
+A pool has a slot after those of the tree. If slots are provider ids, the pool itself is the slot."""
 
 Way = tuple[tuple[Slot, int], ...]
 """The amounts that one guest takes, as pairs of slot and amount in the order of the slots."""
 
 
 class DevicePool(NamedTuple):
-    """The slots of equal devices. Each gives one unit at a time, so that only their number matters."""
+    """The slots of equal devices, each of which gives one unit: only the number of free devices matters."""
 
     slots: tuple[Slot, ...]
     unit: int
 
     def usable_amount(self, amounts: Mapping[Any, int] | Sequence[int]) -> int:
-        """Return the sum of what the devices can give."""
+        """Return the sum of the units that the devices can give."""
         return sum([self.unit for slot in self.slots if amounts[slot] >= self.unit])
 
 
@@ -221,7 +221,7 @@ class FlavorFootprints:
     """The Pareto-minimal ways of a flavor at hosts of one structure.
 
     ``classes`` are the resource classes of the slots of the ways. The footprints are ``coupled`` if a
-    provider that shares with the host serves a part of one of the ways. ``pools`` are by slot.
+    provider that shares with the host serves a part of one of the ways. ``pools`` has each pool by its slot.
     """
 
     ways: tuple[Way, ...]
@@ -230,7 +230,7 @@ class FlavorFootprints:
     pools: Mapping[Slot, DevicePool] = field(default_factory=dict)
 
     def with_pools(self, amounts: Sequence[int]) -> tuple[int, ...]:
-        """Return amounts of the slots of a tree, and of the pools."""
+        """Return the amounts of the slots of a tree, then the usable amounts of the pools."""
         if not self.pools:
             return tuple(amounts)
         return (*amounts, *[pool.usable_amount(amounts) for pool in self.pools.values()])
@@ -293,7 +293,7 @@ def most_by_volume(guests: int, asked: Mapping[str, Mapping[int, int]], there: M
         left, fits = there[name], guests - sum(sizes.values())
         # the smallest amounts come first, because no other order has room for more guests
         for amount, number in sorted(sizes.items()):
-            # an adopted database may have allocations of nothing, which all fit
+            # an adopted database may have allocations of 0, which always fit
             here = min(number, left // amount) if amount else number
             fits, left = fits + here, left - here * amount
         bound = min(bound, fits)

@@ -23,7 +23,7 @@ _CHUNKS: Final = 64
 """Number of chunks in which guests are placed at first."""
 _MAX_TRIES: Final = 5_000
 """Maximum number of tries to place one more set; then the result is bounds."""
-# among more ways the search would end by its limit, without a result
+# with more ways, the search would reach its limit without a result
 _MAX_WAYS: Final = 200
 """Maximum number of ways with which one more set is searched for."""
 
@@ -75,7 +75,7 @@ def _by_volume(cloud: CloudHosts, shares: Sequence[FlavorProportion], upper_boun
         cloud.budget.spend()
         for name in asked:
             for _, slot in tree.kind.shape.having.get(name, ()):
-                # an over-committed slot has less than nothing, which takes nothing from other hosts
+                # a slot with more used than its capacity must not reduce the amounts of other hosts
                 there[name] += max(0, tree.free[slot])
     return most_by_volume(upper_bound, {name: {amount: upper_bound} for name, amount in asked.items()}, there)
 
@@ -118,7 +118,7 @@ def _find_places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[
 
 
 def _agree_on_pools(found: Sequence[FlavorFootprints]) -> bool:
-    """Return whether each device of a pool is in the same pool of each flavor that takes of it."""
+    """Return whether each device belongs to the same pool for all flavors that use it."""
     pool_of: dict[Slot, Slot] = {}
     for ways in found:
         for slot in ways.classes:

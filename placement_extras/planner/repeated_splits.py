@@ -38,7 +38,7 @@ _HostRoom = tuple[int, int, int, int, int]
 _HostRooms = Sequence[Sequence[Sequence[_HostRoom]]]
 """The rooms of a host by zone and class."""
 _Zone = tuple[tuple[tuple[int, int, int, int, int], ...], ...]
-"""For each class, the rooms: largest free amount, least amount, step, largest on the empty host, and slot."""
+"""The rooms of a zone by class: largest free, least amount, step, largest on the empty host, and slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ class RepeatedSplits:
         return zones
 
     def _find_layout(self, tree: HostTree) -> _RepeatLayout | None:
-        """Return the layout of a class of trees; None if several providers may give an unsplit class."""
+        """Return the layout of a class of trees; None if several may give an unsplit class."""
         names = zoned_classes(tree, [name for name in self._asked if name in SPLIT])
         self._budget.spend(len(tree.members))
 

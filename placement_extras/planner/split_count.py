@@ -40,7 +40,7 @@ from placement_extras.planner.repeated_splits import RepeatedSplits
 CountedHost = tuple[HostTree, FitBounds]
 """A host that shares no provider, and the number of guests that fit there."""
 _NO_LIMIT: Final = 1 << 62
-"""More guests than any host has."""
+"""A number of guests that no host has."""
 
 
 def count_split(
@@ -308,7 +308,7 @@ class _HostPlacing:
         likeness = self._host_likeness(tree, shared)
         if likeness not in self._capable:
             used = self.copy_host(tree, shared)
-            # Room for the kind of host does not depend on the guests of today.
+            # of empty copies, because the room of a kind of host does not depend on its present guests
             empty = ModelSnapshot(replace(each, used={}) for each in used)
             self._capable[likeness] = self.first_choice(empty, tree.root.id) is not None
         return self._capable[likeness]
@@ -348,7 +348,7 @@ class _HostPlacing:
 
 
 class _AmountBounds:
-    """Upper bounds of the guests of a host, from sums of free amounts."""
+    """Upper bounds of the number of guests of a host, from sums of free amounts."""
 
     def __init__(self, request: CandidatesRequest, topology: TopologyPolicy) -> None:
         parts: dict[str, list[int]] = {}
@@ -359,7 +359,7 @@ class _AmountBounds:
         self._topology = topology
         #: the amounts of one guest by class
         self.asked = {name: sum(amounts) for name, amounts in parts.items()}
-        #: the amounts that are split, by class
+        #: the amounts to split, by class
         self.split = {
             name: amount
             for group in request.groups
@@ -372,7 +372,7 @@ class _AmountBounds:
         zones = tree.kind.zone_positions
         if self._topology is not TopologyPolicy.SINGLE_NUMA and len(zones) > 1:
             return False
-        # other groups of the request may take of another zone, which a way does not tell apart
+        # other groups of the request may use another zone, which a way does not show
         if any(len(self._parts[name]) > 1 for name in names):
             return False
         slots = tree.kind.shape.slots

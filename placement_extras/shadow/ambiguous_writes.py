@@ -58,9 +58,9 @@ class WrittenKeys:
         # all uuids of the body: an answer may show the change under a provider, a consumer or an aggregate
         names = {*map(str.lower, _UUID.findall(text)), *(each for each in owners if isinstance(each, str))}
         things = frozenset(_written_items(path, written, body))
-        # A POST to a part of a provider adds to it; other methods replace it.
+        # a POST to a part of a provider adds to it, while other methods replace it
         whole = path in _LISTS or (request.method != "POST" and path in things)
-        # a class or trait has no uuid: the last part of its path is its name
+        # a class or trait has no uuid, so the last part of its path is used as its name
         return cls(request, things, frozenset(names or {each.rpartition("/")[2] for each in things}), whole)
 
     def is_same_as(self, other: "WrittenKeys") -> bool:
@@ -176,7 +176,7 @@ class AmbiguousWrites:
                 *_differing_parts(exchange.theirs.body, exchange.ours.body),
             )
         )
-        # names of resource classes are in capitals, uuids may be in either case: both spellings count
+        # names of resource classes are in capitals and uuids may be in either case, so both spellings count
         words = frozenset(map(str.lower, _WORD.findall(unquote(said)))) | frozenset(_WORD.findall(said))
         return next((thing for thing, names in self._doubtful.items() if names & words), None)
 

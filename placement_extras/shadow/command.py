@@ -124,7 +124,7 @@ def _run_processes(
             ended = wait([stopped, server.sentinel])
         return 0 if stopped in ended else 1
     finally:
-        # the server first: it hands its last copies to the follower
+        # the server first, because it sends its last copies to the follower
         for process, control in ((server, controls[1]), (follower, controls[0])):
             control.close()
             # requests in flight may take SECONDS_TO_STOP; the other seconds are for the end of the process
@@ -177,7 +177,7 @@ def _settings(conf: cfg.ConfigOpts) -> FollowerSettings:
             incomplete_owner(conf),
             tuple(conf.placement.additional_resource_classes),
         )
-    # An IPv6 address has brackets on the command line, and none in the address of a server.
+    # an IPv6 address has brackets on the command line, but not in the address of a server
     return FollowerSettings(
         conf.ours, conf.ours_token, databases, conf.copy_after, (host.strip("[]"), int(port))
     )

@@ -120,7 +120,7 @@ ComparedParts = Iterator[tuple[str, Any, Any]]
 def _compare_headers(theirs: ShadowAnswer, ours: ShadowAnswer) -> ComparedParts:
     for name in _COMPARED_HEADERS:
         yield name, _header_value(theirs, name), _header_value(ours, name)
-    # the times themselves differ, because each service writes at its own time
+    # the times themselves differ, because both services write at different times
     yield "last-modified", "last-modified" in theirs.headers, "last-modified" in ours.headers
     yield "location", _location_path(theirs), _location_path(ours)  # hosts and ports differ
 
@@ -129,7 +129,7 @@ def _header_value(answer: ShadowAnswer, name: str) -> Any:
     value = answer.headers.get(name)
     if value is None:
         return None
-    # The order of the methods does not matter.
+    # the order of the methods does not matter
     if name == "allow":
         return {each.strip() for each in value.split(",")}
     return value.partition(";")[0]  # without parameters such as the charset
@@ -179,7 +179,7 @@ def _sort_lists(document: Any) -> Any:
     if isinstance(document, dict):
         return {name: _sort_lists(each) for name, each in document.items()}
     if isinstance(document, list):
-        # lists of the API have no order; texts can be compared whatever the items are
+        # lists of the API have no order; as JSON texts, items of any type can be sorted
         return sorted(map(_sort_lists, document), key=lambda each: json.dumps(each, sort_keys=True))
     return document
 

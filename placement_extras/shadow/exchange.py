@@ -73,7 +73,7 @@ class ShadowAnswer:
 def _decompress_content(content: bytes) -> bytes:
     """Decompress at most :data:`MAX_KEPT` bytes; content that is not compressed is returned unchanged."""
     try:
-        # bounded: a small answer may decompress to any size
+        # limited, because a small answer may decompress to any size
         return zlib.decompressobj(_ANY_FORMAT).decompress(content, MAX_KEPT)
     except zlib.error:
         return content

@@ -126,7 +126,7 @@ class ShadowFollower:
             if self.status.processes:
                 self._tally.mark_parted(ENDED)
             self.status.processes += 1
-            # The process at the other end has ended.
+            # these errors mean that the process at the other end has ended
             with connection, suppress(EOFError, OSError):
                 while True:
                     delivery = connection.recv()

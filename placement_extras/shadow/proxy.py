@@ -188,7 +188,7 @@ class RequestForwarder:
         # urllib3 would add its own values where the client sent none
         for name in ("Accept-Encoding", "User-Agent"):
             headers.setdefault(name, SKIP_HEADER)
-        # The answer is passed on piece by piece, and as compressed as it came.
+        # the answer is passed on in pieces, and compressed as it was received
         return pool.urlopen(
             request.method,
             self._prefix + request.path,

@@ -161,7 +161,7 @@ def _made_uuid(copy: MirroredRequest) -> str | None:
     try:
         return str(UUID(location.rpartition("/")[2]))
     except ValueError:
-        # A refused request has no location.
+        # a refused request has no location
         return None
 
 

@@ -161,7 +161,7 @@ class FakeDriver:
 
     def memory_limits(self, guest, wanted):
         self._threads(guest)
-        has = self.memory.get(guest.uuid, MemoryLimits(UNLIMITED, UNLIMITED, 0, 0, ()))
+        has = self.memory.get(guest.uuid, MemoryLimits(UNLIMITED, UNLIMITED, 0, 0, (), 0, False))
         return None if has == _merged(has, wanted) else has
 
     def limit_memory(self, guest, wanted):

@@ -62,6 +62,7 @@ def test_the_wheel_contains_units_and_samples(installed: Path) -> None:
         "compute-agent/compute-agent.tmpfiles",
         "compute-agent/nova-cloud.conf",
         "grafana/fleet.json",
+        "grafana/caches.json",
         "grafana/guest.json",
         "grafana/host.json",
         "grafana/service.json",

@@ -18,9 +18,18 @@ _METRIC: Final = re.compile(r"\b(?:openstack_placement|placement|compute_agent|p
 
 
 def alerts() -> dict[str, dict[str, Any]]:
-    """Return the rules by name, each with its group."""
+    """Return the alerts by name, each with its group."""
+    return {rule["alert"]: rule for rule in _rules() if "alert" in rule}
+
+
+def records() -> dict[str, dict[str, Any]]:
+    """Return the recording rules by name, each with its group."""
+    return {rule["record"]: rule for rule in _rules() if "record" in rule}
+
+
+def _rules() -> list[dict[str, Any]]:
     groups = yaml.safe_load(RULES.read_text())["groups"]
-    return {rule["alert"]: rule | {"group": group["name"]} for group in groups for rule in group["rules"]}
+    return [rule | {"group": group["name"]} for group in groups for rule in group["rules"]]
 
 
 def dashboard(file: Path) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from tests.compute_agent.loops.configurations import configuration
 from tests.compute_agent.monitoring.counting import mount
 from tests.compute_agent.usage.metered_host import MeteredHost
 from tests.demo.system import SCRIPTS, CpuSets, System
-from tests.monitoring.kit import DASHBOARDS, RULES, alerts, dashboard, queries
+from tests.monitoring.kit import DASHBOARDS, RULES, alerts, dashboard, queries, records
 from tests.ports import free_port
 
 VARIABLES = {"instance": ".*", "guest": ".*", "resource": ".*"}
@@ -68,6 +68,7 @@ def running() -> Iterator[System]:
         system.configure_agent(CpuSets.of_this_machine().options())
         with system.agent_ini.open("a") as ini:
             ini.write("\n[watermark:busy]\nmetric = cpu_usage\nthrottle_down = 99\nthrottle_up = 90\n")
+            ini.write("\n[interference:cpu]\nsignal = run_delay\n")
             ini.write(of_a_fleet(system.folder / "fleet"))
         system.start_agent()
         yield system
@@ -195,9 +196,9 @@ def test_each_query_has_data(running: System, prometheus: Prometheus) -> None:
         time.sleep(0.5)
     assert empty == set()
     rules = {rule["name"]: rule for rule in prometheus.rules()}
-    assert rules.keys() == alerts().keys()
+    assert rules.keys() == alerts().keys() | records().keys()
     assert {name for name, rule in rules.items() if rule["health"] != "ok"} == set()
-    assert {name for name, rule in rules.items() if rule["state"] == "firing"} == set()
+    assert {name for name, rule in rules.items() if rule.get("state") == "firing"} == set()
 
 
 def _filled_in(expression: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.doc.extensions import sources
-from tests.monitoring.kit import DASHBOARDS, PACKAGES, RULES, alerts, metrics_in, queries
+from tests.monitoring.kit import DASHBOARDS, PACKAGES, RULES, alerts, metrics_in, queries, records
 
 USED = 'openstack_placement_resource_%s{hostname="a", resourcetype="VCPU", instance="i"}'
 FIRES: dict[str, list[tuple[str, str]]] = {
@@ -60,6 +60,9 @@ FIRES: dict[str, list[tuple[str, str]]] = {
         ("compute_agent_host_disabled", "1x1500"),
         ("compute_agent_scheduling_disabled", "0x1500"),
     ],
+    "MetricSourceAway": [('compute_agent_metric_source_failing{metric="heat"}', "1x200")],
+    "ReclaimedOversold": [('compute_agent_watermark_usage{metric="reclaimed_cpu_oversold"}', "2x200")],
+    "GuestsDisturbed": [('compute_agent_interference_disturbed_guests{section="cpu"}', "1x200")],
     "ShadowDiffers": [('placement_shadow_requests_total{operation="GET /", verdict="different"}', "0+1x200")],
     "ShadowOutOfStep": [("placement_shadow_in_step", "0x200")],
     "ShadowLeftOut": [("placement_shadow_left_out", "0+1x200")],
@@ -96,6 +99,10 @@ WELL = [
     ("compute_agent_scheduling_disabled", "0x600 1x500 0x400"),
     ('placement_shadow_requests_total{operation="GET /", verdict="doubtful"}', "0+1x1500"),
     ("placement_shadow_in_step", "1x1500"),
+    ('compute_agent_metric_source_failing{metric="heat"}', "0x600 1x5 0x895"),
+    ('compute_agent_watermark_usage{metric="reclaimed_cpu_oversold"}', "0x600 3x20 0x880"),
+    ('compute_agent_watermark_usage{metric="cpu_usage"}', "60x1500"),
+    ('compute_agent_interference_disturbed_guests{section="cpu"}', "0x600 2x20 0x880"),
 ]
 
 
@@ -130,6 +137,51 @@ def test_each_alert_fires_on_its_series_and_none_on_a_healthy_system(tmp_path: P
     worlds.append(world(WELL, 1490, **dict.fromkeys(FIRES, 0)))
     tests = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": worlds}
     (tmp_path / "tests.yaml").write_text(yaml.safe_dump(tests))
+    promtool("test", "rules", tmp_path / "tests.yaml")
+
+
+CACHES = (('cache_id="0", instance="h1"', 15), ('cache_id="1", instance="h2"', 9))
+LARGEST = (
+    *((f'class="BE", guest="g{size}", instance="h1"', size) for size in (3, 4, 5)),
+    ('class="BE", guest="g9", instance="h2"', 9),
+)
+RECORDED = {
+    "instance_cache:compute_agent_memory_bandwidth_bytes:rate5m": CACHES,
+    "instance_cache:compute_agent_llc_occupancy_bytes:sum": CACHES,
+    "instance_guest:compute_agent_memory_bandwidth_bytes:top3": LARGEST,
+    "instance_guest:compute_agent_llc_occupancy_bytes:top3": LARGEST,
+    "instance:compute_agent_guest_limit:count": (
+        ('instance="h1", lever="cpu_quota", trigger="watermarks"', 2),
+    ),
+}
+"""By name of a recorded series its labels and values, for guests that use as much as their number says."""
+
+
+def test_recorded_series_sum_caches_and_have_the_largest_guests_of_each_host(tmp_path: Path) -> None:
+    series = []
+    for host, cache, size in [*(("h1", 0, size) for size in range(1, 6)), ("h2", 1, 9)]:
+        labels = f'instance="{host}", guest="g{size}", class="BE", cache_id="{cache}"'
+        bandwidth = f"compute_agent_memory_bandwidth_bytes_total{{{labels}"
+        series += [
+            (f"compute_agent_llc_occupancy_bytes{{{labels}}}", f"{size}x30"),
+            (f'{bandwidth}, kind="total"}}', f"0+{60 * size}x30"),
+            # Local bytes are part of the total ones.
+            (f'{bandwidth}, kind="local"}}', f"0+{60 * size}x30"),
+        ]
+    limit = 'compute_agent_guest_limit{instance="h1", lever="cpu_quota", trigger="watermarks", guest="%s"}'
+    series += [(limit % guest, "2x30") for guest in ("g1", "g2")]
+    assert RECORDED.keys() == records().keys()
+    checks = [
+        {
+            "expr": name,
+            "eval_time": "20m",
+            "exp_samples": [{"labels": f"{name}{{{labels}}}", "value": value} for labels, value in samples],
+        }
+        for name, samples in RECORDED.items()
+    ]
+    tests = [world(series, 20) | {"promql_expr_test": checks}]
+    content = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}
+    (tmp_path / "tests.yaml").write_text(yaml.safe_dump(content))
     promtool("test", "rules", tmp_path / "tests.yaml")
 
 

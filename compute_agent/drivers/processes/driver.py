@@ -477,9 +477,9 @@ class ProcessDriver:
             for name, amount in todo.items():
                 if name != memory_limits.OOM_SCORE and record.own_group is not None:
                     record.own_group.limit_memory(name, amount)
-            # The kernel protects the memory of a group only up to memory.low of the groups above it
-            # (cgroup-v2.rst).
-            if memory_limits.LOW in todo and self._groups is not None:
+            # The kernel protects the memory of a group only up to memory.low and memory.min of the groups
+            # above it (cgroup-v2.rst).
+            if {memory_limits.LOW, memory_limits.MIN} & todo.keys() and self._groups is not None:
                 self._groups.protect_guests()
             if memory_limits.OOM_SCORE in todo:
                 self._scores.write(guest, pids, todo[memory_limits.OOM_SCORE])

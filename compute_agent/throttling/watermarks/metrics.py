@@ -20,7 +20,14 @@ from typing import Any, Final
 from stevedore import ExtensionManager
 
 from compute_agent.model.resource import RECLAIMED_MEMORY, RECLAIMED_VCPU
-from compute_agent.throttling.levers import BLOCKIO, CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH, ThrottleLever
+from compute_agent.throttling.levers import (
+    BLOCKIO,
+    CACHE_WAYS,
+    CPU_QUOTA,
+    MEMORY_BANDWIDTH,
+    MEMORY_HIGH,
+    ThrottleLever,
+)
 from compute_agent.usage import rounds
 from compute_agent.usage.rounds import MeasuringRound
 from compute_agent.usage.snapshot import GuestUsage, MetricSeries
@@ -289,7 +296,7 @@ class WatermarkMetric:
 BUILT_IN: Final = (
     WatermarkMetric(
         "memory_usage", MetricUnit.BYTES, 9, memory_usage, MEMORY_ORDER,
-        evictable=True, evict_quantified=True,
+        MEMORY_HIGH, throttle_quantified=True, evictable=True, evict_quantified=True,
     ),
     # Guests that read memory back from swap need this memory: the host is short of it even if its usage is
     # below the thresholds of memory_usage.

@@ -216,6 +216,10 @@ def _selected_guests(
     return sort_guests(chosen, first.watermark.order or GENERAL_ORDER, first.series)
 
 
+_REACHED: Final = 1.02
+"""Use above this part of a gradual limit is still being reclaimed by the kernel."""
+
+
 def _steps_needed(
     rules: WatermarkRules,
     breach: ThresholdExceeded,
@@ -226,7 +230,9 @@ def _steps_needed(
     """The limit of a guest that closes a breach, or the lowest limit; None if it would free nothing."""
     guest, present = snapshot.guests[uuid], snapshot.host[breach.series]
     before = limit = state.limit_of(uuid, breach.used_knob)
-    steps = rules.steps_of(breach.watermark)
+    steps, is_gradual = rules.steps_of(breach.watermark), breach.used_lever.gradual
+    if is_gradual and before is not None and guest.usage[breach.series] > before * _REACHED:
+        return None
     usage = present
     # Several steps at once, because the effect can be computed: one step in a round would leave the host
     # overloaded for longer.
@@ -237,6 +243,8 @@ def _steps_needed(
         limit = lower
         share = rules.share_left(guest, breach.used_knob, before, limit)
         usage = present - guest.usage[breach.series] * (1 - share)
+        if is_gradual and usage < present:
+            break
     # A limit above a guest's use frees nothing now, and would only slow the guest down later.
     if limit is None or usage >= present:
         return None

@@ -10,7 +10,7 @@ Modules
     - ``changes`` tells clients which providers have changed.
 
 Imports
-    The package may use all of ``placement.api``. Only the application factory imports it, so that additions
-    cannot change the API of OpenStack Placement. Errors and authentication know its prefix by
+    The package may use all of ``placement.api``. Only the application factory imports this package, so that
+    additions cannot change the API of OpenStack Placement. Errors and authentication know its prefix by
     :mod:`placement.api.paths`.
 """

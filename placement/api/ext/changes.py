@@ -1,4 +1,4 @@
-"""The resource ``/ext/v1/changes``: the changes since a cursor, with a wait for the first one."""
+"""The resource ``/ext/v1/changes``: the changes since a cursor; a request can wait for the first change."""
 
 import time
 from typing import Any, Final
@@ -16,19 +16,19 @@ from placement.store.changes import ProviderChanges
 
 blueprint = Blueprint("ext_changes", __name__)
 
-# each question is the small query that precedes every answer
+# each query is the small one that also precedes every answer
 _PAUSE: Final = 0.25
-"""Seconds between two questions of a waiting request."""
+"""Seconds between two queries of a waiting request."""
 
 
 @api_operation(blueprint, "GET", f"{EXT}/changes", rules.CHANGES, writes_json=True)
 def list_since(call: ApiRequest) -> Response:
-    """List the changes since a cursor; without one, answer a first cursor."""
+    """List the changes since a cursor; without a cursor, return a first cursor."""
     wanted = parse_following(call.query_parameters, call.version)
     waiting = call.service.waiting
     if wanted.wait == 0 or wanted.since is None:
         return _changes_answer(call, _find_changes(call, wanted, call.service.database.position()))
-    # few places to wait, so that threads are left for other requests
+    # only some requests may wait, so that threads are left for other requests
     if not waiting.acquire(blocking=False):
         response = _changes_answer(call, _find_changes(call, wanted, call.service.database.position()))
         response.headers["Retry-After"] = RETRY_AFTER
@@ -43,14 +43,15 @@ def _wait(call: ApiRequest, wanted: ChangesFollowing) -> ProviderChanges:
     """Return the first changes, or none when the client's time to wait has passed."""
     end = time.monotonic() + wanted.wait
     while True:
-        # before the changes are read: a change in between then ends the wait at once
+        # read before the changes, so that a change in between ends the wait at once
         before = call.service.database.position()
         found = _find_changes(call, wanted, before)
         if found.providers or found.deleted or found.more:
             return found
-        # only the small query while nothing changes
+        # only this small query runs while nothing changes
         while time.monotonic() < end and call.service.database.position() == before:
             time.sleep(min(_PAUSE, max(0.0, end - time.monotonic())))
+            # a client that has left must not keep one of the few places to wait
             call.check_awaited()
         if time.monotonic() >= end:
             return found
@@ -58,6 +59,7 @@ def _wait(call: ApiRequest, wanted: ChangesFollowing) -> ProviderChanges:
 
 def _find_changes(call: ApiRequest, wanted: ChangesFollowing, position: DatabaseVersion) -> ProviderChanges:
     with call.service.database.read() as conn:
+        # without a cursor the client reads everything by other requests, and follows from the returned cursor
         if wanted.since is None:
             return ProviderChanges(store.current_cursor(conn, position.history))
         return store.changes_since(conn, position.history, wanted.since, wanted.limit)

@@ -19,7 +19,7 @@ from placement.store import expiries
 
 # a time within the last second of 9999 may, as a float, be rounded to a year that no date has
 _LAST: Final = 253_402_300_799.0
-"""The last second of 9999."""
+"""The last second of the year 9999."""
 
 
 def iso_time(seconds: float) -> str:
@@ -36,7 +36,7 @@ _CONFIRMATION: Final = schemas.ConfirmationBody()
 
 @api_operation(blueprint, "POST", f"{EXT}/claims", rules.CLAIM, reads_json=True, writes_json=True)
 def claim_candidates(call: ApiRequest) -> Response:
-    """Find a candidate for each consumer, and claim all of them, or none."""
+    """Find a candidate for each consumer and claim all of them, or none."""
     body = call.parse_body(_BODY)
     wanted, dry_run = schemas.parse(body, call.service.request_forms), body["dry_run"]
     placed = claim_service(call).claim_places(wanted, dry_run=dry_run, reservation=body["reservation"])
@@ -47,7 +47,7 @@ def claim_candidates(call: ApiRequest) -> Response:
 
 @api_operation(blueprint, "GET", f"{EXT}/claims/<consumer_uuid>", rules.SHOW_CLAIM)
 def show_claim(call: ApiRequest, consumer_uuid: str) -> Response:
-    """Show when a claim expires; a claim that stays is not found."""
+    """Show when a claim expires; a claim that does not expire is not found."""
     consumer = canonical_uuid(consumer_uuid)
     if consumer is None:
         raise expiries.no_expiry(consumer_uuid)
@@ -75,7 +75,7 @@ def confirm_claim(call: ApiRequest, consumer_uuid: str) -> Response:
     expires_at = call.service.database.write(
         lambda tx: expiries.confirm_claim(tx, consumer, generation, seconds)
     )
-    # the confirmation has raised the generation by one
+    # the confirmation has increased the generation by one
     shown = {"consumer_uuid": consumer, "consumer_generation": generation + 1, **_expiry_document(expires_at)}
     return call.json_answer({"claim": shown})
 
@@ -96,7 +96,7 @@ def claim_service(call: ApiRequest) -> ClaimService:
 
 
 def _claim_document(placed: PlacedClaim) -> dict[str, Any]:
-    # a new consumer has generation 1; the claim of a known one has raised its generation by one
+    # a new consumer has generation 1; for an existing consumer, the claim has increased the generation by one
     known = placed.wanted.generation
     return {
         "consumer_uuid": placed.wanted.consumer,

@@ -48,7 +48,7 @@ class WantedClaim:
     owner: ConsumerOwnership
     request: CandidatesRequest
     version: Microversion
-    # a whole request, as it may differ in anything: Nova asks for VCPU where no PCPU is left
+    # a whole request, because it may differ in anything: Nova, for instance, asks for VCPU if no PCPU is left
     fallback: CandidatesRequest | None = None
     warnings: tuple[str, ...] = ()
     only: frozenset[str] | None = None
@@ -97,7 +97,7 @@ class HostChoice:
         """Return the choice of a candidate that was found in the snapshot."""
         members, providers = candidate.provider_set.members, snapshot.providers
         return cls(
-            # the first member is in the tree where the candidate is anchored; pools follow it
+            # the first member is in the tree where the candidate is anchored; sharing providers follow
             providers[members[0].root_id],
             tuple((providers[each], amounts) for each, amounts in candidate.resources.items()),
             {suffix: tuple(providers[each] for each in ids) for suffix, ids in candidate.mappings.items()},
@@ -249,7 +249,7 @@ class ClaimScenario:
             return world
         # a copy, because this scenario is used again with other choices
         count = Counter(self.members_beside(wanted.group))
-        # a member on two hosts counts at both, which is why the size is kept apart
+        # a member on two hosts counts at both, so the size of the group is counted separately
         count.update(choice.hosts)
         name = wanted.group.name
         sizes = {**self.sizes, name: self.size_of(wanted.group) + 1}

@@ -21,7 +21,7 @@ from placement.search.budget import SearchBudget
 from placement.search.claims.room import ZoneRoom
 
 Division = tuple[int, ...]
-"""The part of each zone."""
+"""The parts of an amount: one for each zone."""
 
 
 def even_divisions(

@@ -30,7 +30,7 @@ from placement.store.groups import GroupPolicy
 
 # alternates are a convenience, so they must not cost more than the choice itself
 _MAX_TRIED: Final = 10_000
-"""Largest number of choices that are looked at for alternates."""
+"""Maximum number of choices that are examined to find alternates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def _exceeds_free(snapshot: ModelSnapshot, wanted: Sequence[WantedClaim]) -> boo
 
 def _free_in_all(snapshot: ModelSnapshot, name: str) -> int:
     providers = [snapshot.providers[each] for each in snapshot.by_class.get(name, ())]
-    # used may exceed the capacity, after an inventory was reduced
+    # the used amount may exceed the capacity, if an inventory was reduced
     return sum(max(0, each.free(name)) for each in providers)
 
 
@@ -104,7 +104,7 @@ def _count_places(
     world: ClaimScenario, members: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> int:
     """Return an upper bound of the number of these claims that hosts can take."""
-    # the search decides about a single claim; with a topology or a fallback the count would be wrong
+    # the search decides about a single claim; with a topology or a fallback the number would be wrong
     if len(members) == 1 or any(each.topology or each.fallback for each in members):
         return len(members)
     limit = max(each.group.max_per_host for each in members if each.group is not None)
@@ -140,7 +140,7 @@ class _ClaimPlacing:
         )
         self._groups = [each.group for each in wanted if each.group is not None]
         self._has_pools = SHARES in world.snapshot.by_trait
-        #: states that failed: index of the claim, amounts taken by the claims before it, and group members
+        #: states that failed: index of the claim, amounts that earlier claims take, and group members
         self._failed: set[Hashable] = set()
 
     def place_from(
@@ -162,7 +162,7 @@ class _ClaimPlacing:
         choices = _all_choices(world, wanted, self._budget, self._rng, distinct_only=is_last)
         passed: list[HostChoice] = []
         for choice in choices:
-            # no scenario for the last claim: no other comes after it
+            # no scenario is needed after the last claim
             if is_last:
                 others: list[PlacedClaim] | None = []
             else:
@@ -172,7 +172,7 @@ class _ClaimPlacing:
                     passed.append(choice)
                     continue
                 tried.add(alike)
-                # a scenario copies indexes of the snapshot, which takes longer the larger the snapshot is
+                # a scenario copies indexes of the snapshot, which takes longer for larger snapshots
                 self._budget.spend(len(world.snapshot) // 8)
                 others = self.place_from(
                     world.with_choice(wanted, choice), number + 1, _with_choice(taken, choice)
@@ -196,7 +196,7 @@ class _ClaimPlacing:
         read = tree_reader(chain.from_iterable(all_conditions(each, needs_of(each)) for each in asked))
         if not self._has_pools:
             return read
-        # through its aggregates a tree reaches sharing providers
+        # a tree reaches sharing providers through its aggregates
         return lambda tree: (read(tree), tree.aggregates)
 
     def _member_counts(self, world: ClaimScenario) -> Hashable:
@@ -330,7 +330,8 @@ def choices_at_hosts(
         found = SplitChoices(snapshot, wanted.request, wanted.topology, world.distances, budget, among=only)
     possible = found.roots()
     roots = (possible if only is None else possible.only_among(only)).from_anywhere(rng)
-    # a root that is avoided is not searched; choices of its pools at other roots are left out below
+    # an avoided root is not searched; choices that use its sharing providers at other roots are left out
+    # below
     if avoided:
         roots = (root for root in roots if root not in avoided)
     # only if choices stay at their host: a choice of sharing providers alone counts at the hosts of these

@@ -78,7 +78,7 @@ def tried_relaxations(world: ClaimScenario, wanted: WantedClaim, budget: SearchB
     """Return the relaxations of a claim, each tried by placing it."""
 
     def serving_roots(changed: CandidatesRequest) -> Iterator[int]:
-        # a claim with a topology has to ask for something that is split
+        # a claim with a topology has to request something that can be split
         if wanted.topology is None or is_splittable(changed):
             yield from fitting_roots(world, replace(wanted, request=changed), budget)
 
@@ -92,7 +92,7 @@ def tried_relaxations(world: ClaimScenario, wanted: WantedClaim, budget: SearchB
 
 
 _MAX_SAID: Final = 5
-"""Number of allocations of a reservation that a message names."""
+"""Maximum number of allocations of a reservation that a message names."""
 
 
 def claim_refusal(
@@ -101,10 +101,11 @@ def claim_refusal(
     """Return why the first claim without a place has none."""
     each, world = wanted[unplaced.number], unplaced.world
     prefix = _no_candidate(wanted, unplaced)
-    # request and fallback are both explained: an operator does not know which of the two failed for a reason
+    # both the request and its fallback are explained, because an operator cannot know which of the two
+    # matters
     ways = [each] if each.fallback is None else [each, replace(each, request=each.fallback)]
     left, left_out = _hosts_left(world, ways)
-    # a pool that is avoided has nothing to give, whichever host it shares with
+    # an avoided sharing provider gives nothing, whichever host it shares with
     snapshot = _without_pools(world.snapshot, each)
     try:
         found = [
@@ -115,7 +116,7 @@ def claim_refusal(
     except BudgetExhausted:
         return NoCandidate(f"{prefix}; the reasons would take too long to find.", None)
     found = [_try_relaxations(world, *both, budget) for both in zip(ways, found, strict=True)]
-    # avoided pools were made to look full, and must not be called full
+    # avoided sharing providers were made to look full, so the explanation must not call them full
     found = [_mark_avoided(world.snapshot, each, explanation) for explanation in found]
     # the claim itself excludes all hosts, which no search would explain
     if left_out and not left:
@@ -205,7 +206,7 @@ def _explain_split(
         list[TopologyPolicy](),
         list(explanation.incomplete),
     )
-    # some hosts were not tried: the two bounds differ
+    # some hosts were not tried, so the two bounds differ
     if fit.fitting < fit.at_most:
         incomplete.append("topology")
     # no change is needed if the request has a place
@@ -267,8 +268,8 @@ def _hosts_left(
 
 
 def _without_pools(snapshot: ModelSnapshot, wanted: WantedClaim) -> ModelSnapshot:
-    """Return the snapshot in which pools of avoided roots have nothing free."""
-    # a snapshot is copied below, which most claims do not need
+    """Return the snapshot in which sharing providers of avoided roots have nothing free."""
+    # most claims avoid nothing, and need no copy of the snapshot
     if not wanted.avoid:
         return snapshot
     avoided = {snapshot.by_uuid.get(uuid) for uuid in wanted.avoid}
@@ -284,7 +285,7 @@ def _without_pools(snapshot: ModelSnapshot, wanted: WantedClaim) -> ModelSnapsho
 def _mark_avoided(
     snapshot: ModelSnapshot, wanted: WantedClaim, explanation: RequestExplanation
 ) -> RequestExplanation:
-    """Return the explanation that calls pools avoided, instead of full."""
+    """Return the explanation that calls sharing providers avoided, instead of full."""
     avoided = {snapshot.by_uuid.get(uuid) for uuid in wanted.avoid}
 
     def is_avoided(miss: NearestMiss) -> bool:

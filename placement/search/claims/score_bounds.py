@@ -58,12 +58,12 @@ class ScoreUpperBounds:
         self._sharing = SharingProviders(world.snapshot, budget, self._needs)
         self._roots = self._with_room(roots)
         self._used: Bounds | None = None
-        #: roots of hosts where no choice has the attribute that the order compares
+        #: roots of hosts at which no choice has the attribute of the order
         self._lacking: set[int] = set()
 
     def highest_first(self) -> Iterator[tuple[Rank, int]]:
         """Yield each host's upper bound as a rank, and its root: the best first, ties in the given order."""
-        # columns rather than objects: ten thousand hosts are scored in a few list comprehensions
+        # columns instead of objects, so that ten thousand hosts are scored in a few list comprehensions
         totals = [0.0] * len(self._roots)
         for name, weight in self._wanted.order:
             self._count_look()
@@ -73,7 +73,7 @@ class ScoreUpperBounds:
         # a stable sort keeps the random order of hosts with equal bounds, so that concurrent claims spread
         order = sorted(range(len(totals)), key=totals.__getitem__, reverse=True)
         if self._lacking:
-            # a second stable sort puts hosts without the number last and keeps the order within
+            # a second stable sort moves hosts without the number to the end, and keeps the order otherwise
             order.sort(key=lambda at: self._roots[at] in self._lacking)
         return (((self._roots[at] in self._lacking, -totals[at]), self._roots[at]) for at in order)
 
@@ -93,7 +93,7 @@ class ScoreUpperBounds:
                     least[name] = max(least.get(name, 1), 1 if is_split else amount)
         for name, amount in least.items():
             index = self._snapshot.free_index(name)
-            # a bisection; the set of hosts is only made where it leaves out any
+            # counting is a bisection; the set of hosts is only made if it leaves out some host
             if index.count_roots(amount) < len(self._snapshot.trees):
                 having = set(index.roots_with(amount))
                 roots = [root for root in roots if root in having]
@@ -146,7 +146,7 @@ class ScoreUpperBounds:
                 for used, capacity in map(sums.__getitem__, self._roots)
             ]
             return shares, shares
-        # a class asked for by several needs may come from several providers at once
+        # if several needs ask for a class, several providers may give it at once
         is_apart = sum(name in dict(need.resources) for need in self._needs) > 1
         bounds_of = partial(_beside_pools, amount=amount, is_apart=is_apart)
         # keyed by aggregates, because hosts of one rack have the same sharing providers
@@ -244,7 +244,7 @@ def _best_standing(whole: tuple[float, float], ranges: Iterable[tuple[float, flo
 
 
 def _pool_sums(pools: Iterable[Provider], name: str) -> Sequence[tuple[int, int]]:
-    """Return the used amount and the capacity of each pool that has the class."""
+    """Return the used amount and the capacity of each sharing provider that has the class."""
     return [
         (each.used.get(name, 0), each.inventories[name].capacity)
         for each in pools
@@ -255,9 +255,10 @@ def _pool_sums(pools: Iterable[Provider], name: str) -> Sequence[tuple[int, int]
 def _beside_pools(
     own: tuple[int, int], pools: Sequence[tuple[int, int]], amount: int, *, is_apart: bool
 ) -> tuple[float, float]:
-    """Return the bounds of the used share of a class at a host, together with the pools that serve the host.
+    """Return the bounds of the used share of a class at a host and the sharing providers that serve it.
 
-    :param is_apart: whether several needs ask for the class, so that several pools may serve these needs.
+    :param is_apart: whether several needs ask for the class, so that several of these providers may serve
+        the needs.
     """
     used, capacity = own
     found = [used_share(used, capacity, amount)] if capacity > 0 else []

@@ -1,7 +1,7 @@
 """Scores of choices by criteria; yields choices in the order of their scores.
 
-Criteria look at the taken resources through :class:`_TakenAmounts`. If a candidate takes only from its own
-tree, most of these values are the same for all trees of a class. They are computed once for each pattern.
+Criteria read the taken resources through :class:`_TakenAmounts`. If a candidate takes only from its own tree,
+most of these values are the same for all trees of a class. They are computed once for each pattern.
 
 A branch and bound finds the best choices, so that few hosts are searched.
 """
@@ -57,10 +57,10 @@ class ChoiceScorer:
 
     @property
     def equal_devices_score_equally(self) -> bool:
-        """Whether devices that are equal to the request get equal scores.
+        """Return whether devices that are equal to the request have equal scores.
 
         Equal devices may still differ in attributes and in the free amounts beyond the requested ones. Equal
-        NUMA nodes may be at different distances.
+        NUMA nodes may have different distances.
         """
         names = {name for name, _ in self._wanted.order}
         return (
@@ -86,12 +86,12 @@ class ChoiceScorer:
         lacks, total = False, 0.0
         for name, weight in self._wanted.order:
             value = self._criterion_value(taking, name, weight)
-            # a choice without the number comes after all that have it, whatever else it scores
+            # a choice without the number comes after all choices that have it, whatever its other scores
             lacks = lacks or value is None
             # a negative weight has reversed the score already; the bounds add in this order, too, to have
             # equal rounding errors
             total += abs(weight) * (value or 0.0)
-        # negative, as heaps give the least first
+        # negative, because heaps return the least value first
         return lacks, -total
 
     def _criterion_value(self, taking: _TakenAmounts, name: str, weight: float) -> float | None:
@@ -229,10 +229,10 @@ class _ChoiceTaking:
     def used_shares(self) -> Iterator[float]:
         root = self.choice.root.id
         for name, (sums, amount) in self.asked.items():
-            # a class that only pools have is missing in the sums of the host
+            # a class that only sharing providers have is missing in the sums of the host
             used, capacity = sums.get(root, (0, 0))
             for provider, amounts in self.choice.resources:
-                # a pool counts as a part of the host, for the classes that are taken of it
+                # for the classes that are taken from a sharing provider, it counts as a part of the host
                 if name in amounts and provider.root_id != root:
                     used += provider.used.get(name, 0)
                     capacity += max(0, provider.inventories[name].capacity)
@@ -340,7 +340,7 @@ def attribute_score(snapshot: ModelSnapshot, taking: _TakenAmounts, name: str, *
     whole = snapshot.attribute_range(name)
     if whole is None or len(numbers) < len(found):
         return None
-    # divided before the sum, which could overflow; and a rounding error must not leave the range
+    # divided before the sum, which could overflow otherwise; a rounding error must not leave the range
     middle = sum(each / len(numbers) for each in numbers)
     return position_in_range(whole, min(max(middle, min(numbers)), max(numbers)), low=low)
 
@@ -351,7 +351,7 @@ def position_in_range(whole: tuple[float, float], number: float, *, low: bool) -
     # if all numbers are equal, the criterion must not prefer any host
     if most <= least:
         return 1.0
-    # halves, as the difference of two large numbers could overflow
+    # half of each number, because the difference of two large numbers could overflow
     part = (number / 2 - least / 2) / (most / 2 - least / 2)
     return 1 - part if low else part
 
@@ -369,7 +369,7 @@ CRITERIA: Final[Mapping[str, Callable[[_TakenAmounts], float]]] = {
 
 def used_share(used: int, capacity: int, taken: int) -> float:
     """Return the used share of a capacity after this amount is taken, at most 1."""
-    # used may exceed the capacity, after an allocation ratio was lowered
+    # the used amount may exceed the capacity, if an allocation ratio was lowered
     return min(1.0, (used + taken) / capacity) if capacity else 1.0
 
 

@@ -92,7 +92,7 @@ class ClaimService:
         # the limit holds for all attempts together, because the client waits for all of them
         end = thread_time() + self._limits.searching
         at_once = not dry_run and reservation is None and all(map(_takes_any_place, wanted))
-        # attempt 0 uses an older snapshot and counts as no retry: only its age makes it lose
+        # attempt 0 uses an older snapshot and does not count as a retry, because only its age makes it lose
         for attempt in range(0 if at_once else 1, self._limits.retries + 2):
             placed = self._place_at_once(wanted, end - thread_time()) if at_once else None
             if at_once and placed is None:
@@ -163,20 +163,20 @@ class ClaimService:
                 also(tx)
             return times
 
-        # expired reservations may hold the room that the choice needs
+        # expired reservations may occupy amounts that the choice needs
         times = reservations.write_with_room(self._database, write_all)
         return [replace(each, expires_at=times.get(each.wanted.consumer)) for each in placed]
 
     def _place_at_once(self, wanted: Sequence[WantedClaim], seconds: float) -> list[PlacedClaim] | None:
         """Return places in a recent snapshot; None if it has no places. The current state may have some."""
-        # mostly without a query: the transaction refuses a choice that is out of date
+        # mostly without a query, because the transaction refuses an outdated choice
         with self._model.recent_view(_RECENT) as view:
             try:
                 self._check_names(view, wanted)
                 # without members, because claims of groups are never placed this way
                 placed = self._place_in(view, view.snapshot, {}, wanted, seconds)
             except InvalidRequest:
-                # the name may exist by now
+                # in a recent snapshot: the name may exist by now
                 return None
         return None if isinstance(placed, UnplacedClaim) else placed
 
@@ -210,7 +210,8 @@ class ClaimService:
         seconds: float,
         reservation: str | None,
     ) -> list[PlacedClaim]:
-        # read before the view: if another claim takes reserved amounts meanwhile, the write loses a race
+        # read before the view, so that the write loses a race if another claim takes reserved amounts
+        # meanwhile
         reserved = None if reservation is None else self._reserved_amounts(reservation, wanted)
         with self._model.fresh_view() as view:
             self._check_names(view, wanted)
@@ -310,7 +311,7 @@ class ClaimService:
         snapshot = view.snapshot
         for each in wanted:
             check_names(each.request, view.names.classes, view.names.traits)
-            # a name that does not exist is an error of the client, and no reason for "no candidate"
+            # a name that does not exist is an error of the client, and not a reason for "no candidate"
             named_roots(snapshot, each.only or (), "allowed_hosts names")
             named_roots(snapshot, each.avoid, "excluded_hosts names")
             for name, _ in each.order:

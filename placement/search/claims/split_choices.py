@@ -58,7 +58,7 @@ def full_amounts(
             for at, slot in tree.shape.having.get(name, ())
         }
         useful = {at: room for at, room in rooms.items() if room.least <= room.most}
-        # amounts of single providers: for classes that are not split, and providers outside zones
+        # amounts of single providers, for classes that are not split and for providers outside zones
         found.update(room.most for room in useful.values())
         if topology is None or not useful:
             continue
@@ -113,8 +113,8 @@ def _subset_sums(values: Iterable[Collection[int]], budget: SearchBudget) -> set
 class SplitChoices:
     """The choices that a topology policy prefers at each host.
 
-    The group without a suffix asks for the classes that are split. A class that the zones of a host do not
-    have is taken as without a policy.
+    The group without a suffix asks for the classes that are split. If the zones of a host do not have a
+    class, it is taken as without a policy.
 
     :param among: the ids of the roots that are searched; None for all.
     """
@@ -163,7 +163,8 @@ class SplitChoices:
             # keyed by class of trees, because zones are known by their traits
             names = self._zoned_classes[tree.kind] = zoned_classes(tree, self._asked)
         if names:
-            # a sum over the tree, before splits are tried: crowded hosts mostly fail it
+            # a sum over the tree is checked before splits are tried, because hosts of a crowded cloud mostly
+            # fail it
             if all(_free_amount(tree, name) >= self._asked[name] for name in names):
                 yield from self._search_for(names).choices_at(tree)
             return
@@ -234,7 +235,7 @@ class _SplitSearch:
         self._needs = {
             name: need for need in needs_of(request) if need.unsuffixed for name, _ in need.resources
         }
-        #: traits that the group without a suffix requires, which providers of a split may have, too
+        #: traits that the group without a suffix requires; providers of a split may have them, too
         self._required = next(group.required for group in request.groups if group.suffix == "")
         #: whether the choice for the rest decides how good a split may be: its providers may have the traits
         #: of the group, and its groups may take amounts of the same classes
@@ -292,7 +293,7 @@ class _SplitSearch:
 
     def _best_beside(self, tree: HostTree, layout: _ZoneLayout, others: HostChoice) -> Ranked | None:
         """Return the best splits that go with a choice for the other resources, by positions in the tree."""
-        # quick proof: if all rooms of the host together lack a trait, each split lacks it
+        # quick proof: if all rooms of the host together do not have a trait, no split has it
         if not self._has_traits(tree, others, layout.room_positions):
             return None
         apart = layout.apart
@@ -327,7 +328,7 @@ class _SplitSearch:
         return found
 
     def _zone_layout(self, tree: HostTree) -> _ZoneLayout:
-        # the class of the tree, as zones are known by traits
+        # with the class of the tree, because zones are known by traits
         key: Hashable = (self._read_tree(tree), tree.kind)
         found = self._layouts.get(key)
         if found is None:

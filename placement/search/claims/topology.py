@@ -27,11 +27,11 @@ LOCAL: Final = 10
 REMOTE: Final = 20
 """The distance of two zones that have no known distance."""
 
-# the number is a product over rooms: four rooms with four remainders each have 256 combinations
+# the number is a product over all rooms: four rooms with four remainders each have 256 combinations
 _MAX_BEGINNINGS: Final = 512
 """Largest number of combinations of remainders, one for each room, that are tried if steps differ."""
 
-# an exact division has a bit, and maybe a part, for each unit: right for CPUs, too much for MiB of memory
+# an exact division has a bit, and possibly a part, for each unit, which suits CPUs but not MiB of memory
 _MAX_EXACT: Final = 1024
 """The largest amount that is divided exactly over zones with several rooms of different steps."""
 
@@ -109,7 +109,7 @@ def best_splits(
     if topology is TopologyPolicy.BEST_EFFORT:
         return _of_sizes(every, asked, zones, apart, budget, accepts)
     found = _of_sizes(reversed(every), asked, zones, apart, budget, accepts, even=True)
-    # negative, as less is better and this policy prefers many zones
+    # negative, because less is better and this policy prefers many zones
     return found and (found[0]._replace(zones=-found[0].zones), found[1])
 
 
@@ -324,13 +324,13 @@ def divide_amount(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
     useful = [number for number, room in enumerate(rooms) if room.least <= room.most]
     least = list(accumulate(sorted(rooms[number].least for number in useful)))
     most = list(accumulate(sorted((rooms[number].most for number in useful), reverse=True)))
-    # sums of the smallest and of the largest rooms bound how many rooms can share the amount
+    # the sums of the smallest and the largest rooms limit the number of rooms that can share the amount
     counts = [count for count in range(len(useful), 0, -1) if least[count - 1] <= amount <= most[count - 1]]
     for count in counts:
         best: list[int] | None = None
         tried = set[tuple[ZoneRoom, ...]]()
         for chosen in combinations(useful, count):
-            # equal rooms of other providers are divided equally
+            # other providers with equal rooms have the same division
             alike = tuple(sorted(replace(rooms[number], provider=0) for number in chosen))
             if alike in tried:
                 continue

@@ -29,7 +29,7 @@ class RequestClause:
     - ``amount`` is the requested amount.
     """
 
-    # frozen and hashable: clauses are keys of reasons, and members of the sets that relaxations leave out
+    # frozen and hashable, because clauses are keys of reasons and members of sets
     condition: str
     group: str = ""
     names: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class ClauseCheck:
     """
 
     clause: RequestClause
-    # apart from the clause: all checks of an amount are left out together, with the amount
+    # not the clause itself: all checks of an amount are left out together, with the amount
     drop: RequestClause
     met_by: ProviderCheck
     ways: tuple[ProviderCheck, ...] = ()
@@ -89,7 +89,7 @@ def _make_part(snapshot: ModelSnapshot, request: CandidatesRequest, need: Provid
     }
     asked = frozenset(resource_clause(need.suffix, name) for name, _ in need.resources)
     subtrees = {_same_subtree(suffixes) for suffixes in request.same_subtrees if need.suffix in suffixes}
-    # a group without resources exists only while a same_subtree names it and it has another condition
+    # a group without resources exists only while a same_subtree names it, and it has another condition
     gone = (asked | subtrees, asked | {check.drop for check in checks}) if subtrees else (asked,)
     return RequestPart(need, checks, capacities, gone)
 
@@ -100,14 +100,14 @@ def _on_inventories(need: ProviderNeed) -> Iterator[ClauseCheck]:
     ) -> ClauseCheck:
         def met_by(provider: Provider) -> bool:
             inventory = provider.inventories.get(name)
-            # a missing inventory counts once, for resource_class
+            # a missing inventory counts only once, for resource_class
             return inventory is None or met(provider, inventory)
 
         return ClauseCheck(
             RequestClause(condition, need.suffix, (name,), amount), resource_clause(need.suffix, name), met_by
         )
 
-    # a loop for each check: the funnel counts all classes before any amount
+    # one loop for each kind of check, because the funnel counts all classes before any amount
     for name, amount in need.resources:
         yield ClauseCheck(
             RequestClause("resource_class", need.suffix, (name,), amount),
@@ -183,7 +183,7 @@ def checks_together(snapshot: ModelSnapshot, request: CandidatesRequest) -> tupl
 
 
 TOGETHER: Final = RequestClause("all_groups")
-"""The clause that all parts are served at once: no amount serves two parts."""
+"""The clause that one candidate serves all parts at once: no amount serves two parts."""
 
 
 def joint_clauses(request: CandidatesRequest) -> Iterator[tuple[RequestClause, CandidatesRequest]]:
@@ -226,7 +226,7 @@ def without_clauses(
     # compared with the original suffixes, which identify the clause; removed groups are left out below
     subtrees = [suffixes for suffixes in request.same_subtrees if _same_subtree(suffixes) not in left_out]
     named = frozenset[str]().union(*subtrees)
-    # groups lose amounts and conditions first: a group that has neither any more is removed
+    # groups lose amounts and conditions first; a group that has neither any more is removed
     groups = [_group_without(group, left_out, amounts or {}) for group in request.groups]
     groups = [
         group
@@ -237,7 +237,7 @@ def without_clauses(
     # the API refuses a query without resources
     if not any(group.resources for group in groups):
         return None
-    # "none" and not None: the API requires a policy as soon as several groups have suffixes
+    # "none" and not None, because the API requires a policy if several groups have suffixes
     shared = RequestClause("group_policy", names=("isolate",)) in left_out
     return replace(
         keep_pieces(request, lambda piece: clause_of(piece) not in left_out),

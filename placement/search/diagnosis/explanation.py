@@ -22,7 +22,7 @@ from placement.search.equivalence import TreeKin
 from placement.search.request import CandidatesRequest
 
 MAX_EXAMPLES: Final = 5
-"""Number of hosts that are named for each reason."""
+"""Maximum number of hosts that are named for each reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class TopologyFit:
 
 @dataclass(frozen=True, slots=True)
 class RequestExplanation:
-    """Why a request fits, or does not.
+    """The reasons why a request fits some hosts, and does not fit others.
 
     ``incomplete`` names the fields that lack something because the budget was spent. If it names
     ``candidate_hosts``, then ``fitting`` is None. With a ``topology``, ``relaxations`` are changes that help
@@ -145,7 +145,7 @@ def explain_request(
     """
     # outside the try block: without the survey there is nothing to explain, and the caller refuses
     whole = _WholeFunnel(survey_hosts(snapshot, request, budget, among), budget)
-    # the budget may end at any step: each says what is missing, and what was found before stays
+    # the budget may end at any step; then the list names the missing parts, and earlier results stay
     incomplete: list[str] = []
     try:
         whole.check_together()
@@ -156,10 +156,10 @@ def explain_request(
         incomplete += ["reasons", "relaxations", "max_amounts"]
     relaxations: list[RequestRelaxation] = []
     largest: list[LargestAmount] = []
-    # last, as each change is a search of its own
+    # last, because each change is a search
     if not incomplete and relaxing:
         relaxer = RelaxationSearch(whole.found, budget)
-        # a request that fits needs no change; its largest amounts say how far it could grow
+        # a request that fits needs no change, but its largest amounts tell how much more would fit
         if not whole.left and not gather_found(relaxer.find_relaxations(), relaxations):
             incomplete.append("relaxations")
         if not gather_found(_largest_amounts(relaxer, request), largest):
@@ -181,7 +181,7 @@ T = TypeVar("T")
 
 def gather_found(found: Iterable[T], into: list[T]) -> bool:
     """Append items as they are found; return False if the budget is spent before the last item."""
-    # into a list that outlives the error: a generator would lose what it has yielded
+    # appended to a list, because a generator would lose its results with the error
     try:
         for each in found:
             into.append(each)
@@ -204,7 +204,8 @@ def _count_hosts(hosts: list[LikeHosts]) -> int:
 
 def _part_funnels(found: HostDiagnosis) -> Iterator[PartFunnel]:
     for number, part in enumerate(found.parts):
-        # counted by the first failed check, and added up once: hosts times checks would be too many steps
+        # counted by the first failed check and added up at the end, because hosts times checks would be too
+        # many steps
         by_first = [0] * (len(part.checks) + 1)
         for host in found.hosts:
             by_first[host.firsts[number]] += host.host_count
@@ -251,11 +252,12 @@ class _WholeFunnel:
             self._keep_passing(check.clause, [0 in host.traits[number] for host in self.left])
 
     def check_together(self) -> None:
-        """Check the conditions that tie the parts together.
+        """Check the conditions that concern several parts together.
 
         :raises BudgetExhausted: the search takes too long; the results so far are kept.
         """
-        # the whole request first: a host that serves it passes every step, and most need no other search
+        # the whole request first: a host that serves it passes every step, and most hosts need no other
+        # search
         *steps, (last, whole) = joint_clauses(self.found.request)
         tell = self._serving_function(whole)
         fitting = {host for host in self.left if tell(host)}
@@ -382,7 +384,7 @@ def _distance_function(
     clause: RequestClause, positions: tuple[int, ...], host: LikeHosts
 ) -> Callable[[HostTree], int]:
     """Return a function that computes how far a host is from the amount of a clause."""
-    # nothing to measure: all are equally near
+    # without an amount nothing can be measured: all providers are equally near
     if not positions or clause.amount is None:
         return lambda _: 0
     amount, kin = clause.amount, host.alike.kin
@@ -435,7 +437,7 @@ def _found_amount(clause: RequestClause, provider: Provider) -> int:
     name = clause.names[0]
     inventory = provider.inventories[name]
     if clause.condition == "capacity":
-        # overcommitted providers have nothing free; a negative amount would confuse in a sentence
+        # overcommitted providers have 0 free, because a negative amount would confuse readers
         return max(0, provider.free(name))
     return {
         "min_unit": inventory.min_unit,

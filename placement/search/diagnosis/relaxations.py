@@ -31,13 +31,13 @@ from placement.search.equivalence import LikeTrees, TreeKin, regroup_trees
 from placement.search.request import CandidatesRequest
 from placement.search.rules import available_amount
 
-# the number of sets of clauses grows with this power, and an operator has to make sense of each change
+# the number of sets of clauses grows with this power, and an operator has to understand each change
 MAX_CHANGES: Final = 3
 """The largest number of clauses that are changed at once."""
 MAX_RELAXATIONS: Final = 10
 """Number of relaxations after which the search ends; the smallest come first."""
 
-# providers mostly agree on the smallest amount
+# most providers have the same smallest amount
 _MAX_SMALLEST: Final = 3
 """Number of smallest amounts of a class that are tried."""
 
@@ -139,8 +139,8 @@ class RelaxationSearch:
     def _find_ways(self, bits: Bits) -> Iterator[Mapping[RequestClause, int]]:
         """Yield each way to change exactly these clauses so that the request fits, as smaller amounts.
 
-        A clause without an amount is left out. Of each class only the smallest amounts are tried, because if
-        a larger one fits, one of these fits, too.
+        A clause without an amount can only be left out. Of each class only the smallest amounts are tried,
+        because if a larger one fits, one of these fits, too.
         """
         changed = self._found.clauses_of(bits)
         asked = [clause for clause in changed if clause in self._asked]
@@ -157,7 +157,7 @@ class RelaxationSearch:
     def _smallest_amounts(self, clause: RequestClause) -> list[int]:
         """Return the smallest amounts of a class that providers give, if below the requested amount."""
         name = clause.names[0]
-        # asked for each set of clauses that contains the class
+        # kept, because it is needed for each set of clauses that contains the class
         if name not in self._smallest_of:
             # by structure, because thousands of trees have the same inventories
             shapes = {tree.shape for host in self._found.hosts for tree in host.alike.trees}
@@ -198,7 +198,7 @@ class RelaxationSearch:
         """
         for missing, hosts in self._by_missing.items():
             self._budget.spend()
-            # a quick test of bits: most hosts lack something else, and are not searched
+            # a quick test of bits, because most hosts lack something else and need not be searched
             if missing.is_met(changed, lessened):
                 yield from hosts
 
@@ -236,13 +236,13 @@ class RelaxationSearch:
 
         Hosts are tried in the order of the largest amount that each of them could give.
         """
-        # the bits of amounts apart: traits of a class that is only asked for less are still required
+        # the bits of amounts are separate, because traits of a class with a smaller amount are still required
         spared = self._found.clause_bits(left_out)
         lessened = self._found.clause_bits([clause, *amounts])
         bits = lessened | spared
         fitting = _AmountFitting(self, clause, spared, amounts)
         name = clause.names[0]
-        # hosts that lack anything else are not tried
+        # hosts that lack something else are not tried
         able, could_give = set(self._able_hosts(bits, lessened)), dict[TreeKin, bool]()
         trees, hosts = self._found.snapshot.whole_trees(), self._host_by_root
         best = 0
@@ -269,9 +269,10 @@ class RelaxationSearch:
     def _most_first(self, name: str) -> Iterator[tuple[int, int]]:
         """Yield the root of each host, with the largest amount of a class that any of its providers can give.
 
-        The largest amount is first. A host occurs a second time for the providers that share with it.
+        Pairs with the largest amounts come first. A host occurs a second time for the providers that share
+        with it.
         """
-        # the index has each tree by its own providers; a pool gives to other hosts, too
+        # the index finds each tree by its own providers, but sharing providers also give to other hosts
         if name not in self._most_shared:
             found = []
             for host in self._found.hosts:
@@ -320,7 +321,7 @@ class RelaxationSearch:
             inventory = provider.inventories[name]
             at_once = available_amount(provider, name)
             highest = at_once if most is None else min(at_once, most)
-            # the largest amount that is given in whole steps
+            # the largest amount in whole steps
             highest -= highest % inventory.step_size
             lowest = smallest_amount(inventory.min_unit, inventory.step_size)
             if highest >= lowest:
@@ -396,10 +397,10 @@ def largest_multiple(fits: Callable[[int], bool], step: int, below: int, above: 
 
 # the least amount may not fit if it is spread over zones, but a multiple of it may
 _STARTS: Final = (1, 2, 4)
-"""Multiples of the least amount where bisection begins."""
+"""Multiples of the least amount at which bisection begins."""
 # most providers have equal steps
 _MAX_STEPS: Final = 3
-"""Number of different steps of inventories with which amounts are tried."""
+"""Number of different step sizes of inventories with which amounts are tried."""
 
 _MAX_AMOUNTS: Final = 24
 """Number of amounts that are tried one by one before halving, the largest first; each try is a search."""
@@ -473,7 +474,7 @@ class TriedRelaxations:
         best = 0
         for lowest, step in self._least_portions(clause.names[0]):
             most = (asked - 1) // step
-            # bisection needs an amount that fits to begin at
+            # bisection has to begin at an amount that fits
             starts = (lowest // step * times for times in _STARTS)
             below = next((start for start in starts if start <= most and amount_fits(start * step)), None)
             if below is None:
@@ -504,7 +505,8 @@ class TriedRelaxations:
         having = self._snapshot.by_class.get(name, ())
         self._budget.spend(1 + (len(full) + len(having)) // 4)
         steps = {self._snapshot.providers[each].inventories[name].step_size for each in having}
-        # amounts just below the limit are tried, too: asked - 1 may end in the middle of a provider
+        # amounts just below the limit are tried, too, because the limit may end in the middle of a provider's
+        # amount
         step, most = gcd(*steps) or 1, min(max(full, default=0), asked - 1)
         full.update(islice(range(most // step * step, most - max(steps, default=0), -step), _MAX_AMOUNTS))
         return sorted((each for each in full if 0 < each < asked), reverse=True)[:_MAX_AMOUNTS]

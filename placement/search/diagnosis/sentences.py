@@ -17,9 +17,9 @@ from placement.search.diagnosis.explanation import (
 from placement.search.diagnosis.relaxations import RequestRelaxation
 
 _MAX_REASONS: Final = 6
-"""Number of reasons that a sentence names."""
+"""Maximum number of reasons that a sentence names."""
 _MAX_NAME: Final = 60
-"""Number of characters of a provider's name in a sentence."""
+"""Maximum number of characters of a provider's name in a sentence."""
 
 
 def explanation_sentence(explanation: RequestExplanation) -> str:
@@ -66,9 +66,9 @@ def _topology_sentence(explanation: RequestExplanation, fit: TopologyFit) -> str
     said += [f"{fit.looser} would fit"] if fit.looser else []
     said += [best_relaxation(explanation.relaxations)] if explanation.relaxations else []
     said += ["further changes would take too long to find"] if "relaxations" in explanation.incomplete else []
-    # the topology's own fields are in the first part
+    # the fields about the topology are in the first part
     others = tuple(each for each in explanation.incomplete if each not in ("topology", "relaxations"))
-    # relaxations were tried with the topology, and are in the first part
+    # relaxations were tried with the topology, so they are in the first part
     unsplit = replace(explanation, topology=None, relaxations=(), incomplete=others)
     return f"{', '.join(said)}; without a topology {explanation_sentence(unsplit)}"
 
@@ -137,9 +137,9 @@ def _too_little_free(reason: UnmetReason) -> str:
         # if places differ, no single one is right for all hosts
         (place,) = reason.places if len(reason.places) == 1 else (ProviderPlace.ELSEWHERE,)
         has = f"no {place.value} with {amount}"
-    # the first example is the nearest miss: all other hosts have less
+    # the first example is the nearest miss, so all other hosts have less
     provider = example.provider or example.root
-    # the free amount of a pool is not on the host that it shares with
+    # the free amount of a sharing provider is not on the host
     on = provider if provider.root_id != example.root.id else example.root
     return f"{has} (most: {_format_number(example.found or 0)} on {printable_name(on.name)})"
 
@@ -185,7 +185,7 @@ def _relaxation_text(relaxation: RequestRelaxation) -> str:
     if relaxation.amounts:
         amounts = [f"{each.amount} {each.names[0]}{_of_group(each)}" for each in relaxation.amounts]
         parts.append(f"asking for {' and '.join(amounts)}")
-    # the policy cannot be left out of a query with several groups: "none" is its opposite
+    # the policy cannot be left out if the query has several groups, and "none" is its opposite
     left_out = [_left_out(each) for each in relaxation.left_out if each.condition != "group_policy"]
     if left_out:
         parts.append(f"leaving out {' and '.join(left_out)}")
@@ -214,7 +214,7 @@ def _left_out(clause: RequestClause) -> str:
 
 def printable_name(name: str) -> str:
     """Return a name in the form that may stand in a line of a log: printable, and not too long."""
-    # names come from clients: a line break would forge a line of the log
+    # names come from clients, and a line break could forge a line of the log
     shown = name if name.isprintable() else ascii(name)[1:-1]
     return shown if len(shown) <= _MAX_NAME else shown[: _MAX_NAME - 3] + "..."
 
@@ -290,7 +290,7 @@ def _topology_document(fit: TopologyFit) -> dict[str, Any]:
 def _step_document(step: FunnelStep) -> dict[str, Any]:
     shown = {**_clause_document(step.clause), "hosts": step.hosts}
     if step.providers is not None:
-        # missing for conditions of hosts, as the API reference says
+        # only conditions on providers have this field, as the API reference says
         shown["providers"] = step.providers
     return shown
 

@@ -115,7 +115,7 @@ class HostDiagnosis:
 
     def clause_bits(self, left_out: Iterable[RequestClause]) -> Bits:
         """Return a set of clauses as bits."""
-        # a set, as a clause may be named twice and its bit counts once
+        # a set, because a clause may be named twice but its bit counts once
         return sum({1 << self.droppable.index(clause) for clause in left_out})
 
     def clauses_of(self, bits: Bits) -> tuple[RequestClause, ...]:
@@ -129,7 +129,7 @@ def survey_hosts(
     budget: SearchBudget,
     among: Container[int] | None = None,
 ) -> HostDiagnosis:
-    """Check every host.
+    """Check all conditions at every host.
 
     :param among: the ids of the roots that count; None for all hosts.
     :raises placement.search.budget.BudgetExhausted: the survey takes too long.
@@ -153,7 +153,7 @@ def survey_hosts(
 
 
 class _HostSurveyor:
-    """A survey of all hosts, with results that equivalent hosts share."""
+    """Checks all hosts; equivalent hosts share results."""
 
     def __init__(self, found: HostDiagnosis, budget: SearchBudget) -> None:
         self._found = found
@@ -197,7 +197,7 @@ class _HostSurveyor:
             standings = self._found.standings[alike.kin] = [
                 self._results_of_tree(number, alike) for number in range(len(parts))
             ]
-        # the results of a kin leave free amounts aside, which are added for each group of like trees
+        # the results of a kin ignore free amounts, which are added for each group of like trees
         free, count = alike.kin.free(alike.tree), len(alike.trees)
         firsts, options, closest = [], [], []
         for number, (bare, giving) in enumerate(standings):
@@ -326,7 +326,7 @@ class _HostSurveyor:
 
     def _lacking_together(self, alike: LikeTrees) -> Iterable[frozenset[Bits]]:
         """Yield alternative sets of clauses to leave out, for each check that a group passes together."""
-        # the common case: no traits of a group that several providers serve
+        # the common case: no group that several providers serve has traits
         if not self._found.together:
             return
         classes = {name for part in self._unsuffixed for name, _ in part.need.resources}

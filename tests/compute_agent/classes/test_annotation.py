@@ -38,6 +38,11 @@ def test_both_spellings_of_koordinator_mean_the_same():
             ShareSpec(llc_per_cache={0: WayRange(20, 50), 1: WayRange(20, 60)}),
         ),
         ('{"mb":{"schemataPerCache":[{"percent":40}]}}', ShareSpec(mb_per_cache={0: 40})),
+        (
+            '{"llc": {"schemata": {"codeRange": [0, 20], "dataRange": [20, 60]}},'
+            ' "l2": {"schemata": {"range": [0, 50]}}}',
+            ShareSpec(code=WayRange(0, 20), data=WayRange(20, 60), l2=WayRange(0, 50)),
+        ),
     ],
 )
 def test_parts_may_be_missing(text, wish):
@@ -53,6 +58,8 @@ def test_parts_may_be_missing(text, wish):
         ("[" * 100000, "nested too deeply"),
         ('{"LLC": ' + "1" * 5000 + "}", "not JSON"),
         ('{"L3": {}}', "unknown key 'L3'"),
+        ('{"L2": {"schemata": {"codeRange": [0, 20]}}}', "L2.schemata has an unknown key 'codeRange'"),
+        ('{"L2": {"schemataPerCache": [{"range": [0, 20]}]}}', "level-2 caches have no shares of their own"),
         ('{"LLC": {}, "llc": {}}', "LLC twice"),
         ('{"LLC": {}, "LLC": {}}', "'LLC' twice"),
         ('{"LLC": {"schema": {}}}', "LLC has an unknown key 'schema'"),

@@ -1,5 +1,7 @@
 """Controller memory_limit: guests may use what they hold, and their class says which of them give way."""
 
+from dataclasses import replace
+
 import pytest
 
 from compute_agent.controllers.base import GuestTarget
@@ -7,7 +9,7 @@ from compute_agent.controllers.memory import MemoryLimitController, memory_limit
 from compute_agent.drivers.base import UNLIMITED, MemoryLimits
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import GuestGoneError
-from compute_agent.model.resource import RECLAIMED_MEMORY, MemoryShare
+from compute_agent.model.resource import MEMORY_HIGH, RECLAIMED_MEMORY, MemoryShare, ThrottleControl
 from tests.compute_agent.fakes import FakeDriver
 
 MIB = 1 << 20
@@ -50,18 +52,18 @@ def target(driver):
     ],
 )
 def test_limits_follow_what_the_guest_holds_and_its_class(allocation, share, limits):
-    assert memory_limits(allocation, share, 64) == MemoryLimits(*limits)
+    assert memory_limits(allocation, share, 64) == MemoryLimits(*limits, minimum=0, oom_group=False)
 
 
 def test_limits_are_set_once_and_what_differs_is_drift(controller, driver, target):
     held = target({"p": {"MEMORY_MB": 100}}, "LSR")
     assert controller.apply(held)
-    assert driver.memory["LSR"] == MemoryLimits(164 * MIB, UNLIMITED, 100 * MIB, -500, ())
+    assert driver.memory["LSR"] == MemoryLimits(164 * MIB, UNLIMITED, 100 * MIB, -500, (), 0, False)
     assert not controller.apply(held)
-    driver.memory["LSR"] = MemoryLimits(UNLIMITED, UNLIMITED, 0, 0)
+    driver.memory["LSR"] = MemoryLimits(UNLIMITED, UNLIMITED, 0, 0, (), 5 * MIB, True)
     assert controller.describe_drift(held) == (
-        "memory max unlimited, high unlimited, low 0 MiB, oom_score_adj 0 in place of max 164 MiB, high"
-        " unlimited, low 100 MiB, oom_score_adj -500"
+        "memory max unlimited, high unlimited, low 0 MiB, min 5 MiB, oom_score_adj 0, oom.group 1 in place of"
+        " max 164 MiB, high unlimited, low 100 MiB, min 0 MiB, oom_score_adj -500, oom.group 0"
     )
     assert controller.apply(held)
     assert controller.describe_drift(held) is None
@@ -78,7 +80,7 @@ def test_a_guest_that_uses_more_than_it_may_is_shown_and_not_killed_by_a_limit(c
     driver.memory_used["BE"] = 165 * MIB
     controller.sync([held], ())
     assert controller.apply(held)
-    assert driver.memory["BE"] == MemoryLimits(UNLIMITED, 90 * MIB, 0, 500, ())
+    assert driver.memory["BE"] == MemoryLimits(UNLIMITED, 90 * MIB, 0, 500, (), 0, False)
     (reason,) = controller.refused["BE"]
     assert "it uses 165 MiB, but may use only 164: the agent sets memory.max once it uses less" in reason
     driver.memory_used["BE"] = 164 * MIB
@@ -124,3 +126,21 @@ def test_a_guest_that_ended_is_gone(controller, driver, target):
     for ask in (controller.describe_drift, controller.apply):
         with pytest.raises(GuestGoneError):
             ask(held)
+
+
+def test_class_protects_memory_and_has_all_processes_killed_together():
+    share = MemoryShare(minimum=25, oom_group=True)
+    found = memory_limits({"p": {"MEMORY_MB": 100}}, share, 64)
+    assert (found.minimum, found.oom_group) == (25 * MIB, True)
+
+
+@pytest.mark.parametrize(("qos_class", "throttle", "high"), [("LS", 60, 60), ("BE", 60, 60), ("BE", 95, 90)])
+def test_lower_of_the_limits_of_class_and_throttling_applies(
+    controller, driver, target, qos_class, throttle, high
+):
+    held = target({"p": {"MEMORY_MB": 100}}, qos_class)
+    limited = replace(held, limits={ThrottleControl(MEMORY_HIGH): float(throttle * MIB)})
+    assert controller.apply(limited)
+    assert driver.memory[qos_class].high == high * MIB
+    controller.apply(held)
+    assert driver.memory[qos_class].high == {"LS": UNLIMITED, "BE": 90 * MIB}[qos_class]

@@ -4,7 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.throttling.levers import ThrottleSteps, left_by, lowest_limit, step_down, step_up, taken_by
+from compute_agent.throttling.levers import (
+    MEMORY_STEP,
+    ThrottleSteps,
+    left_by,
+    lowest_limit,
+    memory_down,
+    memory_up,
+    step_down,
+    step_up,
+    taken_by,
+)
 from compute_agent.usage.snapshot import GuestAllotment
 
 CORES = GuestAllotment(4.0)
@@ -90,3 +100,18 @@ def test_a_restored_guest_may_take_its_allotment():
 def test_allotment_below_a_granule_is_refused():
     with pytest.raises(ValueError, match="a granule of"):
         GuestAllotment(0.5, 1.0)
+
+
+@given(st.integers(1, 4096), st.floats(0.01, 0.9), st.floats(0.1, 1.0))
+def test_steps_of_memory_are_bounded_and_lead_down_to_the_floor_and_back(size, step, share):
+    mib = float(1 << 20)
+    allotment, steps = GuestAllotment(size * mib, mib), ThrottleSteps(step, share)
+    limit, lowest = None, size * mib
+    while (lower := memory_down(limit, allotment, steps)) is not None:
+        assert lowest - MEMORY_STEP <= lower < lowest
+        limit = lowest = lower
+    assert lowest == lowest_limit(allotment, steps)
+    while limit is not None:
+        higher = memory_up(limit, allotment, steps)
+        assert limit < (size * mib if higher is None else higher) <= limit + MEMORY_STEP
+        limit = higher

@@ -25,7 +25,7 @@ def test_class_and_dedicated_cpus_protect(qos_class, dedicated, rank, protected)
     guest = Guest("u", "process", "n", 42, GuestSettings(vcpus=3, qos_class=qos_class, priority=7))
     ways = {ThrottleControl("cache_ways", "0"): GuestAllotment(11.0, 1.0, 2.0**20)}
     subject = build_subject(
-        guest, parse_classes(load_options()), dedicated=dedicated, started=5.0, caches=ways
+        guest, parse_classes(load_options()), dedicated=dedicated, started=5.0, others=ways
     )
     facts = subject.facts
     assert (facts.rank, facts.protected, facts.priority, facts.started) == (rank, protected, 7, 5.0)

@@ -36,7 +36,7 @@ def test_built_in_metrics_are_those_of_the_specification():
     }
     assert told == {
         "cpu_usage": ("cpu_quota", True, True, True),
-        "memory_usage": (None, False, True, True),
+        "memory_usage": ("memory_high", True, True, True),
         "swap_in": ("cpu_quota", False, True, False),
         "memory_bandwidth": ("memory_bandwidth", True, True, True),
         "llc_occupancy": ("cache_ways", True, False, False),

@@ -514,3 +514,28 @@ def test_planning_changes_nothing_of_what_it_is_given():
     before = repr((now, state, streaks))
     assert plan_throttles(by, now, streaks, state, frozenset())
     assert repr((now, state, streaks)) == before
+
+
+MEMORY_CONTROL = ThrottleControl("memory_high")
+GIB = 2.0**30
+
+
+def memory_guest(uuid, used, held=4 * GIB):
+    return guest(uuid, 0.0, used, allotments={MEMORY_CONTROL: GuestAllotment(held, 2.0**20)})
+
+
+def test_memory_is_taken_by_one_bounded_step_of_each_guest_in_a_round():
+    by = rules(line("m", "memory_usage", throttle_down=3 * GIB, throttle_up=GIB))
+    host = snapshot(memory_guest("a", 3 * GIB), memory_guest("b", 2 * GIB))
+    plan = plan_throttles(by, host, seen(by, host), WatermarkState(), frozenset())
+    # From 4 GiB down to the first limits below what they use.
+    assert {one.guest: one.limit for one in plan} == {"a": 2.75 * GIB, "b": 1.75 * GIB}
+
+
+def test_memory_guest_gets_no_further_step_while_the_kernel_still_reclaims():
+    by = rules(line("m", "memory_usage", throttle_down=2 * GIB, throttle_up=GIB))
+    state = WatermarkState(throttles=(ThrottledGuest("a", MEMORY_CONTROL, 2.75 * GIB),))
+    above, reached = (snapshot(memory_guest("a", used * GIB)) for used in (3, 2.75))
+    assert plan_throttles(by, above, seen(by, above), state, frozenset()) == []
+    (action,) = plan_throttles(by, reached, seen(by, reached), state, frozenset())
+    assert action.limit == 2.5 * GIB

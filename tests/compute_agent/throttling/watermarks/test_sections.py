@@ -124,8 +124,8 @@ def test_levels_that_are_none(text, unit):
             r"\[watermark:cpu\] throttle_up = 70% is not below \[watermark:b\] evict = 65%",
         ),
         (
-            "[watermark:m]\nmetric = memory_usage\nthrottle_down = 1G\nthrottle_up = 1M",
-            r"\[watermark:m\] throttle_down: guests cannot be throttled for memory_usage",
+            "[watermark:m]\nmetric = reclaimed_cpu_oversold\nthrottle_down = 2\nthrottle_up = 1",
+            r"\[watermark:m\] throttle_down: guests cannot be throttled for reclaimed_cpu_oversold",
         ),
         ("[watermark:p]\nmetric = io_pressure\nevict = 50", r"\[watermark:p\] evict: guests cannot"),
         ("[qos]\nhighest_class = HIGH", r"\[qos\] highest_class: there is no class 'HIGH'"),
