@@ -121,7 +121,7 @@ def make_release(checkout: Path, text: str, folder: Path, key: str | None, *, fu
             made = run("git", "rev-parse", "HEAD", folder=tree).strip()
         finally:
             run("git", "worktree", "remove", "--force", tree, folder=checkout)
-    # refused if somebody committed meanwhile, or changed one of the files
+    # refused if the branch has a new commit meanwhile, or one of the files has changes
     run("git", "merge", "--quiet", "--ff-only", made, folder=checkout)
     return files
 
