@@ -237,7 +237,7 @@ class ReclaimLoop:
         if metric not in registry:
             return
         names = registry[metric].inputs or (metric,)
-        # An eviction because of a smaller offer must not make the next offer smaller, and evict another guest.
+        # An eviction because of a smaller offer must not make the next one smaller, too.
         if OVERSOLD.issuperset(names):
             return
         of_memory = registry[metric].sorter is MEMORY_ORDER or names[0] == MEMORY_PRESSURE

@@ -176,7 +176,8 @@ def test_expression_evicts_in_the_way_of_its_first_metric():
 
 def test_guests_of_an_expression_are_ordered_by_the_use_of_its_first_metric(tmp_path):
     text = "memory_usage > 10 and cpu_usage > 1"
-    conf = load_text(tmp_path, f"[watermark:w]\nmetric = {text}\nevict = true\norder = usage\nfor_samples = 1\n")
+    section = f"[watermark:w]\nmetric = {text}\nevict = true\norder = usage\nfor_samples = 1\n"
+    conf = load_text(tmp_path, section)
     by = read_settings(conf, MetricRegistry(BUILT_IN)).rules
     guests = (guest("a", 9.0, memory=1.0), guest("b", 1.0, memory=9.0), guest("c", 5.0, memory=5.0))
     now = snapshot(*guests, host={MetricSeries(text): 1.0})
