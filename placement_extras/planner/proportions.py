@@ -175,8 +175,10 @@ class _SetPlacing:
             else:
                 chunk //= 2
         self._journal.undo_changes()
+        # each way is one level of the recursion
+        count = sum([len(ways) for places in self._places for _, ways in places])
         with suppress(TriesExhausted):
-            while fits < upper_bound and sum(map(len, self._places)) <= _MAX_WAYS:
+            while fits < upper_bound and count <= _MAX_WAYS:
                 if self._try_sets(fits + 1):
                     fits += 1
                 else:

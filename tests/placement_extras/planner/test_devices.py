@@ -131,6 +131,23 @@ def test_devices_that_give_unlike_amounts_to_two_flavors_are_counted() -> None:
     assert count_sets(CloudHosts(snapshot, SearchBudget()), shares) == FitBounds(2, 2)
 
 
+def test_sets_on_hosts_with_many_ways_have_bounds() -> None:
+    specs = []
+    for name in map(str, range(20)):
+        nodes = [Spec(f"{name}n{node}", name, {"PCPU": 3 + node}) for node in range(7)]
+        devices = [Spec(f"{name}d{at}", f"{name}n0", {"CUSTOM_GPU": 1}) for at in range(20)]
+        specs += [Spec(name), *nodes, *devices]
+    gpu = RequestGroup("_gpu", {"CUSTOM_GPU": 1})
+    cpus = tuple([RequestGroup(f"_{at}", {"PCPU": 2}) for at in range(3)])
+    wide, narrow = CandidatesRequest((*cpus, gpu), group_policy="isolate"), CandidatesRequest((gpu,))
+    budget = CountedSteps()
+    shares = [FlavorProportion((request,), 1, 400) for request in (wide, narrow)]
+    found = count_sets(CloudHosts(build(*specs), budget), shares)
+    assert 100 <= found.lower_bound <= found.upper_bound <= 140
+    # to pack one flavor alone on each host would take 80,000
+    assert budget.steps < 5_000
+
+
 class CountedSteps(SearchBudget):
     """A budget that only counts."""
 
