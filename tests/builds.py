@@ -25,6 +25,8 @@ ROOT: Final = Path(__file__).parents[1]
 EXTRAS: Final = "postgresql,mysql,memcached"
 """The extras that Debian packages and the image have."""
 CHECKSUMS: Final = "SHA256SUMS"
+_BUILT: Final = ("*.whl", "*.tar.gz", "*.deb", "*.cdx.json", f"{CHECKSUMS}*")
+"""Patterns of the files of a build."""
 _SECONDS: Final = 1800
 
 
@@ -47,6 +49,7 @@ def run(*words: object, folder: Path = ROOT, **variables: str) -> str:
         text=True,
         timeout=_SECONDS,
         check=False,
+        umask=0o022,  # wheels have the modes of files
     )
     if done.returncode:
         raise BuildFailed(f"{' '.join(map(str, words))}\n{done.stdout[-4000:]}")
@@ -108,23 +111,25 @@ def _pack(folder: Path, target: Path, epoch: int) -> None:
             archive.add(path, str(path.relative_to(folder)), recursive=False, filter=without_owner)
 
 
-def build_debian(sdist: Path, folder: Path, epoch: str) -> list[Path]:
-    """Build the Debian packages of an sdist."""
+def build_debian(source: Path, sdist: Path, folder: Path, epoch: str) -> list[Path]:
+    """Build the Debian packages of an sdist, by the script of its sources."""
     before = set(folder.glob("*.deb"))
-    run(ROOT / "etc/packages/build-deb", sdist, folder, SOURCE_DATE_EPOCH=epoch)
+    run(source / "etc/packages/build-deb", sdist, folder, SOURCE_DATE_EPOCH=epoch)
     return sorted(set(folder.glob("*.deb")) - before)
 
 
-def write_bill(sdist: Path, folder: Path, epoch: str) -> Path:
+def write_bill(source: Path, sdist: Path, folder: Path, epoch: str) -> Path:
     """Write the bill of materials of the packages' environment, with licences, in CycloneDX's format."""
     target = folder / sdist.name.replace(".tar.gz", ".cdx.json")
     with tempfile.TemporaryDirectory() as name:
         environment = Path(name, "environment")
         run(sys.executable, "-m", "venv", environment)
         pip = (environment / "bin/pip", "--quiet", "--disable-pip-version-check")
-        constraints = ("--constraint", ROOT / "etc/constraints.txt")
+        constraints = ("--constraint", source / "etc/constraints.txt")
         run(*pip, "install", "--no-compile", *constraints, f"{sdist}[{EXTRAS}]")
         run(*pip, "uninstall", "--yes", "pip", "setuptools")
+        for note in environment.rglob("direct_url.json"):  # it has the path of the sdist on this machine
+            note.unlink()
         run(
             *(sys.executable, "-m", "cyclonedx_py", "environment", "--output-reproducible"),
             *("--gather-license-texts", "--output-file", target, environment),
@@ -141,21 +146,44 @@ def write_checksums(files: Iterable[Path], folder: Path) -> Path:
     return target
 
 
-def build_all(source: Path, folder: Path, epoch: str, *, debian: bool, bill: bool) -> list[Path]:
-    """Build the sources into a new folder, and return the files with their checksums last.
+def require_folder_of_builds(folder: Path) -> None:
+    """Refuse a folder that has other files than builds, because all its files are replaced.
 
-    :raises BuildFailed: a program fails.
+    :raises BuildFailed: the folder has other files, or is a file itself.
     """
-    if folder.exists():
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
-    sdist, wheel = build_distributions(source, folder, epoch)
-    files = [sdist, wheel]
-    if debian:
-        files += build_debian(sdist, folder, epoch)
-    if bill:
-        files.append(write_bill(sdist, folder, epoch))
-    return [*files, write_checksums(files, folder)]
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise BuildFailed(f"{folder} is no folder")
+    others = sorted(path.name for path in folder.iterdir() if not any(map(path.match, _BUILT)))
+    if others:
+        raise BuildFailed(
+            f"{folder} has other files than builds: {', '.join(others[:3])}; name another folder"
+        )
+
+
+def build_all(source: Path, folder: Path, epoch: str, *, debian: bool, bill: bool) -> list[Path]:
+    """Build the sources, and return the files with their checksums last.
+
+    Files of earlier builds in the folder are replaced when all is built.
+
+    :raises BuildFailed: a program fails, or the folder has other files than builds.
+    """
+    require_folder_of_builds(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as name:
+        made = Path(name)
+        sdist, wheel = build_distributions(source, made, epoch)
+        files = [sdist, wheel]
+        if debian:
+            files += build_debian(source, sdist, made, epoch)
+        if bill:
+            files.append(write_bill(source, sdist, made, epoch))
+        files.append(write_checksums(files, made))
+        if folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir()
+        return [Path(shutil.move(path, folder / path.name)) for path in files]
 
 
 def build_commit(checkout: Path, commit: str, folder: Path, *, debian: bool, bill: bool) -> list[Path]:
@@ -168,7 +196,7 @@ def build_commit(checkout: Path, commit: str, folder: Path, *, debian: bool, bil
 def main() -> int:
     """Build the sources that this module is part of."""
     parser = argparse.ArgumentParser(prog="python -m tests.builds", description=__doc__)
-    parser.add_argument("folder", type=Path, help="folder for the files; it is emptied first")
+    parser.add_argument("folder", type=Path, help="folder for the files; earlier builds in it are replaced")
     parser.add_argument("--debian", action="store_true", help="build the Debian packages")
     parser.add_argument("--bill", action="store_true", help="write the bill of materials")
     words = parser.parse_args()

@@ -2,14 +2,14 @@
 
 The command refuses a checkout that is not ready, and then changes nothing. Reasons are a tree with changes, a
 version that is not the next one, no notes, and samples or an API reference older than their sources. It makes
-two commits, the release and the next development version, and leaves the push to the operator. If the builds
-fail, both commits are taken back.
+two commits, the release and the next development version, and leaves the push to the operator. It works in a
+copy of the last commit, so that a failure of the builds leaves the checkout as it was.
 """
 
 import argparse
 import re
-import shutil
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -21,6 +21,8 @@ from tests.builds import BuildFailed, build_commit, run
 ROOT: Final = Path(__file__).parents[1]
 CHANGES: Final = "doc/changes"
 _VERSION: Final = re.compile(r"(?m)^version = (.+)$")
+_AS_INSTALLED: Final = tuple(f"--old-file={Path(sys.prefix, name)}" for name in (".installed", ".runtime"))
+"""Arguments of make with which it does not install the copy into the environment of the checkout."""
 _SECTION: Final = re.compile(r"(?m)^## (\S+) \(")
 
 
@@ -63,6 +65,8 @@ def find_obstacles(checkout: Path, text: str) -> Iterator[str]:
         yield f"setup.cfg declares {declared}, which is a release; the next one needs a development version"
     if version < Version(declared.base_version):
         yield f"{version} is older than {declared} of setup.cfg"
+    if run("git", "tag", "--list", f"v{version}", folder=checkout).strip():
+        yield f"the tag v{version} exists"
     if str(version) in _SECTION.findall((checkout / "CHANGELOG.md").read_text()):
         yield f"CHANGELOG.md already has a section of {version}"
     notes = [path for path in (checkout / CHANGES).glob("*.md") if path.name != "README.md"]
@@ -71,55 +75,71 @@ def find_obstacles(checkout: Path, text: str) -> Iterator[str]:
     yield from (f"the note {path.name} is empty" for path in notes if not path.read_text().strip())
 
 
-def find_outdated_files(checkout: Path) -> Iterator[str]:
-    """Yield the generated files that are older than their sources. They are current afterwards."""
-    run("make", "--silent", "samples", folder=checkout)
-    run(sys.executable, "api-ref/build.py", folder=checkout)
-    for path in run("git", "diff", "--name-only", folder=checkout).split():
-        yield f"{path} is older than its sources; commit what 'make samples' and 'api-ref/build.py' write"
+def find_outdated_files(tree: Path) -> Iterator[str]:
+    """Yield the generated files that are older than their sources, or missing. They are current afterwards.
+
+    :param tree: a copy of the checkout.
+    """
+    run("make", "--silent", "samples", f"VENV={Path(sys.prefix)}", *_AS_INSTALLED, folder=tree)
+    run(sys.executable, "api-ref/build.py", folder=tree)
+    for line in run("git", "status", "--porcelain", folder=tree).splitlines():
+        yield f"{line[3:]} is older than its sources; commit what 'make samples' and 'api-ref/build.py' write"
 
 
 def make_release(checkout: Path, text: str, folder: Path, key: str | None, *, full: bool) -> list[Path]:
-    """Make the two commits and the builds of a release.
+    """Make the two commits and the builds of a release, and move the branch of the checkout to them.
 
-    :param folder: the folder of the builds; it is emptied first.
-    :param full: also build the Debian packages and the bill of materials.
+    All is made in a copy of the last commit, so that a failure leaves the checkout as it was.
+
+    :param folder: the folder of the builds.
     :param key: the key of ``gpg`` that signs the checksums; None leaves them without a signature.
+    :param full: also build the Debian packages and the bill of materials.
     :returns: the files, the checksums and their signature last.
     :raises ReleaseRefused: the checkout is not ready.
-    :raises BuildFailed: a program fails; the checkout is as before.
+    :raises BuildFailed: a program fails.
     """
-    if obstacles := list(find_obstacles(checkout, text)) or list(find_outdated_files(checkout)):
+    if obstacles := list(find_obstacles(checkout, text)):
         raise ReleaseRefused("\n".join(obstacles))
     version = Version(text)
     before = run("git", "rev-parse", "HEAD", folder=checkout).strip()
-    try:
-        declare_version(checkout, version)
-        run(sys.executable, "-m", "towncrier", "build", "--yes", "--version", version, folder=checkout)
-        _commit(checkout, f"Release {version}")
-        files = build_commit(checkout, "HEAD", folder, debian=full, bill=full)
-        if key is not None:
-            signature = ("--batch", "--yes", "--local-user", key, "--detach-sign", "--armor")
-            run("gpg", *signature, files[-1])
-            files.append(files[-1].with_name(f"{files[-1].name}.asc"))
-        declare_version(checkout, next_version(version))
-        _commit(checkout, f"Development of {next_version(version).base_version} begins")
-    except BaseException:
-        run("git", "reset", "--quiet", "--hard", before, folder=checkout)
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+    with tempfile.TemporaryDirectory() as name:
+        tree = Path(name, "tree")
+        run("git", "worktree", "add", "--quiet", "--detach", tree, before, folder=checkout)
+        try:
+            if obstacles := list(find_outdated_files(tree)):
+                raise ReleaseRefused("\n".join(obstacles))
+            declare_version(tree, version)
+            run(sys.executable, "-m", "towncrier", "build", "--yes", "--version", version, folder=tree)
+            _commit(tree, f"Release {version}")
+            files = build_commit(tree, "HEAD", folder, debian=full, bill=full)
+            if key is not None:
+                signature = ("--batch", "--yes", "--local-user", key, "--detach-sign", "--armor")
+                run("gpg", *signature, files[-1])
+                files.append(files[-1].with_name(f"{files[-1].name}.asc"))
+            declare_version(tree, next_version(version))
+            _commit(tree, f"Development of {next_version(version).base_version} begins")
+            made = run("git", "rev-parse", "HEAD", folder=tree).strip()
+        finally:
+            run("git", "worktree", "remove", "--force", tree, folder=checkout)
+    # refused if the branch has a new commit meanwhile, or one of the files has changes
+    run("git", "merge", "--quiet", "--ff-only", made, folder=checkout)
     return files
 
 
-def _commit(checkout: Path, message: str) -> None:
-    run("git", "commit", "--all", "--quiet", "--message", message, folder=checkout)
+def _commit(tree: Path, message: str) -> None:
+    run("git", "commit", "--all", "--quiet", "--message", message, folder=tree)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Make a release of this checkout."""
     parser = argparse.ArgumentParser(prog="make release", description=__doc__)
     parser.add_argument("version", help="the version, such as 1.2.0")
-    parser.add_argument("--folder", type=Path, default=ROOT / "dist", help="folder of the builds")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=ROOT / "dist",
+        help="folder of the builds; earlier ones in it are replaced",
+    )
     parser.add_argument("--key", help="key of gpg that signs the checksums")
     parser.add_argument("--python-only", action="store_true", help="build only sdist and wheel")
     words = parser.parse_args(argv)

@@ -1,5 +1,6 @@
 """A release is refused where a checkout is not ready, and builds the same bytes each time."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -139,7 +140,7 @@ def test_a_second_release_of_one_development_version_is_refused(checkout: Path) 
     assert "setup.cfg declares 1.2.0, which is a release" in refusal(checkout, "1.2.0")
 
 
-def test_a_failed_build_leaves_the_checkout_as_it_was(checkout: Path) -> None:
+def test_a_failed_build_leaves_the_checkout_as_it_is(checkout: Path) -> None:
     (checkout / "pyproject.toml").write_text(PYPROJECT.replace("setuptools.build_meta", "setuptools.missing"))
     commit(checkout)
     before = git(checkout, "rev-parse", "HEAD")
@@ -148,6 +149,50 @@ def test_a_failed_build_leaves_the_checkout_as_it_was(checkout: Path) -> None:
     assert git(checkout, "rev-parse", "HEAD") == before
     assert list(find_obstacles(checkout, "1.2.0")) == []
     assert not (checkout.parent / "dist").exists()
+    assert len(git(checkout, "worktree", "list").splitlines()) == 1
+
+
+def test_work_of_others_during_a_release_is_kept(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def build_slowly(*words: object, **options: object) -> list[Path]:
+        (checkout / "made_up.py").write_text("changed = True\n")
+        git(checkout, "commit", "--all", "--quiet", "--message", "meanwhile")
+        (checkout / "options").write_text("new\n")
+        return []
+
+    monkeypatch.setattr("tests.release.build_commit", build_slowly)
+    with pytest.raises(BuildFailed):
+        make_release(checkout, "1.2.0", checkout.parent / "dist", None, full=False)
+    assert git(checkout, "log", "--format=%s", "-1") == "meanwhile"
+    assert (checkout / "options").read_text() == "new\n"
+
+
+def test_a_sample_that_is_missing_is_refused(checkout: Path) -> None:
+    (checkout / "sample").unlink()
+    commit(checkout)
+    assert refusal(checkout, "1.2.0").startswith("sample is older than its sources")
+    assert git(checkout, "status", "--porcelain") == ""
+
+
+def test_a_tag_of_the_version_is_refused(checkout: Path) -> None:
+    git(checkout, "tag", "v1.2.0")
+    assert refusal(checkout, "1.2.0") == "the tag v1.2.0 exists"
+
+
+def test_a_folder_with_other_files_is_refused(checkout: Path) -> None:
+    (checkout.parent / "dist").mkdir()
+    (checkout.parent / "dist" / "letters").write_text("mine")
+    with pytest.raises(BuildFailed, match="has other files than builds: letters"):
+        make_release(checkout, "1.2.0", checkout.parent / "dist", None, full=False)
+    assert (checkout.parent / "dist" / "letters").read_text() == "mine"
+
+
+def test_earlier_builds_are_replaced(checkout: Path) -> None:
+    folder = checkout.parent / "dist"
+    make_release(checkout, "1.2.0", folder, None, full=False)
+    (checkout / "doc/changes/more.fix.md").write_text("More.\n")
+    commit(checkout)
+    make_release(checkout, "1.3.0", folder, None, full=False)
+    assert not list(folder.glob("*1.2.0*"))
 
 
 def test_a_key_signs_the_checksums(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,9 +219,12 @@ def test_a_key_signs_the_checksums(checkout: Path, tmp_path: Path, monkeypatch: 
 def test_two_builds_have_the_same_bytes(checkout: Path, tmp_path: Path) -> None:
     sums = []
     for number, umask in ((1, 0o022), (2, 0o077)):
-        copy = tmp_path / f"copy {number}"
-        command = f"umask {umask:o}; git clone --quiet '{checkout}' '{copy}'"
-        subprocess.run(["sh", "-c", command], check=True)
-        *_, listed = build_all(copy, tmp_path / f"dist{number}", "1790000000", debian=False, bill=False)
+        before = os.umask(umask)
+        try:
+            copy = tmp_path / f"copy {number}"
+            run("git", "clone", "--quiet", checkout, copy)
+            *_, listed = build_all(copy, tmp_path / f"dist{number}", "1790000000", debian=False, bill=False)
+        finally:
+            os.umask(before)
         sums.append(listed.read_text())
     assert sums[0] == sums[1]

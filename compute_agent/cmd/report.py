@@ -1,8 +1,9 @@
 """``compute-agent report``: an archive with the state of a host, for the report of a defect.
 
 The archive has the output of commands, the metrics, and the end of the log. Reports are made where something
-is broken, so a part that cannot be read has the reason as its text. Values that look like passwords or tokens
-are replaced, in the log as well.
+is broken, so a part that cannot be read has the reason as its text. Texts that look like passwords or tokens
+are replaced, in the log as well. ``placement.cmd.report`` has the same functions: neither program imports the
+other.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ import re
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.request import urlopen
 
-from oslo_utils.strutils import mask_password
+import requests
 
 from compute_agent import installed_version
 from compute_agent.cmd.base import AgentCommand, Commands
@@ -44,12 +45,23 @@ _COMMANDS: Final[Mapping[str, Sequence[str]]] = {
 """Commands by the name of the file that has their output."""
 
 _SECONDS: Final = 60
-"""Seconds that one command may take."""
+"""Seconds that one part may take."""
 _MAX_BYTES: Final = 4 << 20
 """Bytes that the archive has of one part: of a log the last ones, of other parts the first ones."""
-_URL_PASSWORD: Final = re.compile(r"(?<=://)([^/\s:@]*):[^@/\s]+@")
-_TOKEN: Final = re.compile(r"\bgAAAA[\w-]{20,}")
-"""A Fernet token of Keystone."""
+_SECRETS: Final = (
+    (re.compile(r"(?<=://)([^/\s:@]*):\S+@"), r"\1:***@"),
+    # the rest of the line, as a password may have any character
+    (
+        re.compile(
+            r"(?i)((?:password|passwd|secret|token|authorization)[\w-]*[\"']?[ |,]*[=:|,])[ \"']*[^ |,\"'].*"
+        ),
+        r"\1 ***",
+    ),
+    (re.compile(r"(-u|--user)[ =]\S+:\S+"), r"\1 ***"),
+    # Fernet tokens of Keystone
+    (re.compile(r"\bgAAAA[\w-]{20,}"), "***"),
+)
+"""Texts that look like secrets, and what is written in their place."""
 
 
 class DefectReport(AgentCommand):
@@ -71,45 +83,38 @@ class DefectReport(AgentCommand):
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Collect the parts and write the archive."""
-        write_archive(parsed_args.output, dict(self._read_parts()))
+        write_archive(parsed_args.output, self._read_parts())
         self.app.stdout.write(f"{parsed_args.output}\n")
 
     def _read_parts(self) -> Iterator[tuple[str, str]]:
         yield "versions.txt", list_versions()
         for name, words in _COMMANDS.items():
             yield f"{name}.txt", self._output_of(words)
-        try:
-            conf = self.load_own_conf()
-        except Exception as error:  # any option of any file may be wrong
-            yield "log.txt", f"The configuration cannot be read: {error}"
-            return
-        yield "metrics.txt", _read_metrics(conf)
-        yield "log.txt", read_log(conf.log_file, conf.log_dir)
+        yield "metrics.txt", _text_of(lambda: _read_metrics(self.load_own_conf()))
+        yield "log.txt", _text_of(lambda: read_log(self.load_own_conf(), "compute-agent"))
 
     def _output_of(self, words: Sequence[str]) -> str:
         # a program of its own: a command that hangs or fails is one part of the archive
         files = [word for file in self.app.options.config_file or () for word in ("--config-file", file)]
         code = "import sys; from compute_agent.cmd.main import main; sys.exit(main())"
-        return run_program([sys.executable, "-c", code, *files, *words])
+        # -P: root runs no module of the current folder, which may be /tmp
+        return run_program([sys.executable, "-P", "-c", code, *files, *words])
 
 
-def run_program(command: Sequence[str]) -> str:
-    """Return the output of a program, errors included, and its exit status unless it is 0."""
+def _read_metrics(conf: cfg.ConfigOpts) -> str:
+    if not conf.daemon.http_port:
+        return "Not available: [daemon] http_port is 0"
+    address = conf.daemon.http_address
+    host = f"[{address}]" if ":" in address else address
+    return fetch_text(f"http://{host}:{conf.daemon.http_port}/metrics")
+
+
+def _text_of(read: Callable[[], str]) -> str:
+    """Return the text, or the reason why it cannot be read."""
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"Not available: {error}"
-    status = f"\nExit status {done.returncode}\n" if done.returncode else ""
-    return done.stdout[:_MAX_BYTES] + status
+        return read()
+    except Exception as error:  # the report is about a failure of any kind
+        return f"Not available: {type(error).__name__}: {error}"
 
 
 def list_versions() -> str:
@@ -123,48 +128,78 @@ def list_versions() -> str:
     return "\n".join([*first, *sorted(lines, key=str.lower), ""])
 
 
-def _read_metrics(conf: cfg.ConfigOpts) -> str:
-    if not conf.daemon.http_port:
-        return "Not available: [daemon] http_port is 0"
-    address = conf.daemon.http_address
-    host = f"[{address}]" if ":" in address else address
-    try:
-        with urlopen(f"http://{host}:{conf.daemon.http_port}/metrics", timeout=_SECONDS) as answer:
-            content: bytes = answer.read(_MAX_BYTES)
-    except OSError as error:
-        return f"Not available: {error}"
+def fetch_text(url: str) -> str:
+    """Return the text at an address, without a proxy.
+
+    :raises requests.RequestException: there is none.
+    :raises TimeoutError: the answer takes too long.
+    """
+    deadline = time.monotonic() + _SECONDS
+    content = b""
+    with requests.Session() as session:
+        session.trust_env = False
+        with session.get(url, timeout=_SECONDS, stream=True) as answer:
+            answer.raise_for_status()
+            for piece in answer.iter_content(1 << 16):
+                content += piece
+                if len(content) >= _MAX_BYTES:
+                    break
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{url} takes longer than {_SECONDS} seconds")
     return content.decode(errors="replace")
 
 
-def read_log(file: str | None, folder: str | None) -> str:
-    """Return the end of the log: of the file of ``[DEFAULT] log_file``, or of the unit's journal."""
-    if file is None:
-        journal = ("journalctl", "--unit", "compute-agent", "--lines", "5000", "--no-pager", "--quiet")
+def run_program(command: Sequence[str]) -> str:
+    """Return the output of a program, errors included, and its end unless it is success."""
+    end = ""
+    # a file, because the output has no limit
+    with tempfile.TemporaryFile() as output:
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=_SECONDS, check=False
+            )
+            if done.returncode:
+                end = f"\nExit status {done.returncode}\n"
+        except (OSError, subprocess.TimeoutExpired) as error:
+            end = f"Not available: {error}"
+        output.seek(0)
+        return output.read(_MAX_BYTES).decode(errors="replace") + end
+
+
+def read_log(conf: cfg.ConfigOpts, unit: str) -> str:
+    """Return the end of the log: of the file that the options name, or of the unit's journal."""
+    if conf.log_file is None and conf.log_dir is None:
+        journal = ("journalctl", "--unit", unit, "--lines", "5000", "--no-pager", "--quiet")
         return run_program(journal)
-    path = Path(folder or "", file)
-    try:
-        with path.open("rb") as log:
-            log.seek(max(0, os.fstat(log.fileno()).st_size - _MAX_BYTES))
-            return log.read(_MAX_BYTES).decode(errors="replace")
-    except OSError as error:
-        return f"Not available: {error}"
+    # oslo.log names the file like the program
+    path = Path(conf.log_dir or "", conf.log_file or f"{unit}.log")
+    with path.open("rb") as log:
+        start = max(0, os.fstat(log.fileno()).st_size - _MAX_BYTES)
+        log.seek(start)
+        if start:
+            # the rest of a line may be a secret without its name
+            log.readline()
+        return log.read(_MAX_BYTES).decode(errors="replace")
 
 
 def without_secrets(text: str) -> str:
-    """Return the text with passwords and tokens replaced by ``***``."""
-    return _TOKEN.sub("***", _URL_PASSWORD.sub(r"\1:***@", mask_password(text)))
+    """Return the text with ``***`` in place of passwords and tokens."""
+    for pattern, shown in _SECRETS:
+        text = pattern.sub(shown, text)
+    return text
 
 
-def write_archive(path: Path, parts: Mapping[str, str]) -> None:
+def write_archive(path: Path, parts: Iterable[tuple[str, str]]) -> None:
     """Write a new archive that only its owner can read.
 
+    :param parts: names of files, and their texts; they are read when the archive is open.
     :raises OSError: the file exists, or cannot be written; then there is none.
     """
     folder = path.name.removesuffix(".tar.gz")
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
-            for name, text in parts.items():
+            for name, text in parts:
                 content = without_secrets(text).encode(errors="replace")
                 entry = tarfile.TarInfo(f"{folder}/{name}")
                 entry.size, entry.mtime, entry.mode = len(content), int(time.time()), 0o600

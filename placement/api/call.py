@@ -163,11 +163,11 @@ _HOST: Final = re.compile(r"([\w.~-]+|\[[0-9A-Fa-f:.]+\])(:\d+)?", re.ASCII)
 
 
 def _root_url() -> str:
-    """Return the address of the API for links, without a host if the client's header has a wrong one."""
+    """Return the address of the API for links: a path alone if the client's header has a wrong host."""
     # Werkzeug before 3.1.8 passes any text on, or raises ValueError
     host = request.environ.get("HTTP_HOST")
     if host is not None and not _HOST.fullmatch(host):
-        return f"{request.scheme}://{mount_prefix()}"
+        return mount_prefix()
     return request.root_url.rstrip("/")
 
 

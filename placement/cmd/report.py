@@ -1,7 +1,8 @@
 """``placement-manage report``: an archive with the state of a service, for the report of a defect.
 
-A part that cannot be read has the reason as its text, because reports are made where something is broken.
-Values that look like passwords or tokens are replaced, in the log as well.
+Reports are made where something is broken, so a part that cannot be read has the reason as its text. Texts
+that look like passwords or tokens are replaced, in the log as well. ``compute_agent.cmd.report`` has the same
+functions: neither program imports the other.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import re
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +25,6 @@ from typing import Any, Final
 import requests
 import sqlalchemy as sa
 from oslo_config import cfg
-from oslo_utils.strutils import mask_password
 
 from placement.cmd.common import open_database
 from placement.conf import installed_version
@@ -33,10 +34,21 @@ _SECONDS: Final = 60
 """Seconds that one part may take."""
 _MAX_BYTES: Final = 4 << 20
 """Bytes that the archive has of one part: of a log the last ones, of other parts the first ones."""
-_URL_PASSWORD: Final = re.compile(r"(?<=://)([^/\s:@]*):[^@/\s]+@")
-_TOKEN: Final = re.compile(r"\bgAAAA[\w-]{20,}")
-"""A Fernet token of Keystone."""
 _HIDDEN: Final = "***"
+_SECRETS: Final = (
+    (re.compile(r"(?<=://)([^/\s:@]*):\S+@"), r"\1:***@"),
+    # the rest of the line, as a password may have any character
+    (
+        re.compile(
+            r"(?i)((?:password|passwd|secret|token|authorization)[\w-]*[\"']?[ |,]*[=:|,])[ \"']*[^ |,\"'].*"
+        ),
+        r"\1 ***",
+    ),
+    (re.compile(r"(-u|--user)[ =]\S+:\S+"), r"\1 ***"),
+    # Fernet tokens of Keystone
+    (re.compile(r"\bgAAAA[\w-]{20,}"), "***"),
+)
+"""Texts that look like secrets, and what is written in their place."""
 
 
 def add_report_arguments(parser: ArgumentParser) -> None:
@@ -54,14 +66,18 @@ def add_report_arguments(parser: ArgumentParser) -> None:
 
 def make_report(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
     """Write an archive with the state of this service, without secrets, for the report of a defect."""
-    write_archive(arguments.output, dict(_read_parts(conf, arguments)))
+    try:
+        write_archive(arguments.output, _read_parts(conf, arguments))
+    except OSError as error:
+        raise ValueError(f"{arguments.output} cannot be written: {error.strerror}") from error
     print(arguments.output)
     return 0
 
 
 def _read_parts(conf: cfg.ConfigOpts, arguments: Namespace) -> Iterator[tuple[str, str]]:
     files = [word for file in arguments.config_file or () for word in ("--config-file", file)]
-    program = (sys.executable, "-m")
+    # -P: root runs no module of the current folder, which may be /tmp
+    program = (sys.executable, "-P", "-m")
     yield "versions.txt", list_versions()
     yield "options.txt", _text_of(lambda: "\n".join(changed_options(conf)))
     yield "check.txt", run_program([*program, "placement.cmd.status", *files, "upgrade", "check"])
@@ -71,26 +87,7 @@ def _read_parts(conf: cfg.ConfigOpts, arguments: Namespace) -> Iterator[tuple[st
         base = arguments.url.rstrip("/")
         yield "service.txt", _text_of(lambda: fetch_text(f"{base}/ext/v1"))
         yield "metrics.txt", _text_of(lambda: fetch_text(f"{base}/metrics"))
-    yield "log.txt", read_log(conf.log_file, conf.log_dir)
-
-
-def _text_of(read: Callable[[], str]) -> str:
-    """Return the text, or the reason why it cannot be read."""
-    try:
-        return read()
-    except Exception as error:  # the report is about a failure of any kind
-        return f"Not available: {type(error).__name__}: {error}"
-
-
-def list_versions() -> str:
-    """Return the versions of the program, Python, the kernel and all installed packages."""
-    lines = {f"{each.name} {each.version}" for each in distributions()}
-    first = [
-        f"placement-compute {installed_version()}",
-        f"Python {platform.python_version()}",
-        platform.platform(),
-    ]
-    return "\n".join([*first, *sorted(lines, key=str.lower), ""])
+    yield "log.txt", _text_of(lambda: read_log(conf, "placement-api"))
 
 
 def changed_options(conf: cfg.ConfigOpts) -> Iterator[str]:
@@ -120,73 +117,101 @@ def _describe_database(conf: cfg.ConfigOpts) -> Iterator[str]:
             yield f"bucket {row.id} counter {row.counter} deletions {row.deletions}"
 
 
-def fetch_text(url: str) -> str:
-    """Return the text at an address.
+def _text_of(read: Callable[[], str]) -> str:
+    """Return the text, or the reason why it cannot be read."""
+    try:
+        return read()
+    except Exception as error:  # the report is about a failure of any kind
+        return f"Not available: {type(error).__name__}: {error}"
 
-    :raises requests.RequestException: there is none, or it takes too long.
+
+def list_versions() -> str:
+    """Return the versions of the program, Python, the kernel and all installed packages."""
+    lines = {f"{each.name} {each.version}" for each in distributions()}
+    first = [
+        f"placement-compute {installed_version()}",
+        f"Python {platform.python_version()}",
+        platform.platform(),
+    ]
+    return "\n".join([*first, *sorted(lines, key=str.lower), ""])
+
+
+def fetch_text(url: str) -> str:
+    """Return the text at an address, without a proxy.
+
+    :raises requests.RequestException: there is none.
+    :raises TimeoutError: the answer takes too long.
     """
-    with requests.get(url, timeout=_SECONDS, stream=True) as answer:
-        answer.raise_for_status()
-        return answer.raw.read(_MAX_BYTES, decode_content=True).decode(errors="replace")
+    deadline = time.monotonic() + _SECONDS
+    content = b""
+    with requests.Session() as session:
+        session.trust_env = False
+        with session.get(url, timeout=_SECONDS, stream=True) as answer:
+            answer.raise_for_status()
+            for piece in answer.iter_content(1 << 16):
+                content += piece
+                if len(content) >= _MAX_BYTES:
+                    break
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{url} takes longer than {_SECONDS} seconds")
+    return content.decode(errors="replace")
 
 
 def run_program(command: Sequence[str]) -> str:
-    """Return the output of a program, errors included, and its exit status unless it is 0."""
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"Not available: {error}"
-    status = f"\nExit status {done.returncode}\n" if done.returncode else ""
-    return done.stdout[:_MAX_BYTES] + status
+    """Return the output of a program, errors included, and its end unless it is success."""
+    end = ""
+    # a file, because the output has no limit
+    with tempfile.TemporaryFile() as output:
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=_SECONDS, check=False
+            )
+            if done.returncode:
+                end = f"\nExit status {done.returncode}\n"
+        except (OSError, subprocess.TimeoutExpired) as error:
+            end = f"Not available: {error}"
+        output.seek(0)
+        return output.read(_MAX_BYTES).decode(errors="replace") + end
 
 
-def read_log(file: str | None, folder: str | None) -> str:
-    """Return the end of the log: of the file of ``[DEFAULT] log_file``, or of the unit's journal."""
-    if file is None:
-        journal = ("journalctl", "--unit", "placement-api", "--lines", "5000", "--no-pager", "--quiet")
+def read_log(conf: cfg.ConfigOpts, unit: str) -> str:
+    """Return the end of the log: of the file that the options name, or of the unit's journal."""
+    if conf.log_file is None and conf.log_dir is None:
+        journal = ("journalctl", "--unit", unit, "--lines", "5000", "--no-pager", "--quiet")
         return run_program(journal)
-    path = Path(folder or "", file)
-    try:
-        with path.open("rb") as log:
-            log.seek(max(0, os.fstat(log.fileno()).st_size - _MAX_BYTES))
-            return log.read(_MAX_BYTES).decode(errors="replace")
-    except OSError as error:
-        return f"Not available: {error}"
+    # oslo.log names the file like the program
+    path = Path(conf.log_dir or "", conf.log_file or f"{unit}.log")
+    with path.open("rb") as log:
+        start = max(0, os.fstat(log.fileno()).st_size - _MAX_BYTES)
+        log.seek(start)
+        if start:
+            # the rest of a line may be a secret without its name
+            log.readline()
+        return log.read(_MAX_BYTES).decode(errors="replace")
 
 
 def without_secrets(text: str) -> str:
-    """Return the text with passwords and tokens replaced by ``***``."""
-    return _TOKEN.sub(_HIDDEN, _URL_PASSWORD.sub(r"\1:***@", mask_password(text)))
+    """Return the text with ``***`` in place of passwords and tokens."""
+    for pattern, shown in _SECRETS:
+        text = pattern.sub(shown, text)
+    return text
 
 
-def write_archive(path: Path, parts: Mapping[str, str]) -> None:
+def write_archive(path: Path, parts: Iterable[tuple[str, str]]) -> None:
     """Write a new archive that only its owner can read.
 
-    :raises ValueError: the file exists, or cannot be written; then there is none.
+    :param parts: names of files, and their texts; they are read when the archive is open.
+    :raises OSError: the file exists, or cannot be written; then there is none.
     """
     folder = path.name.removesuffix(".tar.gz")
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be written: {error.strerror}") from error
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
-            for name, text in parts.items():
+            for name, text in parts:
                 content = without_secrets(text).encode(errors="replace")
                 entry = tarfile.TarInfo(f"{folder}/{name}")
                 entry.size, entry.mtime, entry.mode = len(content), int(time.time()), 0o600
                 archive.addfile(entry, io.BytesIO(content))
-    except BaseException as error:
+    except BaseException:
         path.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise ValueError(f"{path} cannot be written: {error.strerror}") from error
         raise

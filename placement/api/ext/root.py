@@ -11,6 +11,9 @@ from placement.conf import installed_version
 VERSION: Final = "1.16"
 """The version: its minor number grows with each addition below ``/ext/v1``, and nothing is removed."""
 
+# read once: a worker that still runs during an upgrade is of its own version
+_RELEASE: Final = installed_version()
+
 blueprint = Blueprint("ext", __name__)
 
 
@@ -23,6 +26,6 @@ def show_version() -> Response:
         "min_version": "1.0",
         "status": "CURRENT",
         "links": [{"rel": "self", "href": mount_prefix() + EXT}],
-        "release": installed_version(),
+        "release": _RELEASE,
     }
     return ApiRequest().json_answer({"version": document})
