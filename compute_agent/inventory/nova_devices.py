@@ -106,8 +106,8 @@ def without_novas(
         sentences += nova.problems
         sentences.append(
             f"{named_few(unsure, _SHOWN)}: nova-compute may give them to guests, so the agent does not offer"
-            " them until it can read all these options and is reloaded. If nova-compute gives no devices to guests, set an"
-            " empty [pci] nova_config"
+            " them until it can read all these options and is reloaded. If nova-compute gives no devices to"
+            " guests, set an empty [pci] nova_config"
         )
         given |= selected
     left = tuple(device for device in devices if device.card_address not in given)
