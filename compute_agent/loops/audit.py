@@ -328,7 +328,7 @@ class HostAuditor:
                 record, allocation, holder.project_id, holder.user_id, typed(), holder.consumer_type
             )
 
-        outcome = self._carry_out(guest.uuid, decide_record, options.heal, options.dry_run)
+        outcome = self._carry_out("created", guest.uuid, decide_record, options.heal, options.dry_run)
         # Known amounts of all guests were subtracted before.
         if not guest.known:
             _take_amounts(free, allocation)
@@ -337,6 +337,7 @@ class HostAuditor:
     def _delete_allocation(self, finding: AuditFinding, options: HealOptions) -> AuditOutcome:
         age = self._finding_age(finding)
         outcome = self._carry_out(
+            "deleted",
             finding.consumer,
             lambda record: decide_deletion(record, finding, age, options),
             options.delete,
@@ -360,10 +361,16 @@ class HostAuditor:
         )
 
     def _carry_out(
-        self, consumer: str, decide: Callable[[ConsumerRecord], Decision], asked_for: bool, dry_run: bool
+        self,
+        verb: str,
+        consumer: str,
+        decide: Callable[[ConsumerRecord], Decision],
+        asked_for: bool,
+        dry_run: bool,
     ) -> str:
         """Decide about a consumer and write its allocation; return the outcome as text.
 
+        :param verb: the effect on the allocation of this host, for the log: ``created`` or ``deleted``.
         :param asked_for: whether the operator has requested this repair.
         """
         if not asked_for and not dry_run:
@@ -388,7 +395,7 @@ class HostAuditor:
                 LOG.info,
                 EventKind.AUDIT,
                 NamedSubject(consumer),
-                "The audit created the allocation of consumer %s: %s",
+                f"The audit {verb} the allocation of consumer %s; it holds now: %s",
                 wanted.resources or "nothing",
             )
             self._changed()

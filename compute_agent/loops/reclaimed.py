@@ -37,7 +37,7 @@ from compute_agent.reclaim.offers import FILE, MEMORY_FILE
 from compute_agent.reclaim.zone import HostUse, guest_entitlements, memory_entitlements, read_zone
 from compute_agent.report.held_amounts import WithheldUnits
 from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec
-from compute_agent.throttling.watermarks.metrics import CPU_ORDER, MEMORY_ORDER
+from compute_agent.throttling.watermarks.metrics import CPU_ORDER, MEMORY_ORDER, OVERSOLD
 from compute_agent.usage.rounds import OversoldCapacity
 
 LOG = logging.getLogger(__name__)
@@ -229,13 +229,18 @@ class ReclaimLoop:
 
         :param guest: the uuid of the guest.
         :param metric: the metric because of which the guest was throttled or evicted. A metric of CPUs counts
-            only for guests on reclaimed CPUs, and one of memory only for guests on reclaimed memory.
+            only for guests on reclaimed CPUs, and one of memory only for guests on reclaimed memory. Oversold
+            capacity counts for none: it follows from the offer.
         :param cause: the signal of another guest that was the cause; empty: the metric.
         """
         registry = self._conf.settings.rules.registry
         if metric not in registry:
             return
-        of_memory = registry[metric].sorter is MEMORY_ORDER or metric == MEMORY_PRESSURE
+        names = registry[metric].inputs or (metric,)
+        # An eviction because of a smaller offer must not make the next one smaller, too.
+        if OVERSOLD.issuperset(names):
+            return
+        of_memory = registry[metric].sorter is MEMORY_ORDER or names[0] == MEMORY_PRESSURE
         promises = self.memory if of_memory else self.cpus
         if promises not in self._active_estimators or not (of_memory or registry[metric].sorter is CPU_ORDER):
             return

@@ -58,13 +58,15 @@ def observe_usage(
     """The streaks after another snapshot, of all domains that have been measured or are ``expected``.
 
     A round without a sample leaves ``samples`` as they are, because a single reading may fail. After
-    ``for_samples`` such rounds the count of samples begins again at 0.
+    ``for_samples`` such rounds the count of samples begins again at 0. If other domains have samples, the
+    domain does not exist any more, and its watch ends.
     """
     after: dict[WatermarkWatch, ThresholdStreak] = {}
     for watermark in watermarks:
-        # Domains of the snapshot, domains of throttled guests, and domains that had a streak before.
-        domains = {one.domain for one in (*snapshot.host, *expected) if one.metric == watermark.metric}
-        domains |= {watch.domain for watch in streaks if watch.watermark == watermark.name}
+        measured = {one.domain for one in snapshot.host if one.metric == watermark.metric}
+        # Domains of throttled guests count until the limits are removed.
+        kept = measured | {one.domain for one in expected if one.metric == watermark.metric}
+        domains = kept | {watch.domain for watch in streaks if watch.watermark == watermark.name}
         for action in ABOVE:
             # Before the first sample the domains are unknown. The whole host ("") stands for them, so that
             # the quiet time begins with the first round.
@@ -73,7 +75,11 @@ def observe_usage(
                 if watermark.threshold_for(action) is not None:
                     # A new watch is quiet from now on, because the usage before is not known.
                     before = streaks.get(watch, ThresholdStreak(quiet_since=snapshot.time))
-                    after[watch] = _next_streak(before, watermark, watch, snapshot)
+                    streak = _next_streak(before, watermark, watch, snapshot)
+                    # Without a domain of its own, "" only stood for the domains that are measured now.
+                    is_over = not domain or is_blind(streak, watermark)
+                    if not measured or domain in kept or not is_over:
+                        after[watch] = streak
     return after
 
 
@@ -168,6 +174,12 @@ class ThresholdExceeded:
     def guest_order(self) -> Sorter:
         """The order in which guests are acted on: that of the watermark, the metric, or the general one."""
         return self.watermark.order or self.metric.sorter or GENERAL_ORDER
+
+    @property
+    def order_series(self) -> MetricSeries:
+        """The series by which guests are ordered: that of the subject of an expression."""
+        # Guests have no usage of an expression.
+        return self.series._replace(metric=(*self.metric.inputs, self.metric.name)[0])
 
     @property
     def used_lever(self) -> ThrottleLever:

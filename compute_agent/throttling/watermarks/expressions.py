@@ -5,8 +5,8 @@ Nouns
     parentheses. Its value is either a *condition*, which is 1 while it holds and 0 otherwise, or an amount in
     the unit of its metrics. Amounts are written like thresholds: ``12G``, or ``85%`` of the host's capacity.
 
-    The first metric of an expression is its *subject*. The lever, the order of guests and the priority of the
-    expression are those of the subject.
+    The first metric of an expression is its *subject*. The lever, the order of guests, the way of evictions
+    and the priority of the expression are those of the subject.
 
 What always holds
     - An expression is parsed once, by this module, into functions over numbers; it never runs code.
@@ -23,7 +23,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from compute_agent.throttling.watermarks.metrics import MetricUnit, MetricUsage, WatermarkMetric
+from compute_agent.throttling.watermarks.metrics import (
+    JOINING_WORDS,
+    MetricUnit,
+    MetricUsage,
+    WatermarkMetric,
+)
 from compute_agent.throttling.watermarks.thresholds import THRESHOLD, parse_threshold
 from compute_agent.usage.rounds import MeasuringRound
 
@@ -34,7 +39,6 @@ MAX_WORDS: Final = 60
 """Maximum number of words of an expression. Each nested parenthesis makes the parser several calls deeper."""
 
 _WORD: Final = re.compile(rf"({THRESHOLD.pattern})(?![\w.])|[a-z][a-z0-9_]*|<=|>=|[-+*/<>()]", re.ASCII)
-_JOINING: Final = ("and", "or", "not")
 
 _COMPARISONS: Final[Mapping[str, Callable[[float, float], bool]]] = {
     "<": operator.lt,
@@ -72,12 +76,14 @@ class _ExpressionPart:
     - ``unit`` is the unit of its value. None: the part is an amount as written, such as ``12G``; its unit
       is that of the other operand.
     - ``metric`` is the name of the metric if the part is a metric alone; otherwise empty.
+    - ``has_capacity``: the part is a metric alone, and has a capacity.
     """
 
     text: str
     unit: MetricUnit | None
     compute: _Compute
     metric: str = ""
+    has_capacity: bool = False
 
 
 def is_expression(text: str) -> bool:
@@ -115,8 +121,10 @@ def parse_expression(text: str, metrics: Mapping[str, WatermarkMetric]) -> Water
         subject.sorter,
         subject.lever,
         evictable=subject.evictable,
+        evict=subject.evict,
         inputs=tuple(inputs),
         external=any(one.external for one in inputs.values()),
+        has_capacity=False,
     )
 
 
@@ -249,10 +257,11 @@ class _ExpressionParser:
         if word in self._metrics:
             if word not in self.inputs:
                 self.inputs.append(word)
+            metric = self._metrics[word]
             return _ExpressionPart(
-                word, self._metrics[word].unit, lambda values: values.usage[word], metric=word
+                word, metric.unit, lambda values: values.usage[word], word, metric.has_capacity
             )
-        if not word.isidentifier() or word in _JOINING:
+        if not word.isidentifier() or word in JOINING_WORDS:
             raise ValueError(f"a metric or an amount is missing before {word or 'the end'!r}")
         raise ValueError(f"there is no metric {word!r}; choose one of {', '.join(sorted(self._metrics))}")
 
@@ -315,6 +324,8 @@ def _multiply_parts(left: _ExpressionPart, sign: str, right: _ExpressionPart) ->
     for part in (left, right):
         if part.unit is None and not part.text.replace(".", "", 1).isdigit():
             raise ValueError(f"{text!r}: {part.text} has a unit; multiply and divide by plain numbers")
+    if sign == "/" and right.unit is None and float(right.text) == 0:
+        raise ValueError(f"{text!r} divides by 0")
     if right.unit is None:
         unit = left.unit
     elif sign == "*" and left.unit is None:
@@ -343,21 +354,20 @@ def _align_parts(
             f"{text!r}: {left.text} is in {left.unit or 'another unit'}, and {right.text} in"
             f" {right.unit or 'another unit'}"
         )
-    return unit, _amount_of(left, unit, right.metric), _amount_of(right, unit, left.metric)
+    return unit, _amount_of(left, unit, right), _amount_of(right, unit, left)
 
 
-def _amount_of(part: _ExpressionPart, unit: MetricUnit, other: str) -> _Compute:
-    """A function that computes the value of an operand in ``unit``.
+def _amount_of(part: _ExpressionPart, unit: MetricUnit, other: _ExpressionPart) -> _Compute:
+    """A function that computes the value of an operand in ``unit``; ``other`` is the other operand.
 
-    ``other`` is the name of the metric that is the other operand; empty if that is no metric alone.
-
-    :raises ValueError: a percentage without such a metric, or a wrong amount.
+    :raises ValueError: a percentage without a metric alone that has a capacity, or a wrong amount.
     """
     if part.unit is not None:
         return part.compute
-    threshold = parse_threshold(part.text, unit)
+    # A part that is no metric alone has its own message below.
+    threshold = parse_threshold(part.text, unit, other.has_capacity or not other.metric)
     if not threshold.relative:
         return lambda values: threshold.value
-    if not other:
+    if not other.metric:
         raise ValueError(f"{part.text} is a share of a metric's capacity: compare it with one metric alone")
-    return lambda values: threshold.value / 100 * values.capacity[other]
+    return lambda values: threshold.value / 100 * values.capacity[other.metric]

@@ -84,6 +84,12 @@ def by_age(guest: GuestUsage, series: MetricSeries) -> float:
     return guest.started
 
 
+OVERSOLD: Final = frozenset({"reclaimed_cpu_oversold", "reclaimed_memory_oversold"})
+"""The metrics of reclaimed capacity that guests hold beyond the present offer."""
+
+JOINING_WORDS: Final = ("and", "or", "not")
+"""The words of expressions that join conditions, and therefore name no metric."""
+
 CRITERIA: Final[Mapping[str, Comparison]] = {
     "class": by_class,
     "priority": by_priority,
@@ -260,6 +266,8 @@ class WatermarkMetric:
       The function is called in a thread of its own, and raises an exception when it fails.
     - ``inputs`` are the metrics of an expression; ``name`` is the expression then.
     - ``external``: the values come from outside the kernel. While they are missing, limits are kept.
+    - ``has_capacity``: ``measure`` returns the usage that counts as 100 %, so that thresholds may be
+      percentages of it. It does not matter for a metric in percent.
     """
 
     name: str
@@ -274,11 +282,14 @@ class WatermarkMetric:
     evict: Callable[[str], None] | None = None
     inputs: tuple[str, ...] = ()
     external: bool = False
+    has_capacity: bool = True
 
     def __post_init__(self) -> None:
         # The name is the value of an option, a label of Prometheus and a word in expressions.
         if not self.inputs and not re.fullmatch(r"[a-z][a-z0-9_]*", self.name, re.ASCII):
             raise ValueError(f"{self.name!r} is not a name of a metric: small letters, digits and _")
+        if self.name in JOINING_WORDS:
+            raise ValueError(f"{self.name!r} is not a name of a metric: it joins conditions in expressions")
         if not 0 <= self.action_priority <= 10:
             raise ValueError(f"{self.name}: action_priority {self.action_priority} is not within 0..10")
         # A contradiction in a package's metric is refused here, when it is loaded, not by the first plan.
@@ -301,7 +312,8 @@ BUILT_IN: Final = (
     # Guests that read memory back from swap need this memory: the host is short of it even if its usage is
     # below the thresholds of memory_usage.
     WatermarkMetric(
-        "swap_in", MetricUnit.BYTES_PER_SECOND, 8, swap_in, MEMORY_ORDER, CPU_QUOTA, evictable=True
+        "swap_in", MetricUnit.BYTES_PER_SECOND, 8, swap_in, MEMORY_ORDER, CPU_QUOTA, evictable=True,
+        has_capacity=False,
     ),
     WatermarkMetric(
         "cpu_usage", MetricUnit.CORES, 7, cpu_usage, CPU_ORDER,
@@ -324,11 +336,11 @@ BUILT_IN: Final = (
     ),
     WatermarkMetric(
         "reclaimed_cpu_oversold", MetricUnit.CORES, 6, oversold_measure(RECLAIMED_VCPU), CPU_ORDER,
-        evictable=True, evict_quantified=True,
+        evictable=True, evict_quantified=True, has_capacity=False,
     ),
     WatermarkMetric(
         "reclaimed_memory_oversold", MetricUnit.BYTES, 9, oversold_measure(RECLAIMED_MEMORY), MEMORY_ORDER,
-        evictable=True, evict_quantified=True,
+        evictable=True, evict_quantified=True, has_capacity=False,
     ),
     # Pressure on CPUs and disks falls when guests are slowed down. Pressure on memory needs evictions,
     # because a slower guest keeps its memory.

@@ -105,11 +105,14 @@ def plan_evictions(
     # If the effect cannot be computed, no guest can be found to be the last necessary one. All guests that
     # the sections select are evicted.
     if not _can_be_precise(found, snapshot, untouchable):
-        first = _of_highest_priority(found)
-        selected = _selected_guests(found, snapshot, untouchable)
-        for guest in selected[: _evictions_left(found, state)]:
-            plan.append(_evict_guest(first, guest))
-            snapshot = rules.after_eviction(snapshot, guest.uuid)
+        for guest in _selected_guests(found, snapshot, untouchable):
+            # A guest leaves for the most important watermark that selects it, and by its options.
+            breach = next(one for one in found if one.watermark.selector.selects_guest(guest))
+            if _has_room(breach.watermark, state):
+                action = _evict_guest(breach, guest)
+                plan.append(action)
+                state = state.after_action(action)
+                snapshot = rules.after_eviction(snapshot, guest.uuid)
         return plan, snapshot
     for breach in found:
         guests = breach.find_candidates(snapshot, untouchable)
@@ -128,11 +131,14 @@ def _evict_guest(breach: ThresholdExceeded, guest: GuestUsage) -> EvictAction:
     return EvictAction(guest.uuid, breach.metric.name, watermark.name, watermark.evict_grace)
 
 
-def _evictions_left(found: Sequence[ThresholdExceeded], state: WatermarkState) -> int | None:
-    """The number of guests that may be evicted in this round; None: no maximum."""
-    limits = [one.watermark.evict_at_once for one in found if one.watermark.evict_at_once is not None]
-    # Evictions in progress count, because the amount that they free shows only after they have ended.
-    return max(0, min(limits) - len(state.evictions)) if limits else None
+def _has_room(watermark: WatermarkSection, state: WatermarkState) -> bool:
+    """Whether another guest may leave because of a watermark at the same time."""
+    if watermark.evict_at_once is None:
+        return True
+    # Evictions in progress count, because the amount that they free shows only after they have ended. One of
+    # an unknown watermark counts for each.
+    leaving = [one for one in state.evictions if one.watermark in ("", watermark.name)]
+    return len(leaving) < watermark.evict_at_once
 
 
 def plan_throttles(
@@ -213,7 +219,7 @@ def _selected_guests(
     ]
     first = _of_highest_priority(found)
     # In the general order, because the use of a guest does not show what an action frees here.
-    return sort_guests(chosen, first.watermark.order or GENERAL_ORDER, first.series)
+    return sort_guests(chosen, first.watermark.order or GENERAL_ORDER, first.order_series)
 
 
 _REACHED: Final = 1.02

@@ -30,7 +30,8 @@ def rehearse_usage(
     if not watched:
         names = ", ".join(sorted({one.metric for one in rules.watermarks})) or "none"
         raise ValueError(f"no watermark watches {metric}; the watermarks here watch {names}")
-    amount = parse_usage(usage, rules.registry[metric].unit)
+    found = rules.registry[metric]
+    amount = parse_usage(usage, found.unit, found.has_capacity)
     measured = [series for series in snapshot.host if series.metric == metric]
     if not measured:
         raise ValueError(f"{metric} is not measured yet: try again after the next round")

@@ -340,9 +340,9 @@ def _read_thresholds(
             match = _AMOUNT.search(entry.strip())
             if match is None:
                 raise ValueError(f"{entry.strip()!r} has no period and amount such as 22:00-06:00 95%")
-            threshold = parse_threshold(match[1], metric.unit)
+            threshold = parse_threshold(match[1], metric.unit, metric.has_capacity)
             entries.append((parse_period(entry.strip()[: match.start()]), threshold))
-        return parse_threshold(usual, metric.unit), tuple(entries)
+        return parse_threshold(usual, metric.unit, metric.has_capacity), tuple(entries)
     except ValueError as error:
         raise ConfigError(f"{section}: {error}") from error
 

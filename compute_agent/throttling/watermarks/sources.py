@@ -85,6 +85,7 @@ def with_sources(conf: cfg.ConfigOpts, registry: MetricRegistry) -> MetricRegist
                 lever=_LEVERS.get(options.lever or ""),
                 evictable=True,
                 external=True,
+                has_capacity=False,
             )
             registry = registry.with_metrics([metric])
         except ValueError as error:

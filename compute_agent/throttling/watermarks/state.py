@@ -41,13 +41,13 @@ class PendingEviction:
     """An eviction in progress: the uuid of the guest, and the metric because of which it has to leave.
 
     ``grace`` is the number of seconds that the guest has to end; None: that of ``[qos]``. ``watermark`` is
-    empty after a restart.
+    empty if a former release began the eviction.
     """
 
     guest: str
     metric: str
     grace: float | None = None
-    watermark: str = field(default="", compare=False)
+    watermark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +153,15 @@ class WatermarkState:
 
 def state_to_json(state: WatermarkState) -> dict[str, Any]:
     """The state as JSON values for the state file."""
-    return {
+    evicting = {one.guest: one.watermark for one in state.evictions if one.watermark}
+    content: dict[str, Any] = {
         # Lists in the order of fields, the format of former releases: one parser reads both.
         "throttles": [[one.guest, *one.knob, one.limit] for one in state.throttles],
         "evictions": [_eviction_to_json(one) for one in state.evictions],
         "scheduling_off": state.scheduling_off,
     }
+    # Beside the evictions, so that a former release can read them.
+    return content | ({"evicting_watermarks": evicting} if evicting else {})
 
 
 def state_from_json(content: Any) -> WatermarkState:
@@ -172,7 +175,11 @@ def state_from_json(content: Any) -> WatermarkState:
             ThrottledGuest(text(guest), ThrottleControl(text(lever), text(domain)), _positive_limit(limit))
             for guest, lever, domain, limit in content["throttles"]
         )
-        evictions = tuple(_pending_eviction(*one) for one in content["evictions"])
+        evicting = content.get("evicting_watermarks", {})
+        evictions = tuple(
+            replace(one, watermark=text(evicting.get(one.guest, "")))
+            for one in (_pending_eviction(*each) for each in content["evictions"])
+        )
         off = content["scheduling_off"]
         # 0 and 1 pass this test, too, and mean False and True.
         if off not in (True, False, None):

@@ -42,10 +42,11 @@ class WatermarkThreshold:
         return self.word or f"{self.value:.15g}{'%' if self.relative else ''}"
 
 
-def parse_threshold(text: str, unit: MetricUnit) -> WatermarkThreshold:
+def parse_threshold(text: str, unit: MetricUnit, has_capacity: bool = True) -> WatermarkThreshold:
     """Parse the text of a threshold, such as ``0.8``, ``12G``, ``80%`` or ``true``, for a metric in ``unit``.
 
-    :raises ValueError: the text is no threshold, or its suffix does not fit the unit.
+    :param has_capacity: whether the metric has a capacity, of which the threshold may be a percentage.
+    :raises ValueError: the text is no threshold, or its suffix does not fit the metric.
     """
     if unit is MetricUnit.CONDITION:
         word = text.strip().lower()
@@ -58,8 +59,11 @@ def parse_threshold(text: str, unit: MetricUnit) -> WatermarkThreshold:
         raise ValueError(f"{text!r} is not a threshold: a number such as 12, 1.5, 12G or 80% is needed")
     value, suffix = float(match[1]), match[2]
     if suffix == "%":
-        if unit == MetricUnit.OTHER:
-            raise ValueError("the metric has no percentages")
+        # Without a capacity the usage would never be above the percentage.
+        if unit == MetricUnit.OTHER or (not has_capacity and unit != MetricUnit.PERCENT):
+            raise ValueError(
+                f"{text.strip()}: the metric has no capacity of which this is a part; write an amount"
+            )
         # A metric in percent has its value as such, and best_effort_cpu may exceed 100 %.
         if value > 100 and unit != MetricUnit.PERCENT:
             raise ValueError(f"{text.strip()} is more than there is")
@@ -70,12 +74,12 @@ def parse_threshold(text: str, unit: MetricUnit) -> WatermarkThreshold:
     return WatermarkThreshold(value * 1024 ** _POWERS[suffix])
 
 
-def parse_usage(text: str, unit: MetricUnit) -> WatermarkThreshold:
+def parse_usage(text: str, unit: MetricUnit, has_capacity: bool = True) -> WatermarkThreshold:
     """Parse an imagined usage of the host, which is written like a threshold.
 
     The usage of a condition is 1 for ``true`` and 0 for ``false``.
 
-    :raises ValueError: the text is no usage of a metric in ``unit``.
+    :raises ValueError: the text is no usage of a metric in ``unit``, or a percentage without a capacity.
     """
-    threshold = parse_threshold(text, unit)
+    threshold = parse_threshold(text, unit, has_capacity)
     return WatermarkThreshold(float(threshold.word == "true")) if threshold.word else threshold

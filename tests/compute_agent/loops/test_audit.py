@@ -1,5 +1,6 @@
 """Audits of a fake host on the real service."""
 
+import logging
 import re
 import time
 from dataclasses import replace
@@ -196,6 +197,18 @@ class TestDeletion:
         assert rig.held(OTHER) == {NODES[0]: {"PCPU": 1}}
         assert rig.audit(DELETE) == [("UNUSED", OTHER, "done")]
         assert rig.held(OTHER) == {}
+
+    def test_the_log_tells_deleted_and_created_apart(self, rig, caplog):
+        rig.claim(OTHER, {NODES[0]: {"PCPU": 1}, ELSEWHERE: {"PCPU": 3}})
+        rig.run()
+        with caplog.at_level(logging.INFO, "compute_agent.loops.audit"):
+            rig.audit(replace(DELETE, heal=True))
+        told = sorted(one.getMessage() for one in caplog.records if "The audit" in one.getMessage())
+        assert [one.partition("; it holds now: ")[0] for one in told] == [
+            f"The audit created the allocation of consumer {GUEST}",
+            f"The audit deleted the allocation of consumer {OTHER}",
+        ]
+        assert str(ELSEWHERE) in told[1]
 
     def test_a_young_allocation_is_left(self, rig):
         ((_, _, outcome),) = rig.audit(replace(DELETE, min_age=60.0))

@@ -44,6 +44,16 @@ def test_sources_are_read_from_sections(tmp_path):
         ("[metric:x]\npromql = a\nurl = ftp://h", r"\[metric:x\] url: it has to be http://"),
         ("[metric:x]\npromql = a\nurl = http://u:p@h", r"\[metric:x\] url: it has to be http://"),
         ("[metric:Heat]\ncommand = a", r"\[metric:Heat\]: 'Heat' is not a name of a metric"),
+        ("[metric:and]\ncommand = a", r"\[metric:and\]: 'and' is not a name of a metric"),
+        (
+            "[metric:x]\ncommand = a\nunit = bytes\n[watermark:w]\nmetric = x\nevict = 80%",
+            r"\[watermark:w\] evict: 80%: the metric has no capacity of which this is a part",
+        ),
+        (
+            "[watermark:w]\nmetric = cpu_usage - 2\nevict = 80%",
+            r"\[watermark:w\] evict: 80%: the metric has no cap",
+        ),
+        ("[watermark:w]\nmetric = swap_in\nevict = 8%", r"\[watermark:w\] evict: 8%: the metric has no cap"),
         ("[metric:cpu_usage]\ncommand = a", r"\[metric:cpu_usage\]: there are two metrics cpu_usage"),
         (
             "[metric:x]\ncommand = a\n[watermark:w]\nmetric = x\nthrottle_down = 1\nthrottle_up = 0.5",

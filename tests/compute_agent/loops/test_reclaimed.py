@@ -11,6 +11,7 @@ from compute_agent.model.resource import RECLAIMED_VCPU
 from compute_agent.pipeline.events import GuestStopped
 from compute_agent.reclaim.estimate import SYSTEM, ZoneHistory, ZoneReading
 from compute_agent.reclaim.offers import CapacityOffer, ZoneState, dump
+from compute_agent.throttling.watermarks.expressions import parse_expression
 from compute_agent.usage.rounds import OversoldCapacity
 from tests.compute_agent.loops.reclaiming import NODE, TREE, ZONE, ReclaimingHost
 
@@ -151,6 +152,22 @@ def test_a_throttled_guest_on_reclaimed_cpus_is_a_broken_promise(learnt):
     assert "throttled or evicted for cpu_usage, run_delay; 0.8 CPUs less for a day" in event.reason
     assert (broken(learnt, "cpu_usage"), broken(learnt, "run_delay")) == (1, 1)
     assert learnt.reserved == 8 - 5  # 6.4 less 0.8
+
+
+def test_eviction_of_oversold_capacity_makes_no_offer_smaller(learnt):
+    oversold = "reclaimed_cpu_oversold > 2"
+    conf = learnt.conf()
+    rules = conf.settings.rules
+    rules.registry = rules.registry.with_metrics([parse_expression(oversold, rules.registry)])
+    learnt.loop.use_options(conf)
+    learnt.run("rest", {ZONE.uuid: {RECLAIMED_VCPU: 2}}, vcpus=2, qos_class="BE")
+    for metric in ("reclaimed_cpu_oversold", "reclaimed_memory_oversold", oversold):
+        learnt.loop.count_blame("rest", metric)
+    learnt.minutes(1, a=1.0, rest=0.5)
+    assert not [each for each in learnt.events if each.kind == "break"]
+    learnt.loop.count_blame("rest", "cpu_usage")
+    learnt.minutes(1, a=1.0, rest=0.5)
+    assert [each for each in learnt.events if each.kind == "break"]
 
 
 def withheld(rig):

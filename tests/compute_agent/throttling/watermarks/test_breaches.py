@@ -1,5 +1,6 @@
 """Lines over time."""
 
+from compute_agent.throttling.actions import SwitchScheduling
 from compute_agent.throttling.watermarks.breaches import (
     ThresholdStreak,
     WatermarkWatch,
@@ -8,7 +9,9 @@ from compute_agent.throttling.watermarks.breaches import (
     is_quiet,
     observe_usage,
 )
+from compute_agent.throttling.watermarks.plan import plan_switch
 from compute_agent.throttling.watermarks.sections import WatermarkAction
+from compute_agent.throttling.watermarks.state import WatermarkState
 from compute_agent.throttling.watermarks.thresholds import WatermarkThreshold
 from compute_agent.usage.snapshot import MetricSeries, UsageSnapshot
 from tests.compute_agent.throttling.watermarks.builders import CPU, line, rules, seen
@@ -79,3 +82,37 @@ def test_quiet_needs_a_sample_and_the_cool_down():
 def test_breach_of_the_scheduling_line_is_no_overload():
     assert not is_overloaded(observe_usage({}, [line(disable_scheduling=1)], UsageSnapshot(0.0, {CPU: 5.0})))
     assert is_overloaded(observe_usage({}, [line(evict=1, for_samples=9)], UsageSnapshot(0.0, {CPU: 5.0})))
+
+
+BANDWIDTH = [MetricSeries("memory_bandwidth", cache) for cache in "01"]
+
+
+def bandwidth(time, *series):
+    return UsageSnapshot(time, dict.fromkeys(series, 15.0))
+
+
+def test_watch_before_the_first_sample_ends_with_it():
+    by = rules(line("bw", "memory_bandwidth", disable_scheduling=20, for_samples=2))
+    assert {watch.domain for watch in seen(by, bandwidth(0.0))} == {""}
+    assert {watch.domain for watch in seen(by, bandwidth(0.0), bandwidth(1.0, *BANDWIDTH))} == {"0", "1"}
+
+
+def test_domain_that_is_gone_while_others_are_measured_has_no_watch():
+    by = rules(line("bw", "memory_bandwidth", disable_scheduling=20, for_samples=2))
+    both, one = bandwidth(0.0, *BANDWIDTH), bandwidth(1.0, BANDWIDTH[0])
+    # A single reading may fail.
+    assert {watch.domain for watch in seen(by, both, one)} == {"0", "1"}
+    assert {watch.domain for watch in seen(by, both, one, one)} == {"0"}
+    # Without any sample nothing tells which domains exist.
+    nothing = bandwidth(2.0)
+    assert {watch.domain for watch in seen(by, both, nothing, nothing, nothing)} == {"0", "1"}
+    # The limit of a throttled guest is still to be removed.
+    streaks = observe_usage(seen(by, both, one), by.watermarks, one, expected=[BANDWIDTH[1]])
+    assert {watch.domain for watch in streaks} == {"0", "1"}
+
+
+def test_scheduling_resumes_after_a_first_round_without_a_sample():
+    by = rules(line("bw", "memory_bandwidth", disable_scheduling=20, for_samples=2, external=True))
+    snapshots = [bandwidth(0.0), *(bandwidth(time, *BANDWIDTH) for time in (1.0, 2.0))]
+    state = WatermarkState(scheduling_off=True)
+    assert plan_switch(by, snapshots[-1], seen(by, *snapshots), state) == [SwitchScheduling(False)]

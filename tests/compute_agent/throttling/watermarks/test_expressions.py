@@ -1,6 +1,7 @@
 """Expressions: their values, against Python's own, and those that are refused."""
 
 import contextlib
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -42,14 +43,14 @@ def value_of(text, metrics):
 
 
 NUMBERS = st.integers(0, 20).map(str)
+DIVISORS = st.integers(1, 20).map(str)
 NAMES = st.sampled_from(["a", "b", "c"])
 SUMS = st.recursive(
     NAMES,
     lambda part: (
         st.tuples(part, st.sampled_from(["+", "-"]), st.one_of(part, NUMBERS)).map(" ".join)
-        | st.tuples(part, st.sampled_from(["*", "/"]), NUMBERS).map(
-            lambda one: f"({one[0]}) {one[1]} {one[2]}"
-        )
+        | st.tuples(part, NUMBERS).map(lambda one: f"({one[0]}) * {one[1]}")
+        | st.tuples(part, DIVISORS).map(lambda one: f"({one[0]}) / {one[1]}")
     ),
     max_leaves=4,
 )
@@ -69,13 +70,11 @@ CONDITIONS = st.recursive(
 def test_values_are_those_of_python(text, usage):
     if len(text.split()) > MAX_WORDS // 2:
         return
-    try:
-        expected = {"": float(eval(text, {}, usage))}
-    except ZeroDivisionError:
-        expected = {}
-    found = value_of(text, registry(**usage))
-    # Python leaves out the rest of a condition that is decided, and its divisions by zero.
-    assert found == expected or (not found and "/ 0" in text)
+    assert value_of(text, registry(**usage)) == {"": float(eval(text, {}, usage))}
+
+
+def test_division_by_a_metric_that_is_zero_has_no_value():
+    assert value_of("a / b > 1", registry(a=1.0, b=0.0)) == {}
 
 
 @given(st.text("abc()<>=+-*/0123456789.GM% andornot", max_size=40))
@@ -109,6 +108,9 @@ def test_share_of_an_unknown_capacity_has_no_value():
         ("a + memory_usage > 1", "a is in cores, and memory_usage in bytes"),
         ("a > 1G", "G is for bytes, and the metric is in cores"),
         ("a > 120%", "120% is more than there is"),
+        ("part > 80%", "80%: the metric has no capacity of which this is a part; write an amount"),
+        ("a / 0 > 1", "'a / 0' divides by 0"),
+        ("a / (0.00) > 1", "'a / 0.00' divides by 0"),
         ("a * 2G > memory_usage", "2G has a unit; multiply and divide by plain numbers"),
         ("a * b", "'a \\* b' has no unit"),
         ("a + b > 50%", "50% is a share of a metric's capacity: compare it with one metric alone"),
@@ -122,14 +124,15 @@ def test_share_of_an_unknown_capacity_has_no_value():
         ("(a > 1", "a parenthesis is missing after 'a > 1'"),
         ("a > ", "a metric or an amount is missing before 'the end'"),
         ("a > and", "a metric or an amount is missing before 'and'"),
-        ("c > 1", "there is no metric 'c'; choose one of a, b, memory_usage"),
+        ("c > 1", "there is no metric 'c'; choose one of a, b, memory_usage, part"),
         ("a.__class__ > 1", r"'\.__class__ > 1' is no part of an expression"),
         ("a > 1" + " " * MAX_LENGTH, f"longer than {MAX_LENGTH} characters"),
         ("(" * MAX_WORDS + "a", f"more than {MAX_WORDS} words"),
     ],
 )
 def test_expression_that_means_nothing_is_refused(text, told):
-    metrics = registry(a=1.0, b=2.0).with_metrics([metric_of("memory_usage", MetricUnit.BYTES, {})])
+    part = replace(metric_of("part", MetricUnit.CORES, {}), has_capacity=False)
+    metrics = registry(a=1.0, b=2.0).with_metrics([metric_of("memory_usage", MetricUnit.BYTES, {}), part])
     with pytest.raises(ValueError, match=told):
         parse_expression(text, metrics)
 
@@ -161,6 +164,25 @@ def test_expression_acts_as_its_first_metric_does():
     assert (metric.lever, metric.sorter, metric.evictable) == (first.lever, first.sorter, True)
     assert not metric.throttle_quantified
     assert metric.inputs == ("memory_pressure", "swap_in")
+
+
+def test_expression_evicts_in_the_way_of_its_first_metric():
+    moved = []
+    own = replace(metric_of("own", MetricUnit.CORES, {"": 3.0}), evictable=True, evict=moved.append)
+    metric = parse_expression("own > 2", MetricRegistry([own]))
+    metric.evict("a")
+    assert moved == ["a"]
+
+
+def test_guests_of_an_expression_are_ordered_by_the_use_of_its_first_metric(tmp_path):
+    text = "memory_usage > 10 and cpu_usage > 1"
+    section = f"[watermark:w]\nmetric = {text}\nevict = true\norder = usage\nfor_samples = 1\n"
+    conf = load_text(tmp_path, section)
+    by = read_settings(conf, MetricRegistry(BUILT_IN)).rules
+    guests = (guest("a", 9.0, memory=1.0), guest("b", 1.0, memory=9.0), guest("c", 5.0, memory=5.0))
+    now = snapshot(*guests, host={MetricSeries(text): 1.0})
+    plan = make_plan(by, now, seen(by, now), WatermarkState(scheduling_off=False))
+    assert [one.guest for one in plan] == ["b"]
 
 
 SECTION = """

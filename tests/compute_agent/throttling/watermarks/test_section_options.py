@@ -9,6 +9,7 @@ from compute_agent.throttling.settings import read_settings
 from compute_agent.throttling.watermarks.breaches import observe_usage, restart_streaks
 from compute_agent.throttling.watermarks.metrics import BUILT_IN, MetricRegistry, by_age, by_class
 from compute_agent.throttling.watermarks.plan import make_plan
+from compute_agent.throttling.watermarks.sections import GuestSelector
 from compute_agent.throttling.watermarks.state import (
     PendingEviction,
     WatermarkState,
@@ -127,3 +128,31 @@ def test_expressions_and_sources_evict_one_guest_at_a_time(tmp_path):
         "[watermark:b]\nmetric = swap_in > 1M\nevict = true\n",
     ).rules.watermarks
     assert [one.evict_at_once for one in found] == [1, 1]
+
+
+def pressed_twice(*guests, time=1.0):
+    breached = {PRESSURE._replace(metric=name): 50.0 for name in ("memory_pressure", "cpu_steal")}
+    return snapshot(*guests, time=time, host=breached)
+
+
+def test_each_section_limits_and_times_its_own_guests_only():
+    own = line(
+        "p", "memory_pressure", evict=10.0, evict_at_once=1, evict_grace=7.0,
+        selector=GuestSelector(frozenset({"BE"})),
+    )  # fmt: skip
+    other = line("s", "cpu_steal", evict=10.0, evict_grace=3.0)
+    by = rules(own, other)
+    guests = [guest("a", 1.0), guest("b", 1.0), guest("x", qos_class="LS"), guest("y", qos_class="LS")]
+    host = pressed_twice(*guests)
+    expected = (
+        EvictAction("a", "memory_pressure", "p", 7.0),
+        EvictAction("x", "cpu_steal", "s", 3.0),
+        EvictAction("y", "cpu_steal", "s", 3.0),
+    )
+    assert actions(by, host) == expected
+    # The eviction by another section does not count, and one from before a restart does.
+    for before, told in ((PendingEviction("z", "cpu_steal", None, "s"), expected), (
+        PendingEviction("z", "memory_pressure", None, "p"), expected[1:]
+    )):  # fmt: skip
+        state = state_from_json(state_to_json(WatermarkState((), (before,), False)))
+        assert actions(by, host, state) == told

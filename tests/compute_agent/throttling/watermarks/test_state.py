@@ -57,7 +57,10 @@ def test_evictions_begin_once_and_end():
         EvictAction("a", "cpu_usage", "c"),
         EvictAction("b", "cpu_usage", "c"),
     )
-    assert state.evictions == (PendingEviction("a", "memory_usage"), PendingEviction("b", "cpu_usage"))
+    assert state.evictions == (
+        PendingEviction("a", "memory_usage", watermark="m"),
+        PendingEviction("b", "cpu_usage", watermark="c"),
+    )
     assert state.without_eviction("a").evicting_guests == {"b"}
 
 
@@ -74,7 +77,11 @@ states = st.builds(
         st.builds(ThrottledGuest, names, st.builds(ThrottleControl, names, names), st.floats(0.01, 1e6)),
         max_size=4,
     ).map(tuple),
-    st.lists(st.builds(PendingEviction, names, names), max_size=3).map(tuple),
+    st.lists(
+        st.builds(PendingEviction, names, names, st.none() | st.floats(0, 1e6), st.text(max_size=4)),
+        max_size=3,
+        unique_by=lambda one: one.guest,
+    ).map(tuple),
     st.sampled_from([None, True, False]),
 )
 
@@ -82,6 +89,11 @@ states = st.builds(
 @given(states)
 def test_saved_state_is_loaded_unchanged(state):
     assert state_from_json(json.loads(json.dumps(state_to_json(state)))) == state
+
+
+def test_file_of_a_former_release_has_evictions_of_unknown_watermarks():
+    content = {"throttles": [], "evictions": [["a", "cpu_usage"]], "scheduling_off": None}
+    assert state_from_json(content).evictions == (PendingEviction("a", "cpu_usage"),)
 
 
 GOOD = state_to_json(after(throttle("a", 1.0), SwitchScheduling(True, ("x",))))
@@ -99,6 +111,8 @@ GOOD = state_to_json(after(throttle("a", 1.0), SwitchScheduling(True, ("x",))))
         GOOD | {"throttles": [["a", "cpu_quota", "", True]]},
         GOOD | {"throttles": [[1, "cpu_quota", "", 1]]},
         GOOD | {"evictions": [["a"]]},
+        GOOD | {"evictions": [["a", "cpu_usage"]], "evicting_watermarks": {"a": 1}},
+        GOOD | {"evictions": [["a", "cpu_usage"]], "evicting_watermarks": ["a"]},
         GOOD | {"scheduling_off": "no"},
     ],
 )
