@@ -29,9 +29,9 @@ OPTS: Final = [
         default=["/etc/nova/nova.conf"],
         help="Configuration files of nova-compute. The agent reads device_spec and report_in_placement of"
         " their section pci when it starts, when it reloads and when the files change. Devices that"
-        " nova-compute gives to guests without Placement are not offered, because they would be given twice. If a file or an entry of"
-        " it cannot be read, the agent offers no devices. Files that do not exist are no error; an empty"
-        " value reads none.",
+        " nova-compute gives to guests without Placement are not offered, because they would be given"
+        " twice. If a file or an entry of it cannot be read, the agent offers no devices. Files that do"
+        " not exist are no error; an empty value reads none.",
     ),
     cfg.StrOpt(
         "nodes",
