@@ -149,7 +149,11 @@ class _PackingSearch:
         return FitBounds(self._best, upper_bound)
 
     def bound_guests(self, first: int) -> int:
-        """Return an upper bound of the guests in the remaining ways, by classes and slots."""
+        """Return the maximum number of guests that may fit by the footprints from index ``first`` on.
+
+        The bound is the smallest of three: the sum over the footprints, and what the free amounts of each
+        resource class and of each slot allow.
+        """
         ways = self._ways[first:]
         if not ways:
             return 0
