@@ -1,19 +1,9 @@
 """The archive for the report of a defect: complete where it can be, and without secrets."""
 
-import tarfile
-
+from tests.archives import read_archive
 from tests.compute_agent.cmd.agents import run_here
 
 TOKEN = "gAAAAABn" + "x" * 40
-
-
-def parts(path):
-    """Return the texts of an archive by name."""
-    with tarfile.open(path) as archive:
-        assert {entry.mode for entry in archive} == {0o600}
-        return {
-            name.rpartition("/")[2]: archive.extractfile(name).read().decode() for name in archive.getnames()
-        }
 
 
 def test_the_report_of_a_running_agent_has_its_state(agent, write_ini, metrics_port, tmp_path):
@@ -23,7 +13,7 @@ def test_the_report_of_a_running_agent_has_its_state(agent, write_ini, metrics_p
     done = run_here(ini, "report", "--output", target)
     assert (done.returncode, done.stdout) == (0, f"{target}\n"), done.stderr
     assert target.stat().st_mode & 0o777 == 0o600
-    found = parts(target)
+    found = read_archive(target)
     assert found["versions.txt"].startswith("placement-compute ")
     assert '"provider_uuid"' in found["status.txt"]
     assert "http_port" in found["options.txt"]
@@ -39,7 +29,7 @@ def test_a_report_without_a_daemon_says_what_is_missing(two_cpus, write_ini, tmp
     ini = write_ini(DEFAULT=f"log_file = {log}", placement="password = hunter2")
     target = tmp_path / "report.tar.gz"
     assert run_here(ini, "report", "--output", target).returncode == 0
-    found = parts(target)
+    found = read_archive(target)
     assert "does not answer" in found["status.txt"] or "Exit status" in found["status.txt"]
     assert found["metrics.txt"].startswith("Not available: ")
     assert found["log.txt"].count("***") == 3
@@ -51,7 +41,7 @@ def test_a_report_is_made_when_the_configuration_is_wrong(tmp_path):
     ini.write_text("[daemon]\nhttp_port = many\n")
     target = tmp_path / "report.tar.gz"
     assert run_here(ini, "report", "--output", target).returncode == 0
-    found = parts(target)
+    found = read_archive(target)
     assert "http_port" in found["metrics.txt"]
     assert "http_port" in found["check.txt"]
 

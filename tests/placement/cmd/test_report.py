@@ -1,23 +1,13 @@
 """The archive for the report of a defect: complete where it can be, and without secrets."""
 
-import tarfile
-
 import pytest
 
 from placement.cmd.manage import main
 from placement.db import migration
+from tests.archives import read_archive
 from tests.placement.serving import service
 
 TOKEN = "gAAAAABn" + "x" * 40
-
-
-def parts(path):
-    """Return the texts of an archive by name."""
-    with tarfile.open(path) as archive:
-        assert {entry.mode for entry in archive} == {0o600}
-        return {
-            name.rpartition("/")[2]: archive.extractfile(name).read().decode() for name in archive.getnames()
-        }
 
 
 @pytest.fixture
@@ -41,7 +31,7 @@ def test_a_report_has_the_state_of_the_service_and_its_database(write_conf, sqli
     assert main(["--config-file", conf, "report", "--output", str(target)]) == 0
     assert capsys.readouterr().out == f"{target}\n"
     assert target.stat().st_mode & 0o777 == 0o600
-    found = parts(target)
+    found = read_archive(target)
     assert found["versions.txt"].startswith("placement-compute ")
     assert f"[DEFAULT] log_file = {log}" in found["options.txt"]
     assert "[placement_database] connection = ***" in found["options.txt"]
@@ -62,7 +52,7 @@ def test_a_running_service_adds_its_version_and_metrics(write_conf, sqlite_url, 
     with service(sqlite_url, folder, 1) as running:
         words = ["report", "--output", str(target), "--url", running.base]
         assert main(["--config-file", conf, *words]) == 0
-    found = parts(target)
+    found = read_archive(target)
     assert '"release"' in found["service.txt"]
     # without the option for metrics, the address is any other path that needs a token
     assert found["metrics.txt"].startswith("Not available: HTTPError: 401")
@@ -73,7 +63,7 @@ def test_a_report_is_made_without_a_database(write_conf, tmp_path):
     target = tmp_path / "report.tar.gz"
     words = ["report", "--output", str(target), "--url", "http://127.0.0.1:1"]
     assert main(["--config-file", conf, *words]) == 0
-    found = parts(target)
+    found = read_archive(target)
     assert found["database.txt"].startswith("Not available: ")
     assert found["service.txt"].startswith("Not available: ConnectionError")
     assert "Exit status 2" in found["check.txt"]
