@@ -1,4 +1,4 @@
-"""Files of the agent: whole after a crash, and written by no other user; and bounded reads of other files.
+"""Atomic writes of the agent's own files, and reads of other files up to a size limit.
 
 After a crash a file has the old content or the new one, never a part. The agent uses no folder and no file
 that another user could have made or changed.

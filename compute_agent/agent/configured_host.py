@@ -264,6 +264,7 @@ def add_devices(
     offer = offer_devices(specs, others)
     added, warnings = with_devices(tree, offer.providers, topology)
     added, unplaced = with_device_sets(added, sets)
+    added = replace(added, cards={each.address: each.card_address for each in devices if each.is_virtual})
     if describes:
         added = replace(added, device_attributes=foreign_attributes(devices, topology))
     return added, (*twice, *offer.warnings, *warnings, *unplaced)

@@ -123,13 +123,15 @@ class DeviceSurvey:
 
 
 def _other_files(conf: cfg.ConfigOpts) -> tuple[Path, ...]:
-    """The provider files, and the file of the fleet's stored revision, which may not exist yet."""
+    """The provider files, those of nova-compute, and the fleet's stored revision; some may not exist yet."""
     of_fleet = (Path(conf.state_path) / KEPT,) if conf.fleet.group else ()
+    of_nova = (Path(each) for each in conf.pci.nova_config if each and conf.pci.device_spec)
+    always = (*of_fleet, *of_nova)
     location = conf.compute.provider_config_location
     try:
-        return (*of_fleet, *(files_in(location) if location else ()))
+        return (*always, *(files_in(location) if location else ()))
     except OSError:
-        return of_fleet  # a reload reads the provider files, and reports the error
+        return always  # a reload reads the provider files, and reports the error
 
 
 def _file_stamp(path: Path) -> tuple[int, int, int] | None:

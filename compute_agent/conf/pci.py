@@ -28,9 +28,10 @@ OPTS: Final = [
         "nova_config",
         default=["/etc/nova/nova.conf"],
         help="Configuration files of nova-compute. The agent reads device_spec and report_in_placement of"
-        " their section pci when it starts and when it reloads. Devices that nova-compute gives to guests"
-        " without Placement are not offered, because they would be given twice. Files that do not exist"
-        " are no error; an empty value reads none.",
+        " their section pci when it starts, when it reloads and when the files change. Devices that"
+        " nova-compute gives to guests without Placement are not offered, because they would be given"
+        " twice. If a file or an entry of it cannot be read, the agent offers no devices. Files that do"
+        " not exist are no error; an empty value reads none.",
     ),
     cfg.StrOpt(
         "nodes",

@@ -91,8 +91,8 @@ WATERMARK_OPTS: Final = [
         help="Metric that the watermark watches, such as cpu_usage, or an expression over metrics, such as"
         " memory_pressure > 10 and swap_in > 50M. `compute-agent watermark list --metrics` lists all metrics."
         " Expressions have + - * /, comparisons, and, or, not, and parentheses. Guests are throttled and"
-        " evicted as for the first metric of the expression. The thresholds of a condition are true, and"
-        " false of throttle_up.",
+        " evicted as for the first metric of the expression. For a condition, which is true or"
+        " false, set throttle_down and evict to true, and throttle_up to false.",
     ),
     cfg.StrOpt(
         "throttle_down",

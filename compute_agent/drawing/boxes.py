@@ -75,7 +75,8 @@ def nest_boxes(topology: HostTopology, devices: DeviceLines = NO_DEVICES) -> tup
     """Nest the parts of a topology by their CPUs.
 
     Returns the box of the host, and a line for each part that overlaps another part only partly, and so has
-    no box. The host's own box has the devices without a node, or with a node without CPUs.
+    no box. A core goes before parts that overlap it, because its box has the cells of the CPUs. The host's
+    own box has the devices without a node, or with a node without CPUs.
     """
     boxed = {node.id for node in topology.numa_nodes if node.cpus}
     others = [line for node, lines in devices.items() if node not in boxed for line in lines]
@@ -88,10 +89,12 @@ def nest_boxes(topology: HostTopology, devices: DeviceLines = NO_DEVICES) -> tup
         if around is not host and around.cpus == box.cpus and box.kind != CORE:
             around.lines += box.lines
             around.devices += box.devices
-        elif all(sibling.cpus.isdisjoint(box.cpus) for sibling in around.children):
+        elif not _cuts_core(box, topology) and all(
+            sibling.cpus.isdisjoint(box.cpus) for sibling in around.children
+        ):
             around.children.append(box)
         else:
-            crossing.append(f"{box.lines[0]}: CPUs {cpuset.format(box.cpus)}")
+            crossing.append(f"{(box.lines or ['Core'])[0]}: CPUs {cpuset.format(box.cpus)}")
     _sort_children(host)
     # Nodes without CPUs, such as memory expanders, come after the boxes, which are in the order of their
     # CPUs.
@@ -149,6 +152,13 @@ def _core_lines(core: CpuCore) -> list[str]:
 def _innermost_box(box: CpuBox, cpus: frozenset[int]) -> CpuBox:
     inner = next((child for child in box.children if cpus <= child.cpus and child.kind != CORE), None)
     return box if inner is None else _innermost_box(inner, cpus)
+
+
+def _cuts_core(box: CpuBox, topology: HostTopology) -> bool:
+    """Whether the box is not that of a core, and has some CPUs of a core but not all."""
+    return box.kind != CORE and any(
+        not core.cpus.isdisjoint(box.cpus) and not core.cpus <= box.cpus for core in topology.cores
+    )
 
 
 def _sort_children(box: CpuBox) -> None:

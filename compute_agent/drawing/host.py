@@ -207,7 +207,7 @@ def _draw_cell(cpu: int, x: float, y: float, scene: _DrawingScene) -> str:
     core, role = scene.topology.core_of(cpu), scene.role_of[cpu]
     guests = [name for name, cpus in scene.guests.items() if cpu in cpus]
     where = "" if core is None else f", core {core.id} of package {core.package}"
-    free = "nobody" if role is CpuRole.HOST else "free"
+    free = "no guest" if role is CpuRole.HOST else "free"
     title = f"CPU {cpu}{where}, {role}: {', '.join(guests) or free}"
     title = "; ".join([title, *scene.conditions.words_of(cpu)])
     fills = [scene.colours[name] for name in guests[:_STRIPES]] or [_FREE[role]]

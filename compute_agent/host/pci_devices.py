@@ -31,6 +31,7 @@ _IDENTITY: Final = re.compile(r"(?:0x)?([0-9a-fA-F]{1,8})", re.ASCII)
 _SPEED: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) GT/s", re.ASCII)
 _BRIDGE_CLASS: Final = 0x06
 _NVME_FILES: Final = ("model", "serial")
+_MDEV_TYPES: Final = "mdev_supported_types"
 _MAX_TYPES: Final = 100
 """Maximum number of mdev types that are read for a device. The largest GPUs have about 40."""
 
@@ -84,8 +85,8 @@ class MdevType:
     """
 
     id: str
-    name: str
-    available: int
+    name: str = ""
+    available: int = 0
     devices: tuple[str, ...] = ()
 
     @property
@@ -138,6 +139,11 @@ class PciDevice:
     model: str = ""
 
     @property
+    def card_address(self) -> str:
+        """The address of the physical function of a virtual function; else the device's own address."""
+        return self.physical_function or self.address
+
+    @property
     def path(self) -> tuple[str, ...]:
         """The root complex and the bridges above the device.
 
@@ -172,7 +178,8 @@ def read_pci_devices(root: Path) -> tuple[PciDevice, ...]:
 def read_lasting_facts(root: Path) -> tuple[PciDevice, ...]:
     """Read the PCI devices without facts that change when a guest gets or returns a device.
 
-    Links and mdev types are not read, because the kernel may wait for the device or its driver to answer.
+    Mdev types have only their ids, and links are not read, because the kernel may wait for the device or its
+    driver to answer.
     """
     return _read_all(root, _read_lasting)
 
@@ -210,7 +217,7 @@ def _read_device(files: SysFiles, address: str) -> PciDevice | None:
         device,
         driver=_link_name(files, f"{folder}/driver"),
         link=_read_link(files, address),
-        mdev_types=tuple(_read_mdev_types(files, f"{folder}/mdev_supported_types")),
+        mdev_types=tuple(_read_mdev_types(files, folder)),
         # The driver of an NVMe controller shows its model. When a guest gets the controller, that driver is
         # unbound.
         model=_read_model(files, f"{folder}/nvme"),
@@ -251,12 +258,19 @@ def _read_lasting(files: SysFiles, address: str) -> PciDevice | None:
         bridges=bridges,
         root_complex=complex_name,
         iommu_group=int(group) if group.isascii() and group.isdigit() else None,
+        # The driver's folder of types is there or not: its names need no answer of the driver.
+        mdev_types=tuple(MdevType(printable_text(name)) for name in _type_names(files, folder)),
         vgpu_type=files.read_number(f"{folder}/nvidia/current_vgpu_type"),
     )
 
 
-def _read_mdev_types(files: SysFiles, folder: str) -> Iterable[MdevType]:
-    for name in files.list_names(folder)[:_MAX_TYPES]:
+def _type_names(files: SysFiles, folder: str) -> list[str]:
+    return files.list_names(f"{folder}/{_MDEV_TYPES}")[:_MAX_TYPES]
+
+
+def _read_mdev_types(files: SysFiles, device: str) -> Iterable[MdevType]:
+    folder = f"{device}/{_MDEV_TYPES}"
+    for name in _type_names(files, device):
         text = printable_text(files.text(f"{folder}/{name}/name") or "")
         available = files.read_number(f"{folder}/{name}/available_instances") or 0
         made = (each for each in files.list_names(f"{folder}/{name}/devices") if MDEV_UUID.fullmatch(each))

@@ -3,7 +3,8 @@
 Names, resource classes and traits are those of Nova's reports (``[pci] report_in_placement``), so that Nova's
 aliases match. Nova has these providers below the root. The agent's providers are below NUMA nodes, so a query
 can join a device with CPUs and memory of its node by ``same_subtree``. Virtual functions are counted on the
-provider of their physical function.
+provider of their physical function. Each device that makes mediated devices has its own provider, because
+Nova finds the device by the name of the provider.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Final
 
-from compute_agent.host.pci_devices import PciDevice
+from compute_agent.host.pci_devices import MdevType, PciDevice
 from compute_agent.host.topology import HostTopology
 from compute_agent.inventory.attributes import of_device
 from compute_agent.inventory.device_spec import ONE_TIME_USE, OPTION, DeviceSpec, match_devices
@@ -57,6 +58,7 @@ class OfferedDevice:
     """An offered device, or a physical function with its offered virtual functions.
 
     :ivar address: the PCI address of the device or physical function.
+    :ivar card: the address of the physical function if the device is a virtual one; else ``address``.
     :ivar amount: 1, or the number of offered virtual functions or mediated devices.
     :ivar mediated: whether guests get mediated devices of it.
     :ivar numa_node: the NUMA node of the device, from the kernel; None: not known.
@@ -64,6 +66,7 @@ class OfferedDevice:
     """
 
     address: str
+    card: str
     resource_class: str
     traits: frozenset[str]
     amount: int
@@ -88,66 +91,85 @@ def offer_devices(specs: Sequence[DeviceSpec], devices: Iterable[PciDevice]) -> 
     pairs = match_devices(specs, known)
     for device, spec in pairs:
         if not spec.neutrons:
-            members.setdefault(device.physical_function or device.address, []).append((device, spec))
-    providers, conflicts = [], []
-    for address, group in sorted(members.items()):
-        if conflict := _find_conflict(address, group):
+            members.setdefault(device.card_address, []).append((device, spec))
+    providers, conflicts = list[OfferedDevice](), list[str]()
+    for card, group in sorted(members.items()):
+        if conflict := _find_conflict(card, group):
             conflicts.append(conflict)
             continue
-        first, spec = group[0]
-        # The virtual functions of a card are at the same place as the card itself.
-        card = by_address.get(address, first)
-        amount = _amount_of(group)
-        if not amount:
-            conflicts.append(
-                f"{OPTION}: {address} can have no device of the type {spec.mdev_type}, because it has devices"
-                " of another type: it is not offered"
+        mediated, no_room = _offer_mediated(card, group)
+        providers += mediated
+        conflicts += no_room
+        if whole := [pair for pair in group if not pair[1].mdev_type]:
+            first, spec = whole[0]
+            # The virtual functions of a card are at the same place as the card itself.
+            place = by_address.get(card, first)
+            providers.append(
+                OfferedDevice(
+                    *(card, card, spec.class_of(first), spec.traits, len(whole), place.numa_node, place.path)
+                )
             )
-            continue
-        providers.append(
-            OfferedDevice(
-                *(address, spec.class_of(first), spec.traits, amount, card.numa_node, card.path),
-                mediated=bool(spec.mdev_type),
-            )
-        )
     selected = [pair for group in members.values() for pair in group]
     matched = [spec for _, spec in pairs]
     unmatched = (
         f"{OPTION}: the entry {spec.text} selects no PCI device of this host, or none that earlier entries"
-        " leave: compare it with lspci -nn, or remove it"
+        " or nova-compute leave: compare it with lspci -nn, or remove it"
         for spec in specs
         if spec not in matched
     )
     return DeviceOffer(tuple(providers), (*conflicts, *unmatched, *_device_warnings(selected)))
 
 
-def _amount_of(group: Sequence[tuple[PciDevice, DeviceSpec]]) -> int:
-    """The amount of a card: its functions, or the mediated devices that these can have."""
-    spec = group[0][1]
-    if not spec.mdev_type:
-        return len(group)
-    made = sum([one.total for device, _ in group if (one := spec.type_of(device)) is not None])
-    return made if spec.max_instances is None else min(made, spec.max_instances)
+def _offer_mediated(
+    card: str, group: Sequence[tuple[PciDevice, DeviceSpec]]
+) -> tuple[list[OfferedDevice], list[str]]:
+    """The devices of a card that make mediated devices, and a sentence for each type without any.
+
+    ``max_instances`` limits the card: if it has virtual functions, its driver shows for each of them the room
+    of the whole card. Functions that have mediated devices come first, because guests may hold these.
+    """
+    offered, no_room = list[OfferedDevice](), list[str]()
+    by_spec: dict[DeviceSpec, list[tuple[PciDevice, MdevType]]] = {}
+    for device, spec in group:
+        if (one := spec.type_of(device)) is not None:
+            by_spec.setdefault(spec, []).append((device, one))
+    for spec, makers in by_spec.items():
+        room = sum(one.total for _, one in makers)
+        if not room:
+            no_room.append(
+                f"{OPTION}: {card} can have no device of the type {spec.mdev_type}, because it has devices"
+                " of another type: it is not offered"
+            )
+        room = room if spec.max_instances is None else min(room, spec.max_instances)
+        for device, one in sorted(makers, key=lambda pair: (-len(pair[1].devices), pair[0].address)):
+            if amount := min(one.total, room):
+                room -= amount
+                place = (amount, device.numa_node, device.path)
+                offered.append(
+                    OfferedDevice(
+                        *(device.address, card, spec.class_of(device), spec.traits, *place), mediated=True
+                    )
+                )
+    return sorted(offered, key=attrgetter("address")), no_room
 
 
 def _find_conflict(address: str, group: Sequence[tuple[PciDevice, DeviceSpec]]) -> str:
     """A sentence with the reason why a card gets no provider; empty if it gets one."""
-    first, spec = group[0]
-    if first.is_virtual and ONE_TIME_USE in spec.traits:
+    functions = [(device, spec) for device, spec in group if device.is_virtual]
+    if functions and len(functions) < len(group):
         return (
-            f"{OPTION} has one_time_use for {first.address}, and a provider does not tell used virtual"
-            f" functions of {address} from others: {address} is not offered"
+            f"{OPTION} selects {address} and its virtual function {functions[0][0].address}, and a guest that"
+            " has one has the other, too: neither is offered. Narrow the entry, by product_id for example"
         )
-    for other, other_spec in group[1:]:
-        if not (first.is_virtual and other.is_virtual):
+    shared = [(device, spec) for device, spec in functions if not spec.mdev_type]
+    for other, other_spec in shared:
+        first, spec = shared[0]
+        if ONE_TIME_USE in other_spec.traits:
             return (
-                f"{OPTION} selects {address} and its virtual function"
-                f" {(other if other.is_virtual else first).address}, and a guest that has one has the other,"
-                " too: neither is offered. Narrow the entry, by product_id for example"
+                f"{OPTION} has one_time_use for {other.address}, and a provider does not tell used virtual"
+                f" functions of {address} from others: {address} is not offered"
             )
-        if (other_spec.class_of(other), other_spec.traits, other_spec.mdev_type) != (
-            *(spec.class_of(first), spec.traits, spec.mdev_type),
-        ):
+        if (other_spec.class_of(other), other_spec.traits) != (spec.class_of(first), spec.traits):
             return (
                 f"{OPTION} gives {first.address} and {other.address} different classes or traits, and virtual"
                 f" functions of one device have one provider: {address} is not offered. Give them one class"
@@ -244,7 +266,8 @@ def _with_devices_of(
     If all devices of a NUMA node share one junction, the node gets the traits of the junction instead of a
     provider.
     """
-    chains = junctions_of({device.address: device.path for device, _ in devices})
+    # A card is named by its own address, since its virtual functions may be in other slots.
+    chains = junctions_of({device.card: device.path for device, _ in devices})
     alone = common_junction(tuple(chains.values())) if zone is not tree.root else None
     parents: dict[Path | None, ProviderNode] = {None: zone}
     if alone is not None:
@@ -253,7 +276,7 @@ def _with_devices_of(
     added = []
     for device, node in devices:
         inner, outermost = alone, alone is None
-        for junction in chains[device.address]:
+        for junction in chains[device.card]:
             if junction not in parents:
                 parents[junction] = _junction_provider(tree.root, parents[inner], zone, junction, outermost)
                 added.append(parents[junction])
@@ -318,8 +341,8 @@ def foreign_attributes(
     return {
         device.address: of_device(_node_with_cpus(device.numa_node, homes, topology), device.path)
         for device in devices
-        # Nova counts virtual functions on the provider of their physical function.
-        if not (device.is_bridge or device.is_virtual)
+        # Nova counts virtual functions on the provider of their physical function, but for mediated devices.
+        if not device.is_bridge and (device.mdev_types or not device.is_virtual)
     }
 
 

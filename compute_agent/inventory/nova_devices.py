@@ -2,7 +2,7 @@
 
 Nova tracks the devices of its ``[pci] device_spec`` itself. Placement does not know of them with
 ``report_in_placement = false``, the default, nor of devices with a ``physical_network``. If the agent offered
-such a device, it would be given twice.
+such a device, it would be given twice. So the agent offers no device while it cannot read all these options.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ from compute_agent.host.pci_devices import PciDevice
 from compute_agent.inventory.device_spec import DeviceSpec, match_devices, parse_device_specs
 from compute_agent.model.messages import ConfigError, named_few
 
-_SECTION: Final = "pci"
-_SPECS: Final = ("device_spec", "passthrough_whitelist")
-"""The option, and its name in older configurations."""
-_REPORTS: Final = "report_in_placement"
+_SPECS: Final = (
+    ("DEFAULT", "pci_passthrough_whitelist"),
+    ("pci", "passthrough_whitelist"),
+    ("pci", "device_spec"),
+)
+"""The section and name of the option: in older configurations first, now last."""
+_REPORTS: Final = ("pci", "report_in_placement")
 _TRUE: Final = frozenset({"1", "true", "on", "yes"})
 _SHOWN: Final = 5
 """The most addresses that a sentence names."""
@@ -32,18 +35,21 @@ class NovaDevices:
     """The section ``[pci]`` of nova-compute.
 
     :ivar reports: whether nova-compute reports its devices to Placement.
-    :ivar warnings: sentences about what could not be read.
+    :ivar problems: sentences about files and entries that could not be read; empty: all were read.
     """
 
     specs: tuple[DeviceSpec, ...] = ()
     reports: bool = False
-    warnings: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
 
 
 def read_nova_devices(paths: Iterable[Path]) -> NovaDevices:
-    """Read the options of nova-compute. A missing file has none; later files override earlier ones."""
-    values: dict[str, list[str]] = {}
-    warnings = []
+    """Read the options of nova-compute. A missing file has none.
+
+    As in oslo.config, the devices are those of all files, and other options have the value of the last file.
+    """
+    texts, reports = list[str](), False
+    problems = []
     for path in paths:
         sections: dict[str, dict[str, list[str]]] = {}
         try:
@@ -51,21 +57,26 @@ def read_nova_devices(paths: Iterable[Path]) -> NovaDevices:
         except FileNotFoundError:
             continue
         except (OSError, UnicodeDecodeError, cfg.ParseError) as error:
-            warnings.append(
-                f"[pci] nova_config: {path} cannot be read ({error}), so that devices of nova-compute may be"
-                " given twice: let the agent read the file, or name the right one"
+            problems.append(
+                f"[pci] nova_config: {path} cannot be read ({error}): let the agent read the file, or name"
+                " the right one"
             )
             continue
-        values |= sections.get(_SECTION, {})
-    texts = next((values[name] for name in _SPECS if name in values), [])
+        for section, name in _SPECS:
+            texts += sections.get(section, {}).get(name, [])
+        section, name = _REPORTS
+        if given := sections.get(section, {}).get(name):
+            reports = given[-1].strip().lower() in _TRUE
     specs: list[DeviceSpec] = []
     for text in texts:
         try:
             specs += parse_device_specs([text])
         except ConfigError as error:
-            warnings.append(f"[pci] nova_config: an entry of nova-compute is not compared: {error}")
-    reports = values.get(_REPORTS, [""])[-1].strip().lower() in _TRUE
-    return NovaDevices(tuple(specs), reports, tuple(warnings))
+            problems.append(
+                "[pci] nova_config: the agent cannot read an entry of nova-compute, so change it there:"
+                f" {error}"
+            )
+    return NovaDevices(tuple(specs), reports, tuple(problems))
 
 
 def without_novas(
@@ -73,25 +84,31 @@ def without_novas(
 ) -> tuple[tuple[PciDevice, ...], tuple[str, ...]]:
     """Leave out the cards that nova-compute gives to guests without Placement.
 
+    If not all options of nova-compute could be read, any card may be such a card.
+
     :param specs: the entries of the agent.
     :return: the devices of the other cards, and sentences about those that the agent would offer.
     """
     given = {
-        _card_of(device)
+        device.card_address
         for device, spec in match_devices(nova.specs, devices)
         if spec.neutrons or not nova.reports
     }
-    both = sorted({_card_of(device) for device, _ in match_devices(specs, devices)} & given)
-    left = tuple(device for device in devices if _card_of(device) not in given)
-    sentences = [*nova.warnings]
-    if both:
+    selected = {device.card_address for device, _ in match_devices(specs, devices)}
+    sentences = list[str]()
+    if both := sorted(selected & given):
         sentences.append(
             f"{named_few(both, _SHOWN)}: nova-compute gives them to guests without Placement, so the agent"
             " does not offer them. Set report_in_placement = true in section pci of nova.conf, or remove them"
             " from device_spec there"
         )
+    if nova.problems and (unsure := sorted(selected - given)):
+        sentences += nova.problems
+        sentences.append(
+            f"{named_few(unsure, _SHOWN)}: nova-compute may give them to guests, so the agent does not offer"
+            " them until it can read all these options and is reloaded. If nova-compute gives no devices to"
+            " guests, set an empty [pci] nova_config"
+        )
+        given |= selected
+    left = tuple(device for device in devices if device.card_address not in given)
     return left, tuple(sentences)
-
-
-def _card_of(device: PciDevice) -> str:
-    return device.physical_function or device.address

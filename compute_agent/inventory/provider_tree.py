@@ -80,12 +80,14 @@ class ProviderTree:
     :ivar configured: the resource classes and fields that options of the ini file set.
     :ivar beside: whether the root belongs to nova-compute, so that the agent does not write it.
     :ivar device_attributes: the attributes of PCI devices that nova-compute reports, by address.
+    :ivar cards: the addresses of the physical functions, by the addresses of their virtual functions.
     """
 
     nodes: tuple[ProviderNode, ...]
     configured: frozenset[tuple[str, Field]] = frozenset()
     beside: bool = False
     device_attributes: Mapping[str, Mapping[str, str | float]] = field(default_factory=dict, hash=False)
+    cards: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def root(self) -> ProviderNode:
@@ -109,6 +111,10 @@ class ProviderTree:
     def device_providers(self) -> tuple[ProviderNode, ...]:
         """The providers of PCI devices."""
         return tuple(node for node in self.nodes if node.device_class)
+
+    def card_of(self, address: str) -> str:
+        """The address of the physical function if the device is a virtual one; else its own address."""
+        return self.cards.get(address, address)
 
     def without_devices(self, addresses: Collection[str]) -> ProviderTree:
         """The tree without the PCI devices at these addresses."""

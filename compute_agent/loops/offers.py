@@ -412,7 +412,7 @@ def with_kept(tree: ProviderTree, mode: str, state_path: Path) -> ProviderTree:
 
 
 def withhold_cpus(tree: ProviderTree, zones: Mapping[str, StolenReserve]) -> ProviderTree:
-    """Return the tree with VCPU withheld at the providers in ``zones``, which are by uuid."""
+    """Return the tree with all VCPU reserved at the providers with the uuids that are keys of ``zones``."""
     return replace(
         tree,
         nodes=tuple(

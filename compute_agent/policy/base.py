@@ -146,8 +146,8 @@ class ProviderDemand:
     """The part of an allocation that one provider serves.
 
     :ivar zone: the name of the provider's zone (host, NUMA node or cache) for messages.
-    :ivar cpus: the online CPUs of the zone. On a host with pools, only those of ``pool`` or, if it is empty,
-        those of no pool.
+    :ivar cpus: the online CPUs of the zone. On a host with pools, only the CPUs of ``pool``; if ``pool`` is
+        empty, the CPUs that belong to no pool.
     :ivar pcpu: the amount of PCPU.
     :ivar vcpu: the amount of VCPU.
     :ivar pool: the name of the pool to which the provider belongs; empty: none.

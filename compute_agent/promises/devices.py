@@ -26,7 +26,7 @@ def held_devices(tree: ProviderTree, allocation: Allocation) -> HeldDevices:
 def cards_of(tree: ProviderTree, read_devices: Callable[[], Iterable[PciDevice]]) -> Mapping[str, str]:
     """The card of each device that a host offers, by address, or by the uuid of a mediated device.
 
-    The card of a virtual function is its physical function.
+    The card of a virtual function is its physical function, unless the host offers the function itself.
 
     :param read_devices: reads the devices of the host; called only if the host offers any.
     """
@@ -36,7 +36,8 @@ def cards_of(tree: ProviderTree, read_devices: Callable[[], Iterable[PciDevice]]
     cards = dict[str, str]()
     for device in read_devices():
         made = (each for one in device.mdev_types for each in one.devices)
-        cards |= dict.fromkeys((device.address, *made), device.physical_function or device.address)
+        card = device.address if device.address in offered else device.card_address
+        cards |= dict.fromkeys((device.address, *made), card)
     # A device that is gone may still be in the definition of a guest.
     return {address: address for address in offered} | {
         address: card for address, card in cards.items() if card in offered

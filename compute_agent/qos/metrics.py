@@ -1,6 +1,6 @@
 """The public names for a metric of watermarks in a package of its own; the code itself is in ``throttling``.
 
-Such a package has a :class:`WatermarkMetric` under the entry point group of the same name:
+Such a package has a :class:`WatermarkMetric` under the entry point group of the same name::
 
     [options.entry_points]
     compute_agent.qos.metrics =

@@ -31,11 +31,15 @@ def without_foreign_devices(
     """The tree without devices that other programs report, and a sentence for each such program."""
     foreign: dict[str, list[str]] = {}
     named = {provider.name: provider for provider in reported.values()}
-    # by address: a card is Nova's as a whole, whether Nova reports the card or its vGPUs
-    novas = {device_of(provider.name) for provider in reported.values() if is_novas_device(provider)}
+    # A card is Nova's as a whole, whether Nova reports the card, its virtual functions or its vGPUs.
+    novas = {
+        derived.card_of(device_of(provider.name))
+        for provider in reported.values()
+        if is_novas_device(provider)
+    }
     for node in derived.device_providers:
         other = named.get(node.name)
-        if node.device in novas:
+        if derived.card_of(node.device) in novas:
             foreign.setdefault("nova-compute", []).append(node.device)
         elif other is not None and other.uuid != node.uuid:
             foreign.setdefault("another program", []).append(node.device)

@@ -57,7 +57,7 @@ RunNotes = Mapping[str, RunNote]
 
 
 class RunNoteStore(Protocol):
-    """Keeps notes of runs of guests."""
+    """Keeps on disk, for each guest, its main process and the core cookie that the process had before."""
 
     @property
     def kept_notes(self) -> RunNotes:

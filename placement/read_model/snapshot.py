@@ -201,7 +201,7 @@ class ModelSnapshot:
     def roots_having(self, index: ProviderIndex[str], name: str) -> RootIds:
         """Return the roots of all trees with a provider that ``index`` has under the name.
 
-        :param index: :attr:`by_class`, :attr:`by_trait` or :attr:`by_aggregate`.
+        :param index: :attr:`by_class`, :attr:`by_trait`, :attr:`by_aggregate` or :attr:`by_attribute`.
         """
         roots = index.roots.get(name)
         if roots is None:
@@ -279,7 +279,7 @@ class ModelSnapshot:
         if old is not None and old.root_id != provider.root_id:
             self._stale.add(old.root_id)
             # the roots of a name change when its providers change
-            for index in (self.by_class, self.by_trait, self.by_aggregate):
+            for index in (self.by_class, self.by_trait, self.by_aggregate, self.by_attribute):
                 index.roots.clear()
             self._forget_attributes()
 

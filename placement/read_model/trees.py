@@ -305,7 +305,17 @@ class HostTree(ProviderSet):
     - ``aggregates`` are those of each provider, ``all_aggregates`` those of any.
     """
 
-    __slots__ = ("aggregates", "all_aggregates", "capacities", "free", "kind", "max_free", "root")
+    __slots__ = (
+        # for counts that are kept as long as the tree
+        "__weakref__",
+        "aggregates",
+        "all_aggregates",
+        "capacities",
+        "free",
+        "kind",
+        "max_free",
+        "root",
+    )
 
     def __init__(
         self,

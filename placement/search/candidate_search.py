@@ -157,8 +157,8 @@ class CandidateSearch:
         # one cache for all plans, because trees of two structures may have the same positions of options
         self._searched = SearchResults(1, distinct_only=distinct_only)
         #: patterns of unused trees by class of trees, and by the positions that belong to no pool
-        self._when_empty: dict[tuple[CompiledRequest, TreeClass], UnusedPatterns] = {}
-        self._unused: dict[tuple[CompiledRequest, tuple[int, ...]], UnusedPatterns] = {}
+        self._when_empty: dict[tuple[CompiledRequest, TreeClass, tuple[int, ...]], UnusedPatterns] = {}
+        self._unused: dict[tuple[CompiledRequest, tuple[int, ...], tuple[int, ...]], UnusedPatterns] = {}
         self._known_unused: dict[int, Provider] = {}
         #: tuples of sharing providers that alone served the request at an earlier tree
         self._alone: set[tuple[int, ...]] = set()
@@ -247,7 +247,12 @@ class CandidateSearch:
         return any(plan.pattern_batches(provider_set, tree.free))
 
     def unused_patterns(
-        self, tree: HostTree, shared: Sequence[Provider], *, pooled: bool = False
+        self,
+        tree: HostTree,
+        shared: Sequence[Provider],
+        parts: tuple[int, ...] = (),
+        *,
+        pooled: bool = False,
     ) -> UnusedPatterns:
         """Return all patterns of a tree as if the tree and the providers that share with it were unused."""
         # all patterns are needed, so larger batches mean fewer rests and less bookkeeping
@@ -257,15 +262,17 @@ class CandidateSearch:
         plan = self._plan_of(tree, shared)
         if plan is None:
             return _NO_PATTERNS
-        found = self._when_empty.get((plan, tree.kind))
+        found = self._when_empty.get((plan, tree.kind, parts))
         if found is None:
             # trees of one plan may differ in traits that the request does not name
             apart = tuple([at for at, traits in enumerate(tree.kind.traits) if never_pooled(traits)])
-            key = plan, apart if pooled else ()
+            key = plan, apart if pooled else (), parts
             found = self._unused.get(key)
             if found is None:
-                found = self._unused[key] = plan.unused_patterns(tree.when_empty(shared), pooled=pooled)
-            self._when_empty[plan, tree.kind] = found
+                found = self._unused[key] = plan.unused_patterns(
+                    tree.when_empty(shared), pooled=pooled, parts=parts
+                )
+            self._when_empty[plan, tree.kind, parts] = found
         return found
 
     def _without_usage(self, provider: Provider) -> Provider:
@@ -526,8 +533,11 @@ def serving_check(
 
 def unused_patterns(
     snapshot: ModelSnapshot, request: CandidatesRequest, budget: SearchBudget, *, pooled: bool = False
-) -> Callable[[HostTree, Sequence[Provider]], UnusedPatterns]:
+) -> Callable[[HostTree, Sequence[Provider], tuple[int, ...]], UnusedPatterns]:
     """Return a function that finds all patterns of a tree as if nothing were used.
+
+    Its last argument has a number for each provider of the tree: a pool has devices with one number only.
+    Without numbers, it is empty.
 
     Providers that share with the tree count as unused, too. Trees get the same batch if their providers meet
     the same conditions and have the same portions. The patterns of the batch are those of the largest of

@@ -167,13 +167,16 @@ class CompiledRequest:
         # tee() copies the iterator and keeps the results; type() is faster than isinstance() for each tree
         return known if type(known) is tuple else tee(known, 2)[1]
 
-    def unused_patterns(self, empty: ProviderSet, *, pooled: bool) -> UnusedPatterns:
+    def unused_patterns(
+        self, empty: ProviderSet, *, pooled: bool, parts: Sequence[int] = ()
+    ) -> UnusedPatterns:
         """Return all patterns of a tree as if nothing were used.
 
         The result holds for all trees of the structure, which has the capacities of its largest tree.
 
         :param empty: the unused tree, and the providers that share with it.
         :param pooled: whether equal devices form pools; the results have to be ``distinct_only``.
+        :param parts: a number for each provider of the tree; a pool has devices with one number only.
         """
         capacities = tuple(self._shape.capacities)
         if not pooled:
@@ -181,10 +184,13 @@ class CompiledRequest:
         options = self._options_within(capacities)
         if options is None:
             return UnusedPatterns(PatternBatch())
-        kinds = self._kinds_at(empty, options, pooled=True)
+        kinds = self._kinds_at(empty, options, pooled=True, parts=parts)
         found = [each for each in self._find_patterns(empty, options, kinds=kinds) if each is not None]
         positions = {member.id: at for at, member in enumerate(empty.members)}
-        pools = [tuple([positions[each] for each in ids]) for ids in (kinds.list_pools() if kinds else ())]
+        # sorted, so that equal pools of several requests are equal tuples
+        pools = [
+            tuple(sorted([positions[each] for each in ids])) for ids in (kinds.list_pools() if kinds else ())
+        ]
         return UnusedPatterns(PatternBatch(found), tuple(pools))
 
     def _options_within(self, free: tuple[int, ...]) -> Sequence[Sequence[int]] | None:
@@ -239,13 +245,20 @@ class CompiledRequest:
         return len(lineages), families, self._shared_ids
 
     def _kinds_at(
-        self, provider_set: ProviderSet, options: Sequence[Sequence[int]], *, pooled: bool = False
+        self,
+        provider_set: ProviderSet,
+        options: Sequence[Sequence[int]],
+        *,
+        pooled: bool = False,
+        parts: Sequence[int] = (),
     ) -> AssignmentKinds | None:
         """Return the kinds of needs and providers; None if no two ways are equivalent."""
         members = provider_set.members
         self._rules.budget.spend(sum(map(len, options)))
         providers = [[members[at] for at in found] for found in options]
-        kinds = AssignmentKinds(self._rules, providers, pooled=pooled)
+        # there are no numbers for sharing providers, which come after those of the tree
+        numbers = {member.id: part for member, part in zip(members, parts, strict=False)}
+        kinds = AssignmentKinds(self._rules, providers, pooled=pooled, parts=numbers)
         return kinds if kinds.any_needs_equal or kinds.any_providers_equal else None
 
     def _within_reach(

@@ -247,7 +247,7 @@ class LikeTrees:
 
     @property
     def shared_providers(self) -> tuple[Provider, ...]:
-        """The providers that share with each of the trees."""
+        """The sharing providers that each of the trees can use: the trees have the same ones."""
         return self.kin.shared
 
 

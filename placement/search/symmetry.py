@@ -10,7 +10,8 @@ number of free devices matters.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from placement.read_model.provider import SHARES, Provider
@@ -36,13 +37,20 @@ class AssignmentKinds:
     :param options: for each need, the providers that can serve it.
     :param pooled: whether providers are of one kind only if they form a pool: each serves at most one need,
         so that several guests can swap them, too.
+    :param parts: numbers by provider id; providers with unlike numbers are never of one kind.
     """
 
     def __init__(
-        self, rules: RequestRules, options: Sequence[Sequence[Provider]], *, pooled: bool = False
+        self,
+        rules: RequestRules,
+        options: Sequence[Sequence[Provider]],
+        *,
+        pooled: bool = False,
+        parts: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
         self._rules = rules
         self._pooled = pooled
+        self._parts = parts
         serves: dict[int, list[int]] = {}
         providers: dict[int, Provider] = {}
         for index, found in enumerate(options):
@@ -123,6 +131,7 @@ class AssignmentKinds:
         ]
         return (
             provider.parent_id,
+            self._parts.get(provider.id),
             tuple(serves),
             tuple(contested),
             tuple([not provider.traits.isdisjoint(traits) for traits in rules.unsuffixed_traits]),

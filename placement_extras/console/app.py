@@ -33,6 +33,7 @@ from placement_extras.console import (
     questions,
     settings,
 )
+from placement_extras.console.devices import DeviceCensus
 from placement_extras.console.page_request import HANDLERS, SEE_HOSTS, SESSION, ApiRefusal, PageRequest
 from placement_extras.planner.rules import CAPACITY
 
@@ -164,6 +165,7 @@ def create_app(*, signs_in: bool) -> Flask:
     app = Flask("placement_extras.console", static_url_path="/console/static")
     app.config[forms.SIGNS_IN] = signs_in
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
+    app.config[capacity.CENSUS] = DeviceCensus()
     app.jinja_options = {"trim_blocks": True, "lstrip_blocks": True}
     app.jinja_env.filters.update(FILTERS)
     for each in (hosts, host_scheduling, candidates, capacity, consumers, names, settings):

@@ -5,19 +5,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from flask import Blueprint, render_template, request
+from flask import Blueprint, current_app, render_template, request
 
 from placement.exceptions import InvalidRequest
 from placement.policies import ext
 from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas.base import canonical_uuid
-from placement_extras.console.devices import DeviceStock, device_stocks
+from placement_extras.console.devices import DeviceCensus
 from placement_extras.console.forms import field_texts
 from placement_extras.console.page_request import SEE_HOSTS, ApiRefusal, PageRequest, ask_api, console_page
 from placement_extras.console.questions import GuestQuestion, query_of, words_of
 from placement_extras.planner.rules import CAPACITY
 
 blueprint = Blueprint("capacity", __name__)
+CENSUS: Final = "DEVICE_CENSUS"
+"""The key of the application's configuration with the counts of PCI devices."""
 
 _MAX_TEXT: Final = 16_384
 """Maximum characters of a field."""
@@ -96,23 +98,25 @@ def count_guests(visit: PageRequest) -> str | tuple[str, int]:
         drain="drain" in request.args,
         moves="moves" in request.args,
     )
-    found: dict[str, Any] | None = None
+    body = found = None
     error = ""
-    # without flavors the visitor has not asked yet
-    if asked.flavors:
-        try:
-            with visit.service.model.fresh_view() as view:
+    census: DeviceCensus = current_app.config[CENSUS]
+    with visit.pinned_model() as (snapshot, _):
+        # attributes tell which providers are devices
+        devices = census.list_stocks(snapshot) if visit.may_use(ext.ATTRIBUTES) else []
+        # without flavors the visitor has not asked yet
+        if asked.flavors:
+            try:
                 # names of hosts are looked up here, because the API only takes uuids
-                body = asked.request_body(view.snapshot)
-            # after the view, because the API takes a view of its own
+                body = asked.request_body(snapshot)
+            except InvalidRequest as refusal:
+                error = refusal.detail
+    # after the model is released, because the API takes a view of its own
+    if body is not None:
+        try:
             found = ask_api("POST", "/ext/v1/capacity", body=body)
-        except (InvalidRequest, ApiRefusal) as refusal:
+        except ApiRefusal as refusal:
             error = refusal.detail
-    devices: list[DeviceStock] = []
-    # attributes tell which providers are devices
-    if visit.may_use(ext.ATTRIBUTES):
-        with visit.pinned_model() as (snapshot, _):
-            devices = device_stocks(snapshot)
     shown = render_template(
         "capacity.html", asked=asked, found=found, error=error, example=EXAMPLE, devices=devices
     )

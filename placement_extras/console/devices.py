@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
-from placement_extras.console.host import ConsumerHolding, InventoryStock, ProviderNodeView
+from placement.read_model.trees import HostTree
+from placement_extras.console.host import ConsumerHolding, InventoryStock, stocks_of
 
 NUMA_NODE: Final = "numa_node"
 PCI_PATH: Final = "pci_path"
-"""Attributes of the provider of a PCI device, which the agent of the host writes."""
+"""Attributes of the provider of a PCI device, which the agent of the host writes.
+
+Only devices have a path.
+"""
 
 MAX_DEVICES: Final = 100
 """Maximum number of devices that a page lists."""
@@ -41,30 +45,30 @@ class ShownDevices:
     count: int = 0
 
 
-def list_devices(node: ProviderNodeView, held: Sequence[ConsumerHolding]) -> ShownDevices:
-    """Return the PCI devices of a provider and of all providers below it, with their holders."""
+def list_devices(providers: Iterable[Provider], held: Sequence[ConsumerHolding]) -> ShownDevices:
+    """Return the PCI devices among these providers, with their holders."""
     holders: dict[int, list[int]] = {}
     for number, each in enumerate(held, 1):
-        for provider in {provider.id for provider, _, _ in each.amounts}:
-            holders.setdefault(provider, []).append(number)
-    found = _device_rows(node, holders)
-    rows = tuple(islice(found, MAX_DEVICES))
-    return ShownDevices(rows, len(rows) + sum(1 for _ in found))
+        for provider_id in {provider.id for provider, _, _ in each.amounts}:
+            holders.setdefault(provider_id, []).append(number)
+    found = [each for each in providers if _is_device(each)]
+    rows = [_device_row(each, holders.get(each.id, ())) for each in found[:MAX_DEVICES]]
+    return ShownDevices(tuple(rows), len(found))
 
 
-def _device_rows(node: ProviderNodeView, holders: Mapping[int, Sequence[int]]) -> Iterator[DeviceRow]:
-    told = node.provider.attributes
-    number, path = told.get(NUMA_NODE), told.get(PCI_PATH)
-    if node.stocks and (number is not None or path is not None):
-        yield DeviceRow(
-            node.provider,
-            node.stocks,
-            f"{number:g}" if isinstance(number, float) else str(number or ""),
-            str(path or ""),
-            tuple(holders.get(node.provider.id, ())),
-        )
-    for child in node.children:
-        yield from _device_rows(child, holders)
+def _is_device(provider: Provider) -> bool:
+    return PCI_PATH in provider.attributes and bool(provider.inventories)
+
+
+def _device_row(provider: Provider, holders: Sequence[int]) -> DeviceRow:
+    number = provider.attributes.get(NUMA_NODE)
+    return DeviceRow(
+        provider,
+        stocks_of(provider),
+        f"{number:g}" if isinstance(number, float) else str(number or ""),
+        str(provider.attributes[PCI_PATH]),
+        tuple(holders),
+    )
 
 
 @dataclass(slots=True)
@@ -78,21 +82,41 @@ class DeviceStock:
     open_hosts: int = 0
 
 
-def device_stocks(snapshot: ModelSnapshot) -> list[DeviceStock]:
-    """Return the sums of the PCI devices of all hosts for each resource class, in the order of its name."""
+class DeviceCensus:
+    """Counts the PCI devices of all hosts. A host is counted again only after a change. Threads may share it.
+
+    The cost of a further count grows with the hosts that have devices, and not with the devices.
+    """
+
+    def __init__(self) -> None:
+        # a tree is replaced when it changes, and its counts vanish with it
+        self._known: WeakKeyDictionary[HostTree, tuple[DeviceStock, ...]] = WeakKeyDictionary()
+
+    def list_stocks(self, snapshot: ModelSnapshot) -> list[DeviceStock]:
+        """Return the sums over all hosts for each resource class, in the order of its name."""
+        trees, sums = snapshot.whole_trees(), dict[str, DeviceStock]()
+        for root in snapshot.roots_having(snapshot.by_attribute, PCI_PATH).ids:
+            tree = trees[root]
+            here = self._known.get(tree)
+            if here is None:
+                here = self._known[tree] = _count_devices(tree)
+            for each in here:
+                stock = sums.setdefault(each.resource_class, DeviceStock(each.resource_class))
+                stock.capacity += each.capacity
+                stock.used += each.used
+                stock.hosts += each.hosts
+                stock.open_hosts += each.open_hosts
+        return [sums[name] for name in sorted(sums)]
+
+
+def _count_devices(tree: HostTree) -> tuple[DeviceStock, ...]:
     found: dict[str, DeviceStock] = {}
-    hosts: dict[str, tuple[set[int], set[int]]] = {}
-    # the agent writes at least one of these attributes for each device
-    for provider_id in {*snapshot.by_attribute.get(NUMA_NODE, ()), *snapshot.by_attribute.get(PCI_PATH, ())}:
-        provider = snapshot.providers[provider_id]
+    for provider in filter(_is_device, tree.members):
         for name, inventory in provider.inventories.items():
-            stock = found.setdefault(name, DeviceStock(name))
-            stock.capacity += inventory.capacity
+            stock = found.setdefault(name, DeviceStock(name, hosts=1))
+            # reserved may exceed the total, so the capacity may be negative
+            stock.capacity += max(0, inventory.capacity)
             stock.used += provider.used.get(name, 0)
-            having, giving = hosts.setdefault(name, (set(), set()))
-            having.add(provider.root_id)
             if provider.free(name) > 0:
-                giving.add(provider.root_id)
-    for name, (having, giving) in hosts.items():
-        found[name].hosts, found[name].open_hosts = len(having), len(giving)
-    return [found[name] for name in sorted(found)]
+                stock.open_hosts = 1
+    return tuple(found.values())

@@ -164,7 +164,7 @@ class FleetPage:
 def state_of(tree: HostTree, now: float = 0.0) -> HostCondition:
     """Return the state of a host.
 
-    :param now: the time (seconds since 1970) with which due reports are compared.
+    :param now: the current time, in seconds since 1970; a report that was due before is late.
     """
     if DISABLED in tree.root.traits:
         return HostCondition.DISABLED

@@ -154,16 +154,22 @@ def _node_view(
             for each in _with_descendants(provider, children)
             if each is not provider and is_shown(each.id)
         ]
-    stocks = [
-        InventoryStock(name, provider.inventories[name], provider.used.get(name, 0))
-        for name in sorted(provider.inventories, key=class_order)
-    ]
     return ProviderNodeView(
         provider,
-        tuple(stocks),
+        stocks_of(provider),
         tuple(in_order(provider.traits)),
         tuple(sorted(provider.aggregates)),
         tuple(below),
+    )
+
+
+def stocks_of(provider: Provider) -> tuple[InventoryStock, ...]:
+    """Return the inventories of a provider in the order of their classes."""
+    return tuple(
+        [
+            InventoryStock(name, provider.inventories[name], provider.used.get(name, 0))
+            for name in sorted(provider.inventories, key=class_order)
+        ]
     )
 
 

@@ -105,7 +105,7 @@ def show_provider(visit: PageRequest, uuid: str) -> str:
         shown = host.make_page(snapshot, provider, page_request.asked_page("providers"), now)
         members = snapshot.whole_trees()[shown.root.id].members
         following = settings.find_follower(shown.root, members)
-        # kept, because allocations are read after the model is released
+        # kept, because allocations are read after the model is released; in the order of the page
         by_uuid = {each: snapshot.providers[snapshot.by_uuid[each]] for each in shown.members}
     may_see_attributes = visit.may_use(ext.ATTRIBUTES)
     # positions of guests belong to the whole host, so the page of a part does not show them
@@ -127,7 +127,7 @@ def show_provider(visit: PageRequest, uuid: str) -> str:
         host=shown,
         held=held,
         picture=host.draw_picture(shown.node, held) if held else None,
-        devices=list_devices(shown.node, held or ()) if may_see_attributes else ShownDevices(),
+        devices=list_devices(by_uuid.values(), held or ()) if may_see_attributes else ShownDevices(),
         positions=host.agent_positions(members, held) if is_whole and held is not None else None,
         more_holders=more_holders,
         holders_page=number,

@@ -72,13 +72,7 @@ class HostCoupling:
 
         :raises placement.search.budget.BudgetExhausted: the work takes too long.
         """
-        # slots in a tree are positions, which mean nothing at another host; coupled hosts need common names
-        ways = replace(self._finder.footprints_at(tree, shared).with_provider_ids(tree), coupled=True)
-        free = {
-            slot: amount
-            for slot, amount in _amounts_at(ways, (*tree.members, *shared), Provider.free).items()
-            if slot in ways.classes
-        }
+        ways, free = couple_ways(self._finder.footprints_at(tree, shared), tree, shared)
         offered = {
             (each.id, name) for each in tree.members if each.id in self._sharing for name in each.inventories
         }
@@ -151,6 +145,16 @@ class HostCoupling:
         return pack_guests(
             FlavorFootprints(tuple(ways), classes, coupled=True), free, self._budget, upper_bound
         )
+
+
+def couple_ways(
+    found: FlavorFootprints, tree: HostTree, shared: Sequence[Provider]
+) -> tuple[FlavorFootprints, dict[Slot, int]]:
+    """Return the ways at a host with slots that coupled hosts have in common, and their free amounts."""
+    # slots in a tree are positions, which mean nothing at another host; coupled hosts need common names
+    ways = replace(found.with_provider_ids(tree), coupled=True)
+    amounts = _amounts_at(ways, (*tree.members, *shared), Provider.free)
+    return ways, {slot: amount for slot, amount in amounts.items() if slot in ways.classes}
 
 
 def _amounts_at(

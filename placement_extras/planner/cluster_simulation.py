@@ -237,7 +237,7 @@ class ClusterSimulation:
         return None if self._touched.get(tree.root.id) or self.is_coupled(found, tree) else tree.free
 
     def is_coupled(self, found: FlavorFootprints, tree: HostTree) -> bool:
-        """Return whether guests of other hosts may take from the slots of these ways."""
+        """Return whether guests on other hosts may use resources of these footprints (sharing providers)."""
         return found.coupled or (self.shares and any(each.id in self._sharing for each in tree.members))
 
     def _keyed_ways(self, found: FlavorFootprints, tree: HostTree) -> Sequence[Way]:

@@ -149,7 +149,11 @@ class _PackingSearch:
         return FitBounds(self._best, upper_bound)
 
     def bound_guests(self, first: int) -> int:
-        """Return an upper bound of the guests in the remaining ways, by classes and slots."""
+        """Return the maximum number of guests that may fit by the footprints from index ``first`` on.
+
+        The bound is the smallest of three: the sum over the footprints, and what the free amounts of each
+        resource class and of each slot allow.
+        """
         ways = self._ways[first:]
         if not ways:
             return 0
@@ -321,12 +325,15 @@ class FootprintFinder:
         self._patterns = unused_patterns(snapshot, request, budget, pooled=pooled)
         self._found: dict[tuple[PatternBatch, TreeStructure], FlavorFootprints] = {}
 
-    def footprints_at(self, tree: HostTree, shared: Sequence[Provider]) -> FlavorFootprints:
+    def footprints_at(
+        self, tree: HostTree, shared: Sequence[Provider], parts: tuple[int, ...] = ()
+    ) -> FlavorFootprints:
         """Return the ways at a host with the providers that share with it.
 
+        :param parts: a number for each provider of the host; a pool has devices with one number only.
         :raises placement.search.budget.BudgetExhausted: the search takes too long.
         """
-        unused = self._patterns(tree, shared)
+        unused = self._patterns(tree, shared, parts)
         patterns = unused.patterns
         if not patterns:
             return NO_WAYS

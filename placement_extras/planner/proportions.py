@@ -1,14 +1,16 @@
 """Counts guests of several flavors that fit at once, in given proportions."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from placement.read_model.trees import HostTree
 from placement.search.budget import SearchBudget
 from placement.search.request import CandidatesRequest
-from placement_extras.planner.capacity import CloudHosts, HostCoupling
+from placement_extras.planner.capacity import CloudHosts, couple_ways
 from placement_extras.planner.packing import (
+    DevicePool,
     FitBounds,
     FlavorFootprints,
     FootprintFinder,
@@ -86,31 +88,30 @@ def _find_places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[
     common: dict[Slot, int] = {}
     own: dict[int, list[int]] = {}
     asked = [(number, request) for number, share in enumerate(shares) for request in share.requests]
-    pooling, plain = (
-        [FootprintFinder(cloud.snapshot, request, cloud.budget, pooled=pooled) for _, request in asked]
-        for pooled in (True, False)
-    )
+    finders = [FootprintFinder(cloud.snapshot, request, cloud.budget, pooled=True) for _, request in asked]
     by_request: list[list[Place]] = [[] for _ in asked]
     for tree, shared in cloud.hosts:
         cloud.budget.spend(len(asked))
-        finders, found = pooling, [finder.footprints_at(tree, shared) for finder in pooling]
+        found = [finder.footprints_at(tree, shared) for finder in finders]
         if not _agree_on_pools(found):
-            finders, found = plain, [finder.footprints_at(tree, shared) for finder in plain]
+            cloud.budget.spend(len(tree.members))
+            parts = _common_parts(found, tree)
+            found = [finder.footprints_at(tree, shared, parts) for finder in finders]
         # slots of pools have one name for all flavors, like those of shared providers
         if any(ways.coupled or ways.pools for ways in found) or any(
             each.id in cloud.sharing for each in tree.members
         ):
-            for places, finder in zip(by_request, finders, strict=True):
-                host = HostCoupling(finder, cloud.sharing, cloud.budget).couple_host(tree, shared)
-                common.update(host.free)
-                if host.ways.ways:
-                    places.append((common, host.ways.ways))
+            for places, ways in zip(by_request, found, strict=True):
+                coupled, free = couple_ways(ways, tree, shared)
+                common.update(free)
+                if coupled.ways:
+                    places.append((common, coupled.ways))
         else:
             # a copy that all flavors take from, because the tree itself belongs to the snapshot
-            free = own.setdefault(tree.root.id, list(tree.free))
+            left = own.setdefault(tree.root.id, list(tree.free))
             for places, ways in zip(by_request, found, strict=True):
                 if ways.ways:
-                    places.append((free, ways.ways))
+                    places.append((left, ways.ways))
     by_flavor: list[list[Place]] = [[] for _ in shares]
     for (number, _), places in zip(asked, by_request, strict=True):
         by_flavor[number] += places
@@ -127,6 +128,27 @@ def _agree_on_pools(found: Sequence[FlavorFootprints]) -> bool:
                 if pool_of.setdefault(each, pool) != pool:
                     return False
     return True
+
+
+def _common_parts(found: Sequence[FlavorFootprints], tree: HostTree) -> tuple[int, ...]:
+    """Return a number for each provider of a host; those with one number are equal for all flavors.
+
+    With pools within these parts, each device belongs to the same pool for all flavors.
+    """
+    uses: dict[Slot, set[DevicePool | Slot]] = {}
+    for ways in found:
+        for slot in ways.classes:
+            pool = ways.pools.get(slot)
+            for each in (slot,) if pool is None else pool.slots:
+                uses.setdefault(each, set()).add(slot if pool is None else pool)
+    labels: list[list[Hashable]] = [[] for _ in tree.members]
+    for slot, (at, _) in enumerate(tree.kind.shape.slots):
+        pools = uses.get(slot, set())
+        # a device that gives unlike amounts belongs to no pool
+        units = {each.unit if isinstance(each, DevicePool) else None for each in pools}
+        labels[at].append(slot if len(units) > 1 else frozenset(pools))
+    numbers: dict[Hashable, int] = {}
+    return tuple([numbers.setdefault(tuple(each), len(numbers)) for each in labels])
 
 
 class _SetPlacing:
@@ -153,8 +175,10 @@ class _SetPlacing:
             else:
                 chunk //= 2
         self._journal.undo_changes()
+        # each way is one level of the recursion
+        count = sum([len(ways) for places in self._places for _, ways in places])
         with suppress(TriesExhausted):
-            while fits < upper_bound and sum(map(len, self._places)) <= _MAX_WAYS:
+            while fits < upper_bound and count <= _MAX_WAYS:
                 if self._try_sets(fits + 1):
                     fits += 1
                 else:

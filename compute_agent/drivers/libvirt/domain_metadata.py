@@ -4,7 +4,7 @@ Every user with the right to define domains may write the content of ``<metadata
 check it. So this module checks each text before use.
 
 *Settings* are in the agent's own namespace. A Nova flavor states settings as extra specs, which
-:mod:`compute_agent.classification` reads.
+:mod:`compute_agent.classification` reads. An example::
 
     <metadata>
       <guest:settings xmlns:guest="urn:placement-compute:guest:1">
@@ -26,7 +26,7 @@ bindings have mode ``restrictive``. Pins of another program are demands, too (se
 *Nova's metadata* has the flavor, the image, the owner and the kind of the root disk. Nova writes the image
 and the extra specs since release 32 (2025.2).
 
-The names are those of https://docs.openstack.org/nova/latest/configuration/extra-specs.html
+The names are those of https://docs.openstack.org/nova/latest/configuration/extra-specs.html, such as::
 
     <nova:instance xmlns:nova="http://openstack.org/xmlns/libvirt/nova/1.1">
       <nova:flavor name="m1.small">

@@ -5,7 +5,8 @@ guest CPUs run, but the QEMU process exists well before. The agent finds the pro
 processes that did not exist when libvirt's hook announced the start.
 
 The table is separate from the driver because two locks protect it, and both are explained here. ``_lock``
-protects the entries, ``changing`` the values of one entry. ``changing`` is taken first.
+protects the entries, ``changing`` the values of one entry. Code that needs both
+takes ``changing`` before ``_lock``, so that two threads cannot wait for each other.
 """
 
 from __future__ import annotations

@@ -424,7 +424,7 @@ class LibvirtDriver:
         return moved + self._helpers.move_tasks(known, cpus, only=threads)
 
     def moved_emulator(self, guest: Guest, online: frozenset[int]) -> Mapping[int, frozenset[int]]:
-        """QEMU's threads without a guest CPU that have other pins than the persistent definition."""
+        """QEMU's emulator and I/O threads with other CPUs than the persistent definition pins them to."""
         known = self._table.find_living(guest)
         return known.moved_threads(self._connection.host_cpus, online)
 

@@ -356,7 +356,7 @@ class RunningDomain:
         return {tid: cpus for tid, cpus in found.items() if cpus is not None}
 
     def moved_threads(self, host: CpuSet, online: CpuSet) -> dict[int, CpuSet]:
-        """The threads without a guest CPU that have other pins than the definition, with their present CPUs.
+        """The emulator and I/O threads with other CPUs than the definition pins them to, and these CPUs.
 
         :param host: all CPUs of the host.
         :param online: the CPUs that are online.

@@ -223,7 +223,9 @@ def _open_case(
 def _first_limit(
     signal: InterferenceSignal, suspect: GuestReading, knob: ThrottleControl, steps: ThrottleSteps
 ) -> float | None:
-    """The first limit of a suspect, one or more steps below its use; None if no lower limit is possible.
+    """The first limit of a suspected guest; None if no lower limit is possible.
+
+    The limit is the guest's use of the resource, less the ``first_steps`` of the signal.
 
     If the use is unknown, the steps begin at the allotment, and may have no effect. A guest near its lowest
     limit gets fewer steps than ``first_steps`` of the signal.

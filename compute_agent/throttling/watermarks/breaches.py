@@ -23,7 +23,7 @@ from compute_agent.usage.snapshot import GuestUsage, MetricSeries, UsageSnapshot
 
 
 class WatermarkWatch(NamedTuple):
-    """One watermark on one domain for one action."""
+    """Counts the rounds in which one cache or memory domain is above one threshold of a watermark."""
 
     watermark: str
     action: WatermarkAction

@@ -1,7 +1,7 @@
 """Scores of choices by criteria; yields choices in the order of their scores.
 
-Criteria read the taken resources through :class:`_TakenAmounts`. If a candidate takes only from its own tree,
-most of these values are the same for all trees of a class. They are computed once for each pattern.
+Criteria read the taken resources through :class:`_TakenAmounts`. If a candidate uses no sharing providers,
+most of these values are the same for all trees that are equivalent, and are computed once for them.
 
 A branch and bound finds the best choices, so that few hosts are searched.
 """

@@ -46,6 +46,38 @@ def test_another_device_in_its_place_is_noticed(root, load):
         one.close()
 
 
+def test_types_of_a_driver_that_was_loaded_later_are_noticed(root, load):
+    conf = load(f"[host]\nroot = {root}\n[pci]\ndevice_spec = {{}}\n")
+
+    def read():
+        survey = DeviceSurvey()
+        try:
+            return survey.read_devices(conf)
+        finally:
+            survey.close()
+
+    before = read()
+    folder = root / "sys/bus/pci/devices" / GPU / "mdev_supported_types/nvidia-35"
+    folder.mkdir(parents=True)
+    (folder / "available_instances").write_text("4\n")
+    with_types = read()
+    assert with_types != before
+    # A guest that gets a mediated device changes nothing.
+    (folder / "available_instances").write_text("3\n")
+    (folder / "devices/4b20d080-1b54-4048-85b3-a6a62d165c01").mkdir(parents=True)
+    assert read() == with_types
+
+
+def test_a_change_of_novas_files_is_noticed(root, load, tmp_path):
+    nova = tmp_path / "nova.conf"
+    ini = f"[host]\nroot = {root}\n[pci]\nnova_config = {nova}\n"
+    conf, without_devices = load(f"{ini}device_spec = {{}}\n"), load(ini)
+    before = host_signature(conf), host_signature(without_devices)
+    nova.write_text("[pci]\ndevice_spec = {}\n")
+    assert host_signature(conf) != before[0]
+    assert host_signature(without_devices) == before[1]
+
+
 def test_a_host_without_options_of_devices_reads_none(root, load):
     survey = DeviceSurvey()
     assert survey.read_devices(load(f"[host]\nroot = {root}\n")) == ()

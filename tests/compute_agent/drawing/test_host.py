@@ -94,6 +94,19 @@ def test_a_zone_that_crosses_others_is_described_in_words() -> None:
     assert set(cells(picture)) == {0, 1, 2, 3}
 
 
+def test_a_cache_that_cuts_cores_is_described_and_the_cores_are_drawn() -> None:
+    caches = tuple(
+        CpuCache(3, "unified", n, None, None, frozenset(cpus)) for n, cpus in enumerate([{0, 2}, {1, 3}])
+    )
+    topology = replace(machine(cores=2, threads=2), caches=caches)
+    assert [core.cpus for core in topology.cores] == [{0, 1}, {2, 3}]
+    picture = draw_host(topology, HOST)
+    assert {"L3 0: CPUs 0,2", "L3 1: CPUs 1,3"} <= set(texts(picture))
+    assert set(cells(picture)) == {0, 1, 2, 3}
+    lines = list(tree_lines(topology, HOST, None))
+    assert lines[-2:] == ["L3 0: CPUs 0,2", "L3 1: CPUs 1,3"]
+
+
 def test_guests_colour_their_cpus_and_are_listed_with_them() -> None:
     picture = draw_host(machine(cores=4), DEDICATED, {"db": frozenset({0, 1}), "web": frozenset({1})})
     by_cpu = cells(picture)
@@ -119,7 +132,7 @@ def test_frame_title_and_legend_show_the_role_of_a_cpu() -> None:
     kinds = [(fill, frame.get("stroke-width"), frame.get("stroke-dasharray")) for fill, frame in looks]
     assert kinds[2] == kinds[3]
     assert len(set(kinds)) == 3
-    assert by_cpu[0].findtext(f"{SVG}title") == "CPU 0, core 0 of package 0, host: nobody"
+    assert by_cpu[0].findtext(f"{SVG}title") == "CPU 0, core 0 of package 0, host: no guest"
     assert {"dedicated: 1", "shared: 2-3", "host: 0"} <= set(texts(picture))
 
 

@@ -1,8 +1,11 @@
 """Mediated devices (vGPUs) have the provider, class and amount that Nova gives them, and only one."""
 
+from dataclasses import replace
+
 import os_traits
 import pytest
 
+from compute_agent.agent.configured_host import build_host_state
 from compute_agent.drivers.libvirt.domain_metadata import describe_domain
 from compute_agent.host.pci_devices import MdevType, PciDevice, read_pci_devices
 from compute_agent.inventory.derive import InventorySettings, derive_provider_tree
@@ -14,6 +17,7 @@ from compute_agent.model.messages import ConfigError
 from compute_agent.promises.devices import cards_of, device_faults
 from compute_agent.report.devices import without_foreign_devices
 from compute_agent.report.plan import ReportedProvider
+from tests.compute_agent.agent.cache_agent import host_tree
 from tests.compute_agent.host.pci_trees import FakeDevice, make_pci_tree
 from tests.compute_agent.inventory.machines import machine
 
@@ -84,6 +88,97 @@ def test_vgpus_of_nova_are_not_offered_twice(spec: str) -> None:
     left, (sentence,) = without_foreign_devices(tree, {"other": novas})
     assert left.device_providers == ()
     assert sentence.startswith(f"{GPU}: nova-compute reports them")
+
+
+def functions(made: dict[int, str] | None = None, *, room: int = 1) -> list[PciDevice]:
+    """A card, and four virtual functions that each make mediated devices; ``made`` has existing ones."""
+    card = PciDevice(GPU, "10de", "2331", 0x030200, numa_node=1, max_virtual=4, iommu_group=1)
+    found = [replace(card, root_complex="pci0000:80", bridges=("0000:80:01.0",))]
+    for number in range(4):
+        has = (made[number],) if made and number in made else ()
+        types = (MdevType("nvidia-35", "", 0 if has else room, has),)
+        address = f"0000:81:01.{number}"
+        found.append(
+            replace(found[0], address=address, max_virtual=0, physical_function=GPU, mdev_types=types)
+        )
+    return found
+
+
+def with_cards(tree: ProviderTree) -> ProviderTree:
+    return replace(tree, cards={f"0000:81:01.{number}": GPU for number in range(4)})
+
+
+def test_each_virtual_function_has_its_provider_as_in_nova() -> None:
+    tree = tree_of([SPEC], functions())
+    assert [node.name for node in tree.device_providers] == [f"host_pci_0000_81_01_{n}" for n in range(4)]
+    assert {node.inventories["VGPU"].total for node in tree.device_providers} == {1}
+    # Functions of one card have no common switch.
+    assert {node.parent for node in tree.device_providers} <= {node.uuid for node in tree.nodes[1:3]}
+    assert not any("SWITCH" in trait or "PCIE" in trait for node in tree.nodes for trait in node.traits)
+
+
+def test_the_limit_of_a_card_keeps_functions_with_devices() -> None:
+    spec = '{"mdev_type": "nvidia-35", "max_instances": 2}'
+    offer = offer_devices(parse_device_specs([spec]), functions({3: UUID}))
+    assert [each.address for each in offer.providers] == ["0000:81:01.0", "0000:81:01.3"]
+    # The card is full: functions without room are not offered, and need no sentence.
+    offer = offer_devices(parse_device_specs([SPEC]), functions({3: UUID}, room=0))
+    assert ([each.address for each in offer.providers], offer.warnings) == (["0000:81:01.3"], ())
+    offer = offer_devices(parse_device_specs([SPEC]), functions(room=0))
+    assert len(offer.warnings) == 1
+    assert f"{GPU} can have no device of the type nvidia-35" in offer.warnings[0]
+
+
+def test_a_whole_card_and_vgpus_of_its_functions_are_not_both_offered() -> None:
+    offer = offer_devices(parse_device_specs([SPEC, f'{{"address": "{GPU}"}}']), functions())
+    assert offer.providers == ()
+    assert f"selects {GPU} and its virtual function 0000:81:01.0" in offer.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("spec", "novas"),
+    [
+        (SPEC, "host_pci_0000_81_01_2"),
+        (SPEC, f"host_{GPU}"),
+        ('{"address": "0000:81:01.*"}', "host_pci_0000_81_01_2"),
+        (f'{{"address": "{GPU}", "product_id": "2331"}}', "host_pci_0000_81_01_2"),
+    ],
+)
+def test_a_card_is_novas_whichever_of_its_functions_nova_reports(spec: str, novas: str) -> None:
+    devices = functions()
+    if spec.startswith('{"address": "0000:81:00'):
+        devices = [devices[0], *(replace(each, product_id="2332") for each in devices[1:])]
+    tree = with_cards(tree_of([spec], devices))
+    assert tree.device_providers
+    reported = ReportedProvider("other", novas, ROOT, 1, traits=frozenset({os_traits.OWNER_NOVA}))
+    left, (sentence,) = without_foreign_devices(tree, {"other": reported})
+    assert left.device_providers == ()
+    assert "nova-compute reports them to Placement" in sentence
+
+
+def test_the_agent_knows_the_cards_of_virtual_functions(tmp_path, load) -> None:
+    root = tmp_path / "host"
+    host_tree(root)
+    function = "0000:81:01.0"
+    path = ("0000:80:01.0",)
+    make_pci_tree(
+        root, [FakeDevice((*path, GPU), virtual=(function,), max_virtual=1), FakeDevice((*path, function))]
+    )
+    (root / "sys/bus/pci/devices" / function / "mdev_supported_types/nvidia-35").mkdir(parents=True)
+    types = root / "sys/bus/pci/devices" / function / "mdev_supported_types/nvidia-35"
+    (types / "available_instances").write_text("1\n")
+    ini = f"[host]\nroot = {root}\n[pci]\nnova_config =\ndevice_spec = {SPEC}\n"
+    tree = build_host_state(load(ini)).tree
+    assert [node.device for node in tree.device_providers] == [function]
+    assert tree.card_of(function) == tree.card_of(GPU) == GPU
+
+
+def test_a_mediated_device_counts_for_its_virtual_function() -> None:
+    devices = functions({3: UUID})
+    tree = tree_of([SPEC], devices)
+    cards = cards_of(tree, lambda: devices)
+    assert device_faults({"0000:81:01.3": 1}, {UUID}, cards) == []
+    assert device_faults({"0000:81:01.2": 1}, {UUID}, cards) != []
 
 
 def test_types_and_devices_are_read(tmp_path) -> None:

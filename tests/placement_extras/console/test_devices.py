@@ -1,29 +1,32 @@
 """A host's page lists its PCI devices with node, path and holders, whatever the attributes are."""
 
+import gc
+from dataclasses import replace
 from http import HTTPStatus
 
 import pytest
 
+from placement.exceptions import Unavailable
+from placement.policies import rest
 from placement.read_model.provider import Inventory, Provider
 from placement.read_model.snapshot import ModelSnapshot
-from placement_extras.console import devices, host
+from placement_extras.console import capacity, devices, host
+from placement_extras.console.page_request import PageRequest
 from tests.placement.running import Admin
 from tests.placement_extras.console import world
 from tests.placement_extras.console.pages import read_answer
 
+PATH = {"pci_path": "pci0000:80"}
 
-def provider(number, attributes, used=0):
-    inventories = {"CUSTOM_GPU": Inventory(1, 0, 1, 1, 1, 1.0)}
+
+def provider(number, attributes, used=0, reserved=0, root=1):
+    inventories = {"CUSTOM_GPU": Inventory(1, reserved, 1, 1, 1, 1.0)}
+    parent = None if number == root else root
     return Provider(
-        *(number, f"00000000-0000-0000-0000-{number:012}", f"h_{number}", 0, None, 1, 0.0),
+        *(number, f"00000000-0000-0000-0000-{number:012}", f"h_{number}", 0, parent, root, 0.0),
         *(inventories, {"CUSTOM_GPU": used}, frozenset(), frozenset()),
         attributes=attributes,
     )
-
-
-def view(one, *children):
-    stock = host.InventoryStock("CUSTOM_GPU", one.inventories["CUSTOM_GPU"], one.used["CUSTOM_GPU"])
-    return host.ProviderNodeView(one, (stock,), (), (), children)
 
 
 @pytest.mark.parametrize(
@@ -31,55 +34,131 @@ def view(one, *children):
     [
         ({"numa_node": 1.0, "pci_path": "pci0000:80"}, ("1", "pci0000:80")),
         ({"pci_path": 5.0}, ("", "5.0")),
-        ({"numa_node": "<b>"}, ("<b>", "")),
+        ({"numa_node": "<b>", "pci_path": ""}, ("<b>", "")),
     ],
 )
 def test_a_device_is_listed_with_its_place_and_holders(attributes, shown):
-    gpu, other = provider(2, attributes, used=1), provider(3, {"memory_tier": 2.0})
+    gpu, other = provider(2, attributes, used=1), provider(3, {"numa_node": 2.0})
     held = [
         host.ConsumerHolding("a", None, "p", ((other, "CUSTOM_GPU", 1),)),
         host.ConsumerHolding("b", None, "p", ((gpu, "CUSTOM_GPU", 1),)),
     ]
-    (row,) = devices.list_devices(view(provider(1, {}), view(gpu), view(other)), held).rows
+    (row,) = devices.list_devices([provider(1, {}), gpu, other], held).rows
     assert (row.provider, row.node, row.path, row.holders) == (gpu, *shown, (2,))
+    assert [(stock.resource_class, stock.used) for stock in row.stocks] == [("CUSTOM_GPU", 1)]
 
 
 def test_a_page_lists_a_bounded_number_of_devices_and_counts_all():
-    views = [view(provider(number, {"numa_node": 0.0})) for number in range(2, 200)]
-    found = devices.list_devices(view(provider(1, {}), *views), [])
-    assert (len(found.rows), found.count) == (devices.MAX_DEVICES, 198)
+    found = devices.list_devices([provider(number, PATH) for number in range(2, 600)], [])
+    assert (len(found.rows), found.count) == (devices.MAX_DEVICES, 598)
 
 
 def test_devices_of_all_hosts_are_counted_by_class():
     snapshot = ModelSnapshot(
         [
             provider(1, {}),
-            provider(2, {"numa_node": 0.0}, used=1),
-            provider(3, {"pci_path": "pci0000:80", "numa_node": 1.0}),
-            provider(4, {"memory_tier": 2.0}),
+            provider(2, PATH, used=1),
+            provider(3, {**PATH, "numa_node": 1.0}),
+            # more is reserved than there is, which takes nothing from other devices
+            provider(4, PATH, reserved=5),
+            # a NUMA node is no device
+            provider(5, {"numa_node": 2.0}),
+            provider(6, PATH, used=1, root=6),
         ]
     )
-    assert devices.device_stocks(snapshot) == [devices.DeviceStock("CUSTOM_GPU", 2, 1, 1, 1)]
+    assert devices.DeviceCensus().list_stocks(snapshot) == [devices.DeviceStock("CUSTOM_GPU", 3, 2, 2, 1)]
 
 
-def test_pages_show_the_devices_of_a_host_and_of_all_hosts(app, client):
-    admin = Admin(app)
-    path = f"/ext/v1/resource_providers/{world.uuid_of('compute-1_NUMA0_L3_0')}/attributes"
+def test_only_changed_hosts_are_counted_again(monkeypatch):
+    counted = []
+
+    def count_devices(tree):
+        counted.append(tree.root.id)
+        return original(tree)
+
+    original = devices._count_devices
+    monkeypatch.setattr(devices, "_count_devices", count_devices)
+    snapshot = ModelSnapshot([provider(root, PATH, root=root) for root in (1, 2, 3)])
+    census = devices.DeviceCensus()
+    assert census.list_stocks(snapshot) == [devices.DeviceStock("CUSTOM_GPU", 3, 0, 3, 3)]
+    snapshot = snapshot.copy()
+    snapshot.put(provider(2, PATH, used=1, root=2))
+    assert census.list_stocks(snapshot) == [devices.DeviceStock("CUSTOM_GPU", 3, 1, 3, 2)]
+    assert counted == [1, 2, 3, 2]
+    # the device moves below another root, which keeps its attributes
+    snapshot.put(replace(snapshot.providers[3], parent_id=1, root_id=1))
+    assert census.list_stocks(snapshot) == [devices.DeviceStock("CUSTOM_GPU", 3, 1, 2, 1)]
+    del snapshot
+    gc.collect()
+    assert not census._known
+
+
+@pytest.fixture
+def device(app):
+    """The name of a provider that is a PCI device during the test."""
+    name, admin = "compute-1_NUMA0_L3_0", Admin(app)
+    path = f"/ext/v1/resource_providers/{world.uuid_of(name)}/attributes"
 
     def put(attributes):
         generation = admin("GET", path).json["resource_provider_generation"]
         body = {"resource_provider_generation": generation, "attributes": attributes}
         assert admin("PUT", path, json=body).status_code == HTTPStatus.OK
 
+    put({"numa_node": 0.0, **PATH})
+    yield name
+    put({})
+
+
+def test_pages_show_the_devices_of_a_host_and_of_all_hosts(device, client):
+    assert (
+        "PCI devices of all hosts PCI devices by resource class Class Used Hosts with a free one"
+        in read_answer(client, "capacity")
+    )
+    shown = read_answer(client, f"providers/{world.uuid_of('compute-1')}")
+    assert "pci0000:80" in shown
+    assert "are listed" not in shown
+
+
+def test_pages_without_devices_show_none(client):
     assert "PCI devices" not in read_answer(client, "capacity")
-    put({"numa_node": 0.0, "pci_path": "pci0000:80"})
-    try:
-        assert (
-            "PCI devices of all hosts PCI devices by resource class Class Used Hosts with a free one"
-            in read_answer(client, "capacity")
-        )
-        shown = read_answer(client, f"providers/{world.uuid_of('compute-1')}")
+    assert "PCI devices" not in read_answer(client, f"providers/{world.uuid_of('compute-1')}")
+
+
+def test_a_device_on_another_page_of_providers_is_listed(device, client, monkeypatch):
+    monkeypatch.setattr(host, "PER_PAGE", 1)
+    for number in ("1", "2", "4"):
+        shown = read_answer(client, f"providers/{world.uuid_of('compute-1')}", providers=number)
         assert "pci0000:80" in shown
-        assert "are listed" not in shown
-    finally:
-        put({})
+
+
+def test_a_page_without_the_right_to_see_allocations_says_so_of_holders(device, client, monkeypatch):
+    may_use = PageRequest.may_use
+
+    def may_not_see(visit, *rules):
+        return rest.LIST_PROVIDER_ALLOCATIONS not in rules and may_use(visit, *rules)
+
+    used = devices.InventoryStock("LLC", Inventory(15, 1, 1, 15, 1, 1.0), 1)
+    monkeypatch.setattr(devices, "stocks_of", lambda _: (used,))
+    path = f"providers/{world.uuid_of('compute-1')}"
+    assert "consumers on another page of the list" in read_answer(client, path, holders="9")
+    monkeypatch.setattr(PageRequest, "may_use", may_not_see)
+    shown = read_answer(client, path)
+    assert "consumers that you may not see" in shown
+    assert "another page" not in shown
+
+
+def test_an_outage_after_the_count_loses_no_answer(device, client, monkeypatch):
+    ask_api = capacity.ask_api
+
+    def be_away(_):
+        raise Unavailable("The database is away.")
+
+    def ask_before_outage(*arguments, **options):
+        answer = ask_api(*arguments, **options)
+        monkeypatch.setattr(PageRequest, "pinned_model", be_away)
+        return answer
+
+    monkeypatch.setattr(capacity, "ask_api", ask_before_outage)
+    shown = read_answer(client, "capacity", flavors="small=resources=PCPU:1")
+    assert "Guests that fit" in shown
+    assert "PCI devices of all hosts" in shown

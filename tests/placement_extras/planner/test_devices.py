@@ -1,5 +1,7 @@
 """Capacity and stranded amounts of hosts with devices below their NUMA nodes."""
 
+from unittest.mock import patch
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -8,6 +10,7 @@ from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas.query import parse_candidates
 from placement.search.budget import SearchBudget
 from placement.search.request import CandidatesRequest, RequestGroup
+from placement_extras.planner import proportions
 from placement_extras.planner.capacity import CloudHosts, FlavorCapacity, count_flavor
 from placement_extras.planner.packing import FitBounds
 from placement_extras.planner.proportions import FlavorProportion, count_sets
@@ -88,6 +91,8 @@ def test_sets_of_guests_with_devices_are_counted_as_brute_force_does(
     expected = brute.most_sets(snapshot, [(one,), (other,)], (number, 1))
     found = count_sets(cloud, shares)
     assert found.lower_bound <= expected <= found.upper_bound
+    with patch.object(proportions, "_MAX_TRIES", 1_000_000):  # it is not given up
+        assert count_sets(cloud, shares) == FitBounds(expected, expected)
 
 
 @pytest.mark.parametrize(
@@ -104,6 +109,43 @@ def test_guests_with_many_of_sixteen_devices_take_few_steps(nodes: int, asked: i
     found = count_flavor(CloudHosts(snapshot, budget), CandidatesRequest(groups))
     assert found.fit == FitBounds(guests, guests)
     assert budget.steps < 200_000
+
+
+def test_flavors_with_unlike_pools_take_few_steps() -> None:
+    # the two devices with the trait are a pool of one flavor, and a part of a pool of the other
+    devices = [Spec(f"d{at}", "n", {"CUSTOM_GPU": 1}, ["T1"] if at < 2 else []) for at in range(18)]
+    snapshot = build(Spec("a"), Spec("n", "a", traits=["HW_NUMA_ROOT"]), *devices)
+    eight = CandidatesRequest(tuple([RequestGroup(f"_{at}", {"CUSTOM_GPU": 1}) for at in range(8)]))
+    marked = CandidatesRequest((RequestGroup("_marked", {"CUSTOM_GPU": 1}, (frozenset({"T1"}),)),))
+    budget = CountedSteps()
+    shares = [FlavorProportion((eight,), 1, 2), FlavorProportion((marked,), 1, 2)]
+    assert count_sets(CloudHosts(snapshot, budget), shares) == FitBounds(2, 2)
+    assert budget.steps < 20_000
+
+
+def test_devices_that_give_unlike_amounts_to_two_flavors_are_counted() -> None:
+    devices = [Spec(f"d{at}", "n", {"CUSTOM_GPU": 3}) for at in range(4)]
+    snapshot = build(Spec("a"), Spec("n", "a", traits=["HW_NUMA_ROOT"]), *devices)
+    two, three = (CandidatesRequest((RequestGroup("_d", {"CUSTOM_GPU": each}),)) for each in (2, 3))
+    shares = [FlavorProportion((request,), 1, 4) for request in (two, three)]
+    assert count_sets(CloudHosts(snapshot, SearchBudget()), shares) == FitBounds(2, 2)
+
+
+def test_sets_on_hosts_with_many_ways_have_bounds() -> None:
+    specs = []
+    for name in map(str, range(20)):
+        nodes = [Spec(f"{name}n{node}", name, {"PCPU": 3 + node}) for node in range(7)]
+        devices = [Spec(f"{name}d{at}", f"{name}n0", {"CUSTOM_GPU": 1}) for at in range(20)]
+        specs += [Spec(name), *nodes, *devices]
+    gpu = RequestGroup("_gpu", {"CUSTOM_GPU": 1})
+    cpus = tuple([RequestGroup(f"_{at}", {"PCPU": 2}) for at in range(3)])
+    wide, narrow = CandidatesRequest((*cpus, gpu), group_policy="isolate"), CandidatesRequest((gpu,))
+    budget = CountedSteps()
+    shares = [FlavorProportion((request,), 1, 400) for request in (wide, narrow)]
+    found = count_sets(CloudHosts(build(*specs), budget), shares)
+    assert 100 <= found.lower_bound <= found.upper_bound <= 140
+    # to pack one flavor alone on each host would take 80,000
+    assert budget.steps < 5_000
 
 
 class CountedSteps(SearchBudget):

@@ -1,7 +1,10 @@
 """Settings of a guest in the XML of its domain."""
 
+import re
+
 import pytest
 
+from compute_agent.drivers.libvirt import domain_metadata
 from compute_agent.drivers.libvirt.domain_metadata import describe_domain, usual_owner
 from compute_agent.model.guest import GuestIdentity
 from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings, ThreadPolicy
@@ -204,3 +207,9 @@ FUNCTION = "<interface type='hostdev'><source><address type='pci' {}/></source><
 def test_pci_devices_of_a_domain_are_read(devices, addresses):
     xml = domain().replace("</domain>", f"<devices>{devices}</devices></domain>")
     assert describe_domain(xml).devices == addresses
+
+
+def test_the_examples_of_the_documentation_are_literal_blocks():
+    blocks = re.findall(r"(.*)\n\n    <([a-z:]+)[ >]", domain_metadata.__doc__)
+    assert [element for _, element in blocks] == ["metadata", "nova:instance"]
+    assert all(before.endswith("::") for before, _ in blocks)
