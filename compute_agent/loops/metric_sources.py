@@ -65,7 +65,7 @@ class _SourceRunner:
         """Tell the thread to end, without waiting for it, because the source may hang; kill its command."""
         self._thread.stop(0.0)
         # The command has a process group of its own, and would outlive the agent without a time limit.
-        self._program.end()
+        self._program.end_program()
 
     def read_source(self) -> None:
         """Read the source once. A failure is logged when it begins and when it ends."""

@@ -80,7 +80,7 @@ class RunningProgram:
     def start(self, words: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start a program in a process group of its own.
 
-        :raises CommandFailedError: it cannot be run, or end() was called.
+        :raises CommandFailedError: it cannot be run, or end_program() was called.
         """
         with self._lock:
             if self.is_ended:
@@ -100,7 +100,7 @@ class RunningProgram:
                 raise CommandFailedError(f"{words[0]} cannot be run: {error}") from error
             return self._process
 
-    def finish(self) -> None:
+    def reap_program(self) -> None:
         """Kill what is left of the program and of its children, and wait for its end."""
         with self._lock:
             process, self._process = self._process, None
@@ -109,7 +109,7 @@ class RunningProgram:
                 with process:
                     pass  # closes the pipes, and waits
 
-    def end(self) -> None:
+    def end_program(self) -> None:
         """Kill the program and its children, and let no other one start."""
         self.is_ended = True
         # With a limit, because the start of a program on a network folder may hang.
@@ -144,7 +144,7 @@ def run_program(words: Sequence[str], timeout: float, running: RunningProgram | 
     except OSError as error:
         raise CommandFailedError(f"{words[0]} cannot be watched: {error}") from error
     finally:
-        running.finish()
+        running.reap_program()
     if process.returncode:
         message = printable_text(" ".join(f"{output} {errors}".split())[-_MAX_MESSAGE:]) or "no message"
         raise CommandFailedError(f"{words[0]} ended with {process.returncode}: {message}")

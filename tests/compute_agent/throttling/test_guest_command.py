@@ -97,7 +97,7 @@ def test_program_is_ended_from_another_thread_and_none_starts_after_it(tmp_path)
     script = f"sleep 600 & echo $! > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/child; wait"
     run = run_aside(SOURCE, lambda: run_program(("sh", "-c", script), 600, running))
     wait_for((tmp_path / "child").exists)
-    running.end()
+    running.end_program()
     with pytest.raises(CommandFailedError, match="ended with -9"):
         run.result(30)
     wait_for(lambda: has_ended(int((tmp_path / "child").read_text())))
@@ -108,7 +108,7 @@ def test_program_is_ended_from_another_thread_and_none_starts_after_it(tmp_path)
 def test_end_of_a_program_that_has_ended_kills_nothing():
     running = RunningProgram()
     assert run_program(("echo", "5"), 60, running) == "5\n"
-    running.end()
+    running.end_program()
 
 
 def test_program_that_closes_its_output_is_waited_for(tmp_path):
