@@ -25,6 +25,18 @@ DEADLINE_THREAD: Final = ThreadSpec(
 _OK: Final = 200
 
 
+_MAX_REFUSAL: Final = 4096
+"""Maximum number of bytes that are kept of the content of an error."""
+
+
+class AnswerRefusedError(OSError):
+    """An answer with another status than 200; ``content`` is the beginning of its content."""
+
+    def __init__(self, message: str, content: bytes) -> None:
+        super().__init__(message)
+        self.content = content
+
+
 def read_address(
     address: str, deadline: float, max_bytes: int, context: ssl.SSLContext | None = None, accept: str = "*/*"
 ) -> bytes:
@@ -33,7 +45,8 @@ def read_address(
     :param address: a checked address with http:// or https://. The lookup of its name has no bound of time.
     :param deadline: seconds for the whole answer.
     :param context: TLS of an https address; None for the authorities that the system trusts.
-    :raises OSError: the address cannot be read, does not answer 200, or answers more than ``max_bytes``.
+    :raises AnswerRefusedError: the answer has another status than 200.
+    :raises OSError: the address cannot be read, or answers more than ``max_bytes``.
     :raises TimeoutError: the answer was not complete in time.
     :raises http.client.HTTPException: the answer is not HTTP.
     """
@@ -42,7 +55,7 @@ def read_address(
     is_secure = parts.scheme == "https"
     port = parts.port or (http.client.HTTPS_PORT if is_secure else http.client.HTTP_PORT)
     began = time.monotonic()
-    plain = socket.create_connection((parts.hostname, port), deadline)
+    plain = _connect(parts.hostname, port, began + deadline)
     # From here on the timer alone ends it: the socket's own timeout would come at the same moment.
     plain.settimeout(None)
     left = max(0.0, began + deadline - time.monotonic())
@@ -57,7 +70,8 @@ def read_address(
         connection.request("GET", path, headers={"Accept": accept, "Connection": "close"})
         answer = connection.getresponse()
         if answer.status != _OK:
-            raise OSError(f"it answers {answer.status} for {parts.path}")
+            message = f"it answers {answer.status} for {parts.path}"
+            raise AnswerRefusedError(message, answer.read(_MAX_REFUSAL))
         # One byte more tells an answer that is too large.
         content = answer.read(max_bytes + 1)
         if len(content) > max_bytes:
@@ -65,33 +79,60 @@ def read_address(
         return content
 
 
+def _connect(host: str, port: int, end: float) -> socket.socket:
+    """A connection to the first address of a host that accepts one until ``end``, in monotonic seconds.
+
+    :raises OSError: no address does; the error is that of the last one.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    failure = OSError(f"{host} has no address")
+    for number, (family, kind, protocol, _, address) in enumerate(found):
+        # Each address has its share of the time that is left, so that a dead one leaves some to the others.
+        share = (end - time.monotonic()) / (len(found) - number)
+        if share <= 0:
+            raise TimeoutError(f"no address of {host} has answered in time")
+        try:
+            with ExitStack() as stack:
+                plain = stack.enter_context(socket.socket(family, kind, protocol))
+                plain.settimeout(share)
+                plain.connect(address)
+                stack.pop_all()
+                return plain
+        except OSError as error:
+            failure = error
+    raise failure
+
+
 @contextmanager
 def _ended_in_time(plain: socket.socket, left: float, deadline: float) -> Iterator[None]:
     """Shut a connection down when its time is over. A timeout of the socket would start again with each byte.
 
     :raises TimeoutError: the time was over.
+    :raises OSError: no thread can be started for the deadline.
     """
-    same = plain.dup()  # wrapping in TLS detaches the original socket
     late = threading.Event()
+    # A second descriptor, because wrapping in TLS detaches the original socket.
+    with plain, plain.dup() as same:
 
-    def end_connection() -> None:
-        late.set()
-        with suppress(OSError):  # the other side has closed it
-            same.shutdown(socket.SHUT_RDWR)
+        def end_connection() -> None:
+            late.set()
+            with suppress(OSError):  # the other side has closed it
+                same.shutdown(socket.SHUT_RDWR)
 
-    timer = start_timer(DEADLINE_THREAD, left, end_connection)
-    try:
-        yield
-    except (OSError, http.client.HTTPException, ValueError):
-        # Otherwise the connection was shut down in time, and the error below says so.
-        if not late.is_set():
-            raise
-    finally:
-        timer.cancel()
-        # A timer that still runs could shut down a descriptor that another socket has by then.
-        timer.join()
-        plain.close()
-        same.close()
+        try:
+            timer = start_timer(DEADLINE_THREAD, left, end_connection)
+        except RuntimeError as error:
+            raise OSError(f"the deadline of the answer cannot be watched: {error}") from error
+        try:
+            yield
+        except (OSError, http.client.HTTPException, ValueError):
+            # Otherwise the connection was shut down in time, and the error below says so.
+            if not late.is_set():
+                raise
+        finally:
+            timer.cancel()
+            # A timer that still runs could shut down a descriptor that another socket has by then.
+            timer.join()
     if late.is_set():
         raise TimeoutError(late_message(deadline))
 

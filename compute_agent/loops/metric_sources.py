@@ -16,6 +16,7 @@ from compute_agent.conf.metric_source import METRIC_SOURCE
 from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.model.messages import printable_text
 from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec, log_failures
+from compute_agent.throttling.guest_command import RunningProgram
 from compute_agent.throttling.metric_readings import SourceAwayError, read_value
 from compute_agent.throttling.watermarks.sources import MetricSource
 
@@ -47,6 +48,7 @@ class _SourceRunner:
         self._clock = clock
         self._latest: _SourceReading | None = None
         self._began = clock()
+        self._program = RunningProgram()
         self._thread = PeriodicTask(
             METRIC_SOURCE_THREAD,
             self.read_source,
@@ -60,16 +62,20 @@ class _SourceRunner:
         self._thread.start()
 
     def stop(self) -> None:
-        """Tell the thread to end, without waiting for it, because the source may hang."""
+        """Tell the thread to end, without waiting for it, because the source may hang; kill its command."""
         self._thread.stop(0.0)
+        # The command has a process group of its own, and would outlive the agent without a time limit.
+        self._program.end_program()
 
     def read_source(self) -> None:
         """Read the source once. A failure is logged when it begins and when it ends."""
         before = self._latest
         was_away = before is not None and bool(before.trouble)
         try:
-            latest = _SourceReading(self._clock(), read_value(self.source))
+            latest = _SourceReading(self._clock(), read_value(self.source, self._program))
         except SourceAwayError as error:
+            if self._program.is_ended:
+                return
             latest = _SourceReading(self._clock(), trouble=printable_text(str(error)))
             if not was_away:
                 LOG.warning(

@@ -8,8 +8,10 @@ import shlex
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from compute_agent.model.messages import printable_text
@@ -19,6 +21,9 @@ _MAX_MESSAGE: Final = 500
 
 _PIECE_BYTES: Final = 1 << 16
 """Bytes of one read: the default capacity of a pipe on Linux (pipe(7))."""
+
+_LOCK_SECONDS: Final = 1.0
+"""Seconds that the end of a program waits for its start."""
 
 _PASSED_ON: Final = frozenset(
     {"HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER", "XDG_RUNTIME_DIR"}
@@ -45,7 +50,7 @@ def guest_command(command: str, timeout: float) -> GuestCommand:
     """Return a function that runs ``command`` with a guest's uuid as the last argument.
 
     The command is split into words as by a shell, and runs without a shell. After ``timeout`` seconds, the
-    command and its children are killed.
+    command is killed; when it ends, its children are.
 
     :raises ValueError: ``command`` is empty, or has an unbalanced quote.
     """
@@ -62,62 +67,131 @@ def guest_command(command: str, timeout: float) -> GuestCommand:
     return run_command
 
 
-def run_program(words: Sequence[str], timeout: float) -> str:
-    """Run a program without a shell, and return the end of its output.
+class RunningProgram:
+    """The program that one thread runs at a time, and that another thread can end for good."""
 
-    After ``timeout`` seconds, the program and its children are killed.
+    def __init__(self) -> None:
+        self.is_ended = False
+        # Held while a process is made and while it is reaped: the number of a reaped process may be that of
+        # another one.
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
 
+    def start(self, words: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start a program in a process group of its own.
+
+        :raises CommandFailedError: it cannot be run, or end_program() was called.
+        """
+        with self._lock:
+            if self.is_ended:
+                raise CommandFailedError(f"{words[0]} is not run, because its section ends")
+            try:
+                self._process = subprocess.Popen(
+                    words,
+                    # A program that asks a question reads the end of the file, instead of waiting for ever.
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env={name: value for name, value in os.environ.items() if name in _PASSED_ON},
+                    start_new_session=True,  # a process group of its own, so that killpg() ends its children
+                )
+            # The agent checks the program when it starts, but the file may have been removed since.
+            except OSError as error:
+                raise CommandFailedError(f"{words[0]} cannot be run: {error}") from error
+            return self._process
+
+    def reap_program(self) -> None:
+        """Kill what is left of the program and of its children, and wait for its end."""
+        with self._lock:
+            process, self._process = self._process, None
+            if process is not None:
+                _kill_group(process)
+                with process:
+                    pass  # closes the pipes, and waits
+
+    def end_program(self) -> None:
+        """Kill the program and its children, and let no other one start."""
+        self.is_ended = True
+        # With a limit, because the start of a program on a network folder may hang.
+        if self._lock.acquire(timeout=_LOCK_SECONDS):
+            try:
+                if self._process is not None:
+                    _kill_group(self._process)
+            finally:
+                self._lock.release()
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill the process group of a process that is not reaped yet."""
+    with suppress(ProcessLookupError, PermissionError):  # all have ended, or act as other users
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def run_program(words: Sequence[str], timeout: float, running: RunningProgram | None = None) -> str:
+    """Run a program without a shell, and return the end of its output without its error messages.
+
+    When it ends, and after ``timeout`` seconds at the latest, its children are killed.
+
+    :param running: lets another thread end the program.
     :raises CommandFailedError: it could not be run, took too long, or ended with a status other than 0.
     """
+    running = running or RunningProgram()
+    process = running.start(words)
     try:
-        process = subprocess.Popen(
-            words,
-            # A program that asks a question reads the end of the file, instead of waiting for ever.
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={name: value for name, value in os.environ.items() if name in _PASSED_ON},
-            start_new_session=True,  # a process group of its own, so that killpg() ends its children, too
-        )
-    # The agent checks the program when it starts, but the file may have been removed since.
+        output, errors = _last_words(process, time.monotonic() + timeout)
+    except subprocess.TimeoutExpired as error:
+        raise CommandFailedError(f"{words[0]} did not end within {timeout:g} seconds") from error
     except OSError as error:
-        raise CommandFailedError(f"{words[0]} cannot be run: {error}") from error
-    with process:
-        try:
-            output = _last_output(process, time.monotonic() + timeout)
-        except subprocess.TimeoutExpired as error:
-            # Not only the process: a child that survives would keep the pipe open.
-            os.killpg(process.pid, signal.SIGKILL)
-            raise CommandFailedError(f"{words[0]} did not end within {timeout:g} seconds") from error
+        raise CommandFailedError(f"{words[0]} cannot be watched: {error}") from error
+    finally:
+        running.reap_program()
     if process.returncode:
-        message = printable_text(" ".join(output.split())[-_MAX_MESSAGE:]) or "no message"
+        message = printable_text(" ".join(f"{output} {errors}".split())[-_MAX_MESSAGE:]) or "no message"
         raise CommandFailedError(f"{words[0]} ended with {process.returncode}: {message}")
     return output
 
 
-def _last_output(process: subprocess.Popen[bytes], deadline: float) -> str:
-    """Wait for the end of a process, and return the end of its output.
+def _last_words(process: subprocess.Popen[bytes], deadline: float) -> tuple[str, str]:
+    """Wait for the end of a process, and return the ends of its output and of its error messages.
 
     :raises subprocess.TimeoutExpired: the process still runs at ``deadline``, in monotonic seconds.
+    :raises OSError: the process cannot be watched.
     """
-    # Popen was called with stdout=PIPE, so the attribute is set.
+    # Popen was called with PIPE, so the attributes are set.
     assert process.stdout is not None
-    words = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
-        while True:
-            left = deadline - time.monotonic()
-            # Each wait ends at the deadline: a program that prints a byte now and then gains no time by it.
-            if left <= 0 or not selector.select(left):
-                raise subprocess.TimeoutExpired(process.args, left)
-            if not (piece := os.read(process.stdout.fileno(), _PIECE_BYTES)):
-                break
-            # Only the end is kept, because the output has no limit and the agent's memory has one. Four bytes
-            # are the longest character of UTF-8.
-            words = (words + piece)[-4 * _MAX_MESSAGE :]
-    # A process may close its output long before it ends.
-    process.wait(max(0.0, deadline - time.monotonic()))
-    return words.decode(errors="replace")
+    assert process.stderr is not None
+    words = {process.stdout.fileno(): b"", process.stderr.fileno(): b""}
+    # pidfd_open(2): the end of a process shows without reaping it, so that its group is still its own.
+    watch = os.pidfd_open(process.pid)
+    try:
+        with selectors.DefaultSelector() as selector:
+            for descriptor in (*words, watch):
+                selector.register(descriptor, selectors.EVENT_READ)
+            is_over = False
+            while selector.get_map():
+                left = deadline - time.monotonic()
+                ready = selector.select(0 if is_over else max(0.0, left))
+                if is_over and not ready:
+                    break
+                # Each wait ends at the deadline: a program that prints a byte now and then gains no time.
+                if left <= 0 or not ready:
+                    raise subprocess.TimeoutExpired(process.args, left)
+                for descriptor in (key.fd for key, _ in ready):
+                    if descriptor == watch:
+                        # A child in the background would keep the pipes open.
+                        _kill_group(process)
+                        is_over = True
+                        selector.unregister(watch)
+                    elif piece := os.read(descriptor, _PIECE_BYTES):
+                        # Only the end is kept, because the output has no limit and the agent's memory has
+                        # one. Four bytes are the longest character of UTF-8.
+                        words[descriptor] = (words[descriptor] + piece)[-4 * _MAX_MESSAGE :]
+                    else:
+                        selector.unregister(descriptor)
+    finally:
+        os.close(watch)
+    output, errors = (one.decode(errors="replace") for one in words.values())
+    return output, errors
 
 
 def missing_program(command: str) -> str:

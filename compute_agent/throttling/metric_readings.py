@@ -8,33 +8,41 @@ import math
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from compute_agent.bounded_http import read_address
-from compute_agent.throttling.guest_command import CommandFailedError, run_program
+from compute_agent.bounded_http import AnswerRefusedError, read_address
+from compute_agent.model.messages import printable_text
+from compute_agent.throttling.guest_command import CommandFailedError, RunningProgram, run_program
 from compute_agent.throttling.watermarks.sources import MetricSource
 
 _MAX_BYTES: Final = 1 << 20
 """Maximum number of bytes of an answer of Prometheus."""
 
 
+_MAX_REASON: Final = 200
+"""Maximum number of characters of the reason for which Prometheus refuses a query."""
+
+
 class SourceAwayError(Exception):
     """A metric source has no value now; the text has the reason."""
 
 
-def read_value(source: MetricSource) -> float:
+def read_value(source: MetricSource, running: RunningProgram | None = None) -> float:
     """Read the present value of a source.
 
     It takes at most ``source.timeout`` seconds, apart from the resolution of a host name.
 
+    :param running: lets another thread end the command.
     :raises SourceAwayError: the command failed, or Prometheus did not return one number.
     """
     try:
         if source.command:
-            return _parse_number(run_program(source.command, source.timeout).strip())
+            return _parse_number(run_program(source.command, source.timeout, running).strip())
         query = urlencode({"query": source.promql, "timeout": f"{source.timeout:g}s"})
         address = f"{source.url}/api/v1/query?{query}"
         return parse_answer(read_address(address, source.timeout, _MAX_BYTES, accept="application/json"))
     except CommandFailedError as error:
         raise SourceAwayError(str(error)) from error
+    except AnswerRefusedError as error:
+        raise SourceAwayError(f"{source.url}: {error}{refusal_reason(error.content)}") from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         where = source.command[0] if source.command else source.url
         raise SourceAwayError(f"{where}: {str(error) or type(error).__name__}") from error
@@ -60,11 +68,25 @@ def parse_answer(content: bytes) -> float:
         raise ValueError("the answer is not one of Prometheus") from error
 
 
+def refusal_reason(content: bytes) -> str:
+    """The reason that an answer of Prometheus gives for an error, after a colon; empty without one."""
+    try:
+        # Such as {"status": "error", "errorType": "bad_data", "error": "1:5: parse error: ..."}.
+        reason = json.loads(content)["error"]
+    # A proxy may answer instead of Prometheus.
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return ""
+    return f": {printable_text(str(reason)[:_MAX_REASON])}"
+
+
 def _parse_number(text: Any) -> float:
     try:
         value = float(text)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{str(text)[:100]!r} is no number") from error
+    # An integer of JSON has any number of digits.
+    except OverflowError as error:
+        raise ValueError("the value is too large") from error
     if not math.isfinite(value):
         raise ValueError(f"the value is {value}")
     return value

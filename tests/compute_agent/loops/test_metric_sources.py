@@ -1,6 +1,7 @@
 """Sources of metrics: configuration, readings over time, and watermarks while a source is away."""
 
 import logging
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -163,3 +164,19 @@ def test_sources_of_another_configuration_are_read_and_the_others_end(tmp_path):
         assert registry.get_sample_value("compute_agent_metric_source_failing", {"metric": "b"}) is None
     finally:
         sources.stop()
+
+
+def test_command_ends_with_its_source(tmp_path, caplog):
+    script = tmp_path / "slow"
+    script.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; sleep 600\n")
+    script.chmod(0o755)
+    text = f"[metric:a]\ncommand = {script}\ntimeout = 300\n"
+    sources = MetricSources(configuration(settings=settings(tmp_path, text)), CollectorRegistry())
+    sources.start()
+    try:
+        wait_for((tmp_path / "pid").exists)
+    finally:
+        sources.stop()
+    # The thread has reaped it.
+    wait_for(lambda: not Path("/proc", (tmp_path / "pid").read_text().strip()).exists())
+    assert not caplog.records

@@ -20,6 +20,10 @@ def test_number_of_a_command_is_the_value():
     assert read_value(command("print('  7e3  ')")) == 7000.0
 
 
+def test_warning_beside_a_number_does_not_hide_it():
+    assert read_value(command("import sys; print('sensor 2 is slow', file=sys.stderr); print(4)")) == 4.0
+
+
 @pytest.mark.parametrize(
     ("script", "told"),
     [
@@ -59,6 +63,7 @@ def test_answers_of_one_number_are_values():
         (answer("matrix", []), "the query gives a matrix"),
         (answer("scalar", [17, "+Inf"]), "the value is inf"),
         (answer("scalar", [17, None]), "'None' is no number"),
+        (answer("scalar", [17, 10**400]), "the value is too large"),
         (b'{"status": "error"}', "not one of Prometheus"),
         (b"[]", "not one of Prometheus"),
         (b"[" * 100_000, "not one of Prometheus"),
@@ -125,7 +130,13 @@ def test_query_is_sent_to_prometheus_and_its_answer_is_the_value():
 @pytest.mark.parametrize(
     ("sent", "stays", "told"),
     [
-        (http(b"busy", b"503 Service Unavailable"), False, "it answers 503"),
+        (http(b"busy", b"503 Service Unavailable"), False, "it answers 503 for /api/v1/query$"),
+        (http(b'{"error": null}', b"422 Unprocessable Entity"), False, "it answers 422 for .*: None$"),
+        (
+            http(json.dumps({"error": "parse error\x1b" + "x" * 999}).encode(), b"400 Bad Request"),
+            False,
+            "it answers 400 for /api/v1/query: parse error[^\x1b]{180,200}$",
+        ),
         (http(b"x" * (1 << 21)), False, "larger than 1048576 bytes"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{", True, "not complete after 0.5 seconds"),
         (b"", True, "not complete after 0.5 seconds"),
