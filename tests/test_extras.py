@@ -14,7 +14,7 @@ from tests.environments import NAME, ROOT, build_wheel, extras, install, link, n
 
 pytestmark = [pytest.mark.slow]
 
-OF_DEVELOPERS = {"test", "mutants", "doc", "dist", "lint"}
+OF_DEVELOPERS = {"test", "mutants", "release", "doc", "dist", "lint"}
 EXTRAS = tuple(extras())
 PROGRAMS = ("compute-agent", "placement-api", "placement-manage", "placement-shadow", "placement-status")
 

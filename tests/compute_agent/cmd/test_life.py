@@ -139,7 +139,7 @@ def test_an_agent_that_starts_without_placement_catches_up(agent, live_placement
     assert "/" in agent.status()["last_error"]
     done = agent.cli("guest", "run", "--uuid", uid, "--", "sleep", "100")
     assert done.returncode == 1
-    assert "what guest" in done.stderr
+    assert f"the allocation of guest {uid} cannot be read" in done.stderr
     live_placement.start()
     agent.wait_for_placement()
     assert client.providers_in_tree(agent.status()["provider_uuid"]) != []
