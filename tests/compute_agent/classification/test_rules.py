@@ -133,7 +133,7 @@ def test_sections_are_read_in_their_order(load):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("qos_class = BE", "there is no match"),
+        ("qos_class = BE", "the rule has no match_ option"),
         ("match_name = *\nqos_class = HP", "qos_class: there is no class 'HP'"),
         ("match_name = *\nblockio_class = HP", "blockio_class: there is no class of block I/O 'HP'"),
         ("match_name = *\ncpu_class = HP", "cpu_class: there is no class of CPUs 'HP'"),

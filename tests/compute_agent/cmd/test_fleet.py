@@ -85,7 +85,7 @@ def test_settings_that_hosts_would_refuse_are_not_signed(run, tmp_path, key, set
 def test_settings_that_another_key_signed_have_no_next_generation(run, tmp_path, key, settings):
     (tmp_path / "edge.conf").write_bytes(signed(5, key=signature.new_key()))
     sign = ("fleet", "sign", settings, "--key", key, "--group", "edge", "--to", tmp_path)
-    assert "say --generation" in run(*sign, fails=True)
+    assert "give --generation" in run(*sign, fails=True)
     assert "none of" in run(
         "fleet", "show", tmp_path / "edge.conf", "--public-key", signature.public_key(KEY), fails=True
     )
