@@ -38,7 +38,7 @@ QUESTIONS: Final = {
     "how do I see why nothing fits": ("howto/why-nothing-fits", "the log of the service has a line"),
     "what happens to guests when the agent stops": (
         "concepts/pipeline#what-happens-to-guests-when-the-agent-stops",
-        "Guests run on",
+        "Guests continue to run",
     ),
     "which options do I need behind Keystone": (
         "howto/behind-keystone#which-options-do-i-need-behind-keystone",
