@@ -347,7 +347,9 @@ def test_a_bad_annotation_is_refused_with_the_reason_and_the_guest_stays_in_its_
     rig.guest("a", {}, qos_class="BE", resctrl='{"L9": {}}')
     rig.work()
     assert rig.group("a") == "compute-agent.class.BE"
-    assert rig.controller.refused == {"a": ("the annotation has an unknown key 'L9': it may have LLC, MB",)}
+    assert rig.controller.refused == {
+        "a": ("the annotation has an unknown key 'L9': it may have LLC, MB, L2",)
+    }
 
 
 def test_ways_held_on_a_provider_that_is_no_cache_are_refused(rig):

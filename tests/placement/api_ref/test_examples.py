@@ -69,7 +69,8 @@ def test_the_story_has_every_operation():
     assert {each.id for each in document.operations()} == TOLD
 
 
-def test_the_service_accepts_and_returns_the_examples(database_url):
+def test_the_service_accepts_and_returns_the_examples(database_url, monkeypatch):
+    monkeypatch.setattr("placement.api.ext.root._RELEASE", "0.1.0")
     service = Admin(application(database_url))
     for step in STORY:
         answer = happen(service, step)
