@@ -26,7 +26,8 @@ def listed(configure, *words):
 def test_classes_of_guests_are_listed_by_rank(configure):
     found = listed(configure, "qos", "class", "list")
     assert list(found) == ["gold", "LSR", "LS", "BE"]
-    assert found["gold"]["sets"] == ["llc = 20-80", "low = 0", "oom_score_adj = 100", "cpu_class = fast"]
+    memory = ["low = 0", "oom_score_adj = 100", "minimum = 0"]
+    assert found["gold"]["sets"] == ["llc = 20-80", *memory, "cpu_class = fast"]
     assert found["BE"]["sets"][0] == "llc = 0-30"
 
 

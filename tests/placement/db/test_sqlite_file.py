@@ -55,7 +55,7 @@ def test_another_user_needs_the_folder_and_every_file(folder):
     )
     for name in ("placement.sqlite", "placement.sqlite-wal", "placement.sqlite-shm"):
         (folder / name).touch(mode=0o644)
-        assert f"nobody may not write {folder / name}: let" in file_obstacle(url, NOBODY)
+        assert f"nobody may not write {folder / name}: make" in file_obstacle(url, NOBODY)
         (folder / name).chmod(0o666)
     assert (file_obstacle(url, NOBODY), missing_file(url), file_obstacle(url)) == (None, None, None)
     folder.parent.chmod(0o700)
