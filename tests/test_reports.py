@@ -10,7 +10,7 @@ import placement.cmd.report
 from tests.archives import read_archive
 
 REPORTS = (compute_agent.cmd.report, placement.cmd.report)
-SHARED = ("list_versions", "fetch_text", "run_program", "read_log", "without_secrets", "write_archive")
+SHARED = ("list_versions", "run_program", "read_log", "without_secrets", "write_archive")
 
 
 @pytest.fixture(params=REPORTS, ids=["agent", "service"])

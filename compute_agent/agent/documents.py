@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from oslo_config import cfg
 
@@ -49,6 +49,9 @@ from compute_agent.throttling.watermarks.breaches import WatermarkWatch, is_quie
 from compute_agent.throttling.watermarks.metrics import WatermarkMetric
 from compute_agent.throttling.watermarks.sections import WatermarkAction, WatermarkSection
 from compute_agent.usage.snapshot import MetricSeries
+
+# Read once: an agent that still runs during an upgrade is of its own version.
+_VERSION: Final = installed_version()
 
 
 def guest_document(view: GuestView, claim_expires: float | None = None) -> dict[str, Any]:
@@ -438,7 +441,7 @@ def agent_document(shown: StatusSources) -> dict[str, Any]:
     host_state, views = pipeline.host_state, pipeline.guest_views()
     return {
         "pid": os.getpid(),
-        "version": installed_version(),
+        "version": _VERSION,
         "provider": host_state.tree.root.name,
         "provider_uuid": host_state.tree.root.uuid,
         "provider_is": root_keeper(host_state.tree.beside),

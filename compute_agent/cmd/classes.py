@@ -35,9 +35,8 @@ def set_values(one: Any, besides: Iterable[str] = ("name",)) -> Iterator[str]:
     """
     for field in fields(one):
         value = getattr(one, field.name)
-        if field.name in besides or value is None or value is False or value in ("", (), {}, frozenset()):
-            continue
-        if value is CoreScope.NONE:
+        is_unset = value is None or value is False or value is CoreScope.NONE
+        if field.name in besides or is_unset or value in ("", (), {}, frozenset()):
             continue
         if isinstance(value, WayRange):
             yield f"{field.name} = {value.first}-{value.last}"

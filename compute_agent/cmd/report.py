@@ -23,9 +23,8 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import requests
-
 from compute_agent import installed_version
+from compute_agent.bounded_http import read_address
 from compute_agent.cmd.base import AgentCommand, Commands
 
 if TYPE_CHECKING:
@@ -106,7 +105,8 @@ def _read_metrics(conf: cfg.ConfigOpts) -> str:
         return "Not available: [daemon] http_port is 0"
     address = conf.daemon.http_address
     host = f"[{address}]" if ":" in address else address
-    return fetch_text(f"http://{host}:{conf.daemon.http_port}/metrics")
+    content = read_address(f"http://{host}:{conf.daemon.http_port}/metrics", _SECONDS, _MAX_BYTES)
+    return content.decode(errors="replace")
 
 
 def _text_of(read: Callable[[], str]) -> str:
@@ -126,27 +126,6 @@ def list_versions() -> str:
         platform.platform(),
     ]
     return "\n".join([*first, *sorted(lines, key=str.lower), ""])
-
-
-def fetch_text(url: str) -> str:
-    """Return the text at an address, without a proxy.
-
-    :raises requests.RequestException: there is none.
-    :raises TimeoutError: the answer takes too long.
-    """
-    deadline = time.monotonic() + _SECONDS
-    content = b""
-    with requests.Session() as session:
-        session.trust_env = False
-        with session.get(url, timeout=_SECONDS, stream=True) as answer:
-            answer.raise_for_status()
-            for piece in answer.iter_content(1 << 16):
-                content += piece
-                if len(content) >= _MAX_BYTES:
-                    break
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"{url} takes longer than {_SECONDS} seconds")
-    return content.decode(errors="replace")
 
 
 def run_program(command: Sequence[str]) -> str:

@@ -37,6 +37,7 @@ from compute_agent.schedules.realtime import (
     ThreadSchedule,
     choose_threads,
     decide_schedules,
+    read_schedules,
     realtime_schedule,
 )
 from compute_agent.schedules.run_notes import RunNote, RunNoteStore, note_of
@@ -278,8 +279,7 @@ class RealtimeController(KernelController):
 
         :raises GuestGoneError: the guest has ended.
         """
-        found = {tid: self._schedules.read(tid) for tid in self._driver.vcpu_threads(guest)}
-        return {tid: one for tid, one in found.items() if one is not None}
+        return read_schedules(self._schedules, self._driver.vcpu_threads(guest))
 
     def priority_of(self, guest: Guest) -> int | None:
         """The priority of a guest by its class; None for none."""

@@ -236,7 +236,7 @@ class ReclaimLoop:
         registry = self._conf.settings.rules.registry
         if metric not in registry:
             return
-        names = registry[metric].inputs or (metric,)
+        names = registry[metric].measured_names
         # An eviction because of a smaller offer must not make the next one smaller, too.
         if OVERSOLD.issuperset(names):
             return

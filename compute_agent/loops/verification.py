@@ -49,7 +49,7 @@ from compute_agent.resctrl.mount import ResctrlHandle
 from compute_agent.resctrl.resolution import GuestDemand
 from compute_agent.resctrl.schemata import BadSchemataError
 from compute_agent.schedules.kernel_cookies import CookieError, KernelCookies, NoSiblingsError
-from compute_agent.schedules.realtime import KernelSchedules, ThreadSchedule
+from compute_agent.schedules.realtime import KernelSchedules, read_schedules
 
 _NO_NODE: Final = frozenset({-1})
 """A set of NUMA nodes that equals no binding.
@@ -305,18 +305,15 @@ class PromiseVerifier:
                 group,
                 helpers=helpers,
                 devices=guest.devices,
-                schedules={} if promise.priority is None else self._read_schedules(guest),
+                schedules={}
+                if promise.priority is None
+                else read_schedules(self._schedules, self._driver.vcpu_threads(guest)),
                 cookies=cookies,
             )
         except GuestGoneError:
             return ObservedGuest(problem="it has ended")
         except (DriverError, OSError) as error:
             return ObservedGuest(problem=str(error))
-
-    def _read_schedules(self, guest: Guest) -> dict[int, ThreadSchedule]:
-        """:raises GuestGoneError: as the driver."""
-        found = {tid: self._schedules.read(tid) for tid in self._driver.vcpu_threads(guest)}
-        return {tid: one for tid, one in found.items() if one is not None}
 
     def _read_cookies(self, tids: Iterable[int]) -> dict[int, int] | None:
         try:

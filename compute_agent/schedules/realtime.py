@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -155,6 +155,12 @@ class KernelSchedules:
         :raises OSError: the kernel refuses it.
         """
         os.setpriority(os.PRIO_PROCESS, tid, nice)
+
+
+def read_schedules(schedules: KernelSchedules, tids: Iterable[int]) -> dict[int, ThreadSchedule]:
+    """The schedules of the threads that have not ended, by thread id."""
+    found = {tid: schedules.read(tid) for tid in tids}
+    return {tid: one for tid, one in found.items() if one is not None}
 
 
 def read_throttle(root: Path) -> str:

@@ -28,7 +28,7 @@ from oslo_config import cfg
 
 from placement.cmd.common import open_database
 from placement.conf import installed_version
-from placement.db import tables
+from placement.db import migration, tables
 
 _SECONDS: Final = 60
 """Seconds that one part may take."""
@@ -108,8 +108,7 @@ def _describe_database(conf: cfg.ConfigOpts) -> Iterator[str]:
     with open_database(conf) as database, database.read() as conn:
         version = ".".join(map(str, conn.dialect.server_version_info or ()))
         yield f"{conn.dialect.name} {version}"
-        for (revision,) in conn.execute(sa.text("SELECT version_num FROM alembic_version")):
-            yield f"revision {revision}"
+        yield f"revision {migration.state_of(conn).revision}"
         for table in tables.metadata.sorted_tables:
             count = conn.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
             yield f"{table.name} {count}"

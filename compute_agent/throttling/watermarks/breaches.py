@@ -179,7 +179,7 @@ class ThresholdExceeded:
     def order_series(self) -> MetricSeries:
         """The series by which guests are ordered: that of the subject of an expression."""
         # Guests have no usage of an expression.
-        return self.series._replace(metric=(*self.metric.inputs, self.metric.name)[0])
+        return self.series._replace(metric=self.metric.measured_names[0])
 
     @property
     def used_lever(self) -> ThrottleLever:

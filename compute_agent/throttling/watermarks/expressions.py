@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -46,6 +46,7 @@ _COMPARISONS: Final[Mapping[str, Callable[[float, float], bool]]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+_JOINTS: Final[Mapping[str, Callable[[float, float], float]]] = {"and": min, "or": max}
 _SUMS: Final[Mapping[str, Callable[[float, float], float]]] = {"+": operator.add, "-": operator.sub}
 _PRODUCTS: Final[Mapping[str, Callable[[float, float], float]]] = {
     "*": operator.mul,
@@ -84,6 +85,10 @@ class _ExpressionPart:
     compute: _Compute
     metric: str = ""
     has_capacity: bool = False
+
+
+_Join = Callable[[_ExpressionPart, str, _ExpressionPart], _ExpressionPart]
+"""Joins two parts of an expression by the sign between them."""
 
 
 def is_expression(text: str) -> bool:
@@ -205,16 +210,10 @@ class _ExpressionParser:
         return found
 
     def _parse_alternatives(self) -> _ExpressionPart:
-        part = self._parse_conjunction()
-        while self._take_word("or"):
-            part = _join_parts(part, "or", self._parse_conjunction(), max)
-        return part
+        return self._parse_chain(("or",), self._parse_conjunction, _join_parts)
 
     def _parse_conjunction(self) -> _ExpressionPart:
-        part = self._parse_negation()
-        while self._take_word("and"):
-            part = _join_parts(part, "and", self._parse_negation(), min)
-        return part
+        return self._parse_chain(("and",), self._parse_negation, _join_parts)
 
     def _parse_negation(self) -> _ExpressionPart:
         if not self._take_word("not"):
@@ -230,15 +229,18 @@ class _ExpressionParser:
         return part
 
     def _parse_sum(self) -> _ExpressionPart:
-        part = self._parse_product()
-        while sign := self._take_word(*_SUMS):
-            part = _add_parts(part, sign, self._parse_product())
-        return part
+        return self._parse_chain(_SUMS, self._parse_product, _add_parts)
 
     def _parse_product(self) -> _ExpressionPart:
-        part = self._parse_operand()
-        while sign := self._take_word(*_PRODUCTS):
-            part = _multiply_parts(part, sign, self._parse_operand())
+        return self._parse_chain(_PRODUCTS, self._parse_operand, _multiply_parts)
+
+    def _parse_chain(
+        self, signs: Iterable[str], parse_next: Callable[[], _ExpressionPart], join: _Join
+    ) -> _ExpressionPart:
+        """Parse operands with one of the signs between each two, joined from left to right."""
+        part = parse_next()
+        while sign := self._take_word(*signs):
+            part = join(part, sign, parse_next())
         return part
 
     def _parse_operand(self) -> _ExpressionPart:
@@ -287,15 +289,11 @@ def _condition_of(part: _ExpressionPart) -> _Compute:
     return part.compute
 
 
-def _join_parts(
-    left: _ExpressionPart, word: str, right: _ExpressionPart, choose: Callable[[float, float], float]
-) -> _ExpressionPart:
-    first, second = _condition_of(left), _condition_of(right)
+def _join_parts(left: _ExpressionPart, word: str, right: _ExpressionPart) -> _ExpressionPart:
+    choose, first, second = _JOINTS[word], _condition_of(left), _condition_of(right)
     return _ExpressionPart(
         f"{left.text} {word} {right.text}",
         MetricUnit.CONDITION,
-        # Both are computed, also if the first one decides: whether a missing metric leaves the expression
-        # without a value must not depend on the order of its parts.
         lambda values: choose(first(values), second(values)),
     )
 

@@ -299,6 +299,11 @@ class WatermarkMetric:
             raise ValueError(f"{self.name}: what an eviction does is known, but it cannot evict")
 
     @property
+    def measured_names(self) -> tuple[str, ...]:
+        """The names of the measured metrics: the inputs of an expression, else the metric itself."""
+        return self.inputs or (self.name,)
+
+    @property
     def can_throttle(self) -> bool:
         """Whether guests can be throttled for this metric."""
         return self.lever is not None

@@ -523,7 +523,7 @@ def find_unenforceable(
     for watermark in watermarks:
         section, lever = f"[{WATERMARK}{watermark.name}]", registry[watermark.metric].lever
         # At most one sentence for a watermark: without its metric it does not throttle either.
-        needed = registry[watermark.metric].inputs or (watermark.metric,)
+        needed = registry[watermark.metric].measured_names
         if reasons := [unmeasured_metrics[one] for one in needed if one in unmeasured_metrics]:
             yield f"{section} metric = {watermark.metric}: the agent never acts, because {reasons[0]}"
         elif watermark.throttle_down and lever and (reason := unusable_levers.get(lever.name)):
