@@ -44,6 +44,11 @@ class RawServer:
                 if self._over.wait(self.pause):
                     return
                 connection.sendall(piece)
+            # A connection that is closed with unread bytes of its request is reset, and the answer may be lost.
+            connection.shutdown(socket.SHUT_WR)
+            connection.settimeout(5)
+            while connection.recv(65536):
+                pass
 
     def close(self):
         self._over.set()
