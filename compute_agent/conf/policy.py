@@ -62,8 +62,9 @@ POLICY_OPTS: Final = [
         " by hour of the week; until a day of a guest is known, its mean over load_minutes counts. If"
         " other criteria are equal, a guest then shares cores with guests that are busy at other hours."
         " For rebalance_gain, a core that two guests share then counts 4 times the part of the time in"
-        " which both are busy (from 0 to 1), in the 24 hours of the week in which they are most, instead"
-        " of 1 point. Set rebalance_gain to 0.5: a profile changes slowly, so that moves come to an end.",
+        " which both are busy (from 0 to 1), instead of 1 point. The 24 hours of the week in which both"
+        " are busiest count. Set rebalance_gain to 0.5: use by hour changes slowly, so moves come to an"
+        " end.",
     ),
     cfg.FloatOpt(
         "load_minutes",

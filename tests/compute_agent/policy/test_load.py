@@ -190,7 +190,7 @@ PROFILES = st.lists(st.sampled_from([0.0, 0.2, 0.5, 1.0]), min_size=4, max_size=
     st.sampled_from([ThreadPolicy.PREFER, ThreadPolicy.SPREAD]),
 )
 def test_no_other_choice_of_cpus_has_less_common_use(cpus, held, profiles, policy):
-    """Brute force over all free CPUs judges the choice for a guest whose hours are known.
+    """Brute force over all free CPUs judges the choice for a guest with known hours.
 
     Fewer cores, and cores that are broken already, come before the use.
     """
@@ -244,7 +244,7 @@ def test_common_load_is_that_of_the_worst_day_of_a_week():
 def test_unknown_hours_are_those_of_other_days():
     monday = [float(clock) for clock in range(24)]
     unknown = [None] * (WEEK_HOURS - 24)
-    assert fill_hours(monday[:23] + [None] + unknown) is None
+    assert fill_hours([*monday[:23], None, *unknown]) is None
     filled = fill_hours(monday + unknown)
     assert filled.hours == tuple(monday * 7)
     # 12 hours of two days: the other hours of the clock are those of the mean.

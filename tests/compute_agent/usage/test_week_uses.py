@@ -77,7 +77,7 @@ def test_the_file_is_read_back_and_small():
     ],
 )
 def test_damaged_files_are_refused(damage):
-    with pytest.raises(ValueError, match="unexpected content|a week has|is not a number"):
+    with pytest.raises(ValueError, match=r"unexpected content|a week has|is not a number"):
         parse_uses(json.dumps({"version": 1, "guests": {"a": damage}}).encode())
 
 
