@@ -128,7 +128,7 @@ def run(topology: HostTopology, guests: Sequence[PeakGuest], side: str, gain: fl
             score.common += sum(count * min(busy[one], busy[other]) for one, other, count in pairs)
         if side == OFF or number % ROUND:
             continue
-        profiles = {name: LoadProfile.constant(cores) for name, cores in used.items()}
+        profiles = {name: LoadProfile.from_mean(cores) for name, cores in used.items()}
         if side == PROFILES:
             profiles |= known_profiles(learnt.guests)
         here = _with_use(supply, assigned, profiles)

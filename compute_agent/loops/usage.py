@@ -165,7 +165,7 @@ class CpuUse:
 
     def _mean_profile(self, guest: str, cores: float) -> LoadProfile:
         """The profile of a mean; the reported one for an equal mean, because profiles compare by identity."""
-        told, fresh = self._told.get(guest), LoadProfile.constant(cores)
+        told, fresh = self._told.get(guest), LoadProfile.from_mean(cores)
         return told if told is not None and told.hours == fresh.hours else fresh
 
 

@@ -23,12 +23,12 @@ class LoadProfile:
     hours: tuple[float, ...]
 
     @classmethod
-    def constant(cls, use: float) -> LoadProfile:
+    def from_mean(cls, use: float) -> LoadProfile:
         """The profile of a guest of which only one mean is known."""
         return cls((use,) * WEEK_HOURS)
 
 
-ALWAYS_BUSY: Final = LoadProfile.constant(1.0)
+ALWAYS_BUSY: Final = LoadProfile.from_mean(1.0)
 """The profile for a guest of unknown use: each hour of another guest counts in full."""
 
 

@@ -33,7 +33,7 @@ def supply(holdings, loads=None, wanted=1):
     """
     held = {guest: frozenset(cpus) for guest, cpus in holdings.items()}
     profiles = {
-        guest: load if isinstance(load, LoadProfile) else LoadProfile.constant(load)
+        guest: load if isinstance(load, LoadProfile) else LoadProfile.from_mean(load)
         for guest, load in (loads or {}).items()
     }
     use = {
@@ -233,7 +233,7 @@ def test_common_load_is_that_of_the_hours_in_which_both_are_busy(one, other):
 
 
 def test_common_load_is_that_of_the_worst_day_of_a_week():
-    constant = LoadProfile.constant
+    constant = LoadProfile.from_mean
     assert common_load(constant(0.3), constant(0.7)) == pytest.approx(0.3)
     # An hour a day makes 7 of the 24 hours.
     assert common_load(hours(3), constant(1.0)) == pytest.approx(7 / 24)
