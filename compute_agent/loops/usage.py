@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -275,6 +275,10 @@ class _MemoryHeld:
     swapped: float = 0.0
     parts: Mapping[int, float] = field(default_factory=dict)
 
+    def without_cold(self, mib: float) -> _MemoryHeld:
+        """The memory without ``mib`` of swap that the guest does not use."""
+        return replace(self, swapped=max(0.0, self.swapped - mib)) if mib else self
+
 
 class MemoryReader:
     """Measures the memory use of the host and its guests. Only one thread may use it."""
@@ -285,8 +289,14 @@ class MemoryReader:
         driver: GuestThreads,
         classes: Callable[[], QosClasses],
         root: str = "/",
+        cold: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
-        """``root`` is the folder that contains ``proc`` and ``sys``; paths of cgroups are not below it."""
+        """Read the memory of the guests of ``pipeline``.
+
+        :param root: the folder that contains ``proc`` and ``sys``; paths of cgroups are not below it.
+        :param cold: returns the bytes of swap, by uuid of the guest, that do not count as used.
+        """
+        self._cold = cold
         self._pipeline = pipeline
         self._subjects = SubjectFactory(driver)
         self._classes = classes
@@ -310,13 +320,19 @@ class MemoryReader:
         if len(nodes) == 1 and found[nodes[0]] is None:
             found[nodes[0]] = now.parse_file(f"{now.root}/proc/meminfo", parse_node_use)
         swapped = now.parse_file(f"{now.root}/proc/meminfo", parse_swap_use) or 0.0
+        cold = {uuid: amount / MIB for uuid, amount in self._cold().items()}
         guests = [
-            self._guest_memory(view, _held_by(now, subject, swapped > 0))
+            self._guest_memory(
+                view, _held_by(now, subject, swapped > 0).without_cold(cold.get(view.guest.uuid, 0.0))
+            )
             for view, subject in zip(views, now.subjects, strict=True)
         ]
         now.close()
         used = {node: mib for node, mib in found.items() if mib is not None}
-        return HostUse(wall, _with_swapped(used, swapped, guests), tuple(use for use, _ in guests))
+        # Cold memory of a guest that has ended since is not in swap any more.
+        present = sum(cold.get(view.guest.uuid, 0.0) for view in views)
+        counted = _with_swapped(used, max(0.0, swapped - present), guests)
+        return HostUse(wall, counted, tuple(use for use, _ in guests))
 
     def _guest_memory(self, view: GuestView, held: _MemoryHeld) -> tuple[GuestUse, float]:
         """Compute the memory use of a guest, and its swap in MiB."""
