@@ -142,7 +142,7 @@ class KernelFiles:
         return None if text is None else text.strip()
 
     def write(self, path: str, text: str) -> None:
-        """Write a text with one write(2), because the kernel parses each write as a separate value.
+        """Write a text in one system call, because the kernel parses each write as a separate value.
 
         :raises OSError: the kernel refuses the value.
         """

@@ -259,7 +259,9 @@ class ResctrlController(KernelController):
         classes: Mapping[str, ShareSpec],
         recorder: EventRecorder | None = None,
     ) -> None:
-        """Begin with the groups of one resctrl mount. :param control: the resctrl mount.
+        """Begin with the groups of one resctrl mount.
+
+        :param control: the resctrl mount.
         :param classes: the shares of the QoS classes, by name.
         :param recorder: records changes of shares as events.
         """

@@ -463,7 +463,9 @@ class GuestFlavor:
 
 
 class FlavorSource(Protocol):
-    """A driver of guests that another program defines, such as Nova. A definition stays when its guest stops.
+    """A driver of guests that another program defines, such as Nova.
+
+    A definition stays when its guest stops.
     """
 
     @property
@@ -525,8 +527,7 @@ class LaunchSupport(Protocol):
 
     @property
     def expecting_driver(self) -> ExpectingDriver | None:
-        """The object that finds announced guests; None if nothing announces the starts of these guests.
-        """
+        """The object that finds announced guests; None if nothing announces the starts of these guests."""
         ...
 
 

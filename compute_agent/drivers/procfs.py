@@ -236,8 +236,7 @@ def session_members(session: int) -> list[int]:
 
 
 def has_variable(pid: int, name: str, value: str) -> bool:
-    """Whether a process was started with this environment variable and value; False if unreadable.
-    """
+    """Whether a process was started with this environment variable and value; False if unreadable."""
     try:
         environment = read(f"/proc/{pid}/environ", _MAX_ENVIRONMENT)
     except OSError:

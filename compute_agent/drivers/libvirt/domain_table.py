@@ -194,8 +194,7 @@ class DomainTable:
             return list(self._running.values())
 
     def lost_guests(self) -> dict[str, str]:
-        """The domains that run but that the driver cannot manage: a dict from each uuid to reason and remedy.
-        """
+        """The running domains that the driver cannot manage: a dict from each uuid to reason and remedy."""
         with self._lock:
             return dict(self._lost)
 

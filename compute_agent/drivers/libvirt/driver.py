@@ -145,8 +145,7 @@ class LibvirtDriver:
         return [it.guest for it in self._table.all_domains() if it.is_alive]
 
     def lost_guests(self) -> Mapping[str, str]:
-        """The domains that run but that the driver cannot manage: a dict from each uuid to reason and remedy.
-        """
+        """The running domains that the driver cannot manage: a dict from each uuid to reason and remedy."""
         return self._table.lost_guests()
 
     def read_flavor(self, guest: Guest) -> GuestFlavor:
@@ -374,8 +373,7 @@ class LibvirtDriver:
         return found
 
     def definition_drift(self, guest: Guest, settings: CpuSettings) -> str:
-        """A message about pins that differ between the persistent definition, as last read, and ``settings``.
-        """
+        """A message about pins in the persistent definition, as last read, that differ from ``settings``."""
         other = self._table.find_entry(guest).definition.other_pins(settings, self._connection.host_cpus)
         return f"the definition has {len(other)} other pins, such as for {next(iter(other))}" if other else ""
 
@@ -620,8 +618,7 @@ class LibvirtDriver:
     # Block I/O
 
     def blockio_drift(self, guest: Guest, wanted: BlockIo | None) -> str:
-        """A text that names the block I/O items of the domain or its definition that differ from ``wanted``.
-        """
+        """A text that names block I/O items of the domain or its definition that differ from ``wanted``."""
         known = self._table.find_entry(guest)
         live, defined = _blockio_todo(known, wanted)
         parts = [f"{item} is not {value}" for item, value in live.items()]

@@ -315,8 +315,7 @@ class ProcessDriver:
         return self.thread_ids(guest)
 
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
-        """The present affinity of each thread that is not pinned as ``settings`` say, by thread id.
-        """
+        """The present affinity of each thread that is not pinned as ``settings`` say, by thread id."""
         wanted = _process_cpus(settings)
         record = self._table.running_record(guest.uuid)
         pids, left_group = _guest_processes(record)

@@ -127,8 +127,7 @@ def other_limits(guest: Guest, group: GuestCgroup | None, wanted: CpuLimits) -> 
 
 
 def missing_limits(group: GuestCgroup | None, wanted: CpuLimits) -> list[str]:
-    """Messages about CPU limits that this kernel lacks, or that need a cgroup.
-    """
+    """Messages about CPU limits that this kernel lacks, or that need a cgroup."""
     if group is not None and group.cpu_limits() is not None:
         return cgroup.missing_parts(group, wanted)
     if not wanted.idle and not wanted.burst:
