@@ -415,7 +415,7 @@ class CpuClassController(KernelController):
         for sentence in refusals:
             # A refusal is logged once, when it begins; the status shows it as long as it lasts.
             if sentence not in self.status.refusals:
-                LOG.warning("CPU classes: %s", sentence)
+                LOG.warning("A setting of a CPU class is not in effect: %s", sentence)
         if plan.classes != self.status.classes:
             LOG.info("The CPUs of each CPU class are now: %s", in_words(plan.classes) or "none")
         if plan.parked != self.status.parked:

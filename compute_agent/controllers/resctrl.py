@@ -431,7 +431,7 @@ class ResctrlController(KernelController):
             resolution = resolve_groups(host, self.classes, wanted, present, max_groups, barred)
             plan = make_plan(host, present, resolution)
             for step in plan.steps:
-                LOG.debug("resctrl: %s", step)
+                LOG.debug("The agent changes resctrl groups: %s", step)
             exclusive = {name: group.exclusive.keys() for name, group in resolution.groups.items()}
             held_up = apply.apply_plan(control.files, plan.steps, control.codec, exclusive)
             present = self._read_present()
