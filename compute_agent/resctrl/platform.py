@@ -93,7 +93,8 @@ class MonitoringFeatures:
     :ivar rmids: the number of RMIDs.
     :ivar features: the names of events, such as ``llc_occupancy``.
     :ivar assign_modes: the modes of counter assignment; empty before Linux 6.18.
-    :ivar assign_mode: the present mode. :ivar counters: the number of assignable counters by L3 cache id.
+    :ivar assign_mode: the present mode.
+    :ivar counters: the number of assignable counters by L3 cache id.
     """
 
     rmids: int
