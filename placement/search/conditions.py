@@ -127,8 +127,8 @@ class ProviderCondition(ABC):
     index: ClassVar[str | None] = None
     """Attribute of the snapshot that maps the names of ``sets`` to providers; None without such an index.
 
-    With an index, all providers without any of the names, in a tree whose root has none either, give the same
-    result."""
+    With an index, the condition gives the same result for all providers that have none of the names, in trees
+    with a root that has none."""
     excludes: ClassVar[bool] = False
     """Whether providers with a name of ``sets`` fail the condition."""
 
@@ -167,7 +167,7 @@ class ProviderCondition(ABC):
             yield from (replace(self, sets=(names,)) for names in self.sets)
 
     def deciding_pieces(self) -> Iterator[ProviderCondition]:
-        """Yield conditions whose results in a tree determine the results of this condition."""
+        """Yield conditions; their results in a tree determine the results of this condition."""
         return self.single_pieces()
 
     def alternative_checks(self, snapshot: ModelSnapshot) -> tuple[ProviderCheck, ...]:
@@ -254,7 +254,7 @@ def keep_pieces(stating: _S, keeps: Callable[[ProviderCondition], bool]) -> _S:
     changes = {}
     for condition in found:
         kept = tuple([piece.sets[0] for piece in condition.single_pieces() if keeps(piece)])
-        # a field whose condition keeps all its pieces stays unchanged
+        # a field stays unchanged if its condition keeps all pieces
         if len(kept) < len(condition.sets):
             changes[condition.field] = _join_sets(kept, getattr(stating, condition.field))
     # replace() keeps each field that no class of this module knows

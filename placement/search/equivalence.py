@@ -171,7 +171,7 @@ def _is_about_all(request: CandidatesRequest) -> bool:
 
 
 class TreeKin:
-    """Trees whose only relevant differences for a request are free amounts.
+    """Trees with free amounts as their only relevant difference for a request.
 
     :meth:`like_trees` divides these trees into groups: by whether each slot has enough free for each
     requested amount. For classes that several needs ask for, it compares the free amounts themselves, up to

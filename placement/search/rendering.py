@@ -23,7 +23,7 @@ from placement.search.candidates import CandidatePattern, Offer, PatternBatch, c
 # dropping outdated summaries takes a loop over all trees, which is only worth its time if it frees a tenth of
 # the summaries
 _MAX_OUTDATED: Final = 0.1
-"""Outdated summaries are dropped when their number exceeds this share of all trees."""
+"""Outdated summaries are dropped when summaries outnumber trees by more than this share of the trees."""
 _STEP: Final = 4096
 """Number of bytes of a template for which filling in uuids costs one step of the budget."""
 # joining a whole answer of 40 MB would take 30 ms, during which no other thread runs
@@ -39,7 +39,7 @@ class SummaryShape(NamedTuple):
     traits: bool
     """Whether a summary has traits."""
     nested: bool
-    """Whether a summary has parent and root, and the answer has the whole tree of each used provider."""
+    """Whether summaries have parent and root, and the answer contains whole trees of used providers."""
 
     @classmethod
     def for_version(cls, version: Microversion) -> "SummaryShape":
@@ -50,7 +50,7 @@ class SummaryShape(NamedTuple):
 class ProviderSummaries:
     """The JSON of the summaries of whole trees, kept while these trees exist unchanged.
 
-    After each answer, outdated summaries of one shape number at most a tenth of all trees.
+    After each answer, the number of kept summaries of a shape exceeds the number of trees by at most a tenth.
     """
 
     def __init__(self) -> None:

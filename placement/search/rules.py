@@ -361,7 +361,7 @@ class NeedAssignment:
         return all(self._subtree_in_reach(rule, index, provider) for rule in rules.subtrees_of[index])
 
     def can_complete(self, rest: Sequence[int]) -> bool:
-        """Return whether each remaining need has an option, and no quick proof excludes all together."""
+        """Return whether each need in ``rest`` has an option, and no quick proof excludes them together."""
         left: list[list[Provider]] = []
         for index in rest:
             self.rules.budget.spend(self.steps * len(self.options[index]))
@@ -377,7 +377,7 @@ class NeedAssignment:
         )
 
     def _traits_in_reach(self, index: int, provider: Provider) -> bool:
-        """Return whether providers chosen or possible for the group have one trait of each required set."""
+        """Return whether chosen or possible providers of the group have a trait of each required set."""
         others = [other for other, need in enumerate(self.rules.needs) if need.unsuffixed and other != index]
         return all(
             not provider.traits.isdisjoint(traits)
@@ -388,7 +388,7 @@ class NeedAssignment:
         )
 
     def _subtree_in_reach(self, rule: Sequence[int], index: int, provider: Provider) -> bool:
-        """Return whether a provider of the rule is, or can still be, an ancestor of all others or equal."""
+        """Return whether one provider of the rule is, or can be, all others or an ancestor of them."""
         above = self._lineage_of(provider)
         open_ones, chosen = [], [provider.id]
         for other in rule:

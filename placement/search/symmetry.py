@@ -99,9 +99,9 @@ class AssignmentKinds:
         return len({*self.of_providers.values()}) < len(self.of_providers)
 
     def list_pools(self) -> Iterator[tuple[list[int], int]]:
-        """Yield the providers of each kind that has several, and the amount of a unit.
+        """Yield the providers of each pool, and the amount of a unit of this pool.
 
-        The providers are ids in the order of the options.
+        The providers are given by ids, in the order of the options.
         """
         by_kind: dict[int, list[int]] = {}
         for provider_id, kind in self.of_providers.items():
@@ -112,7 +112,7 @@ class AssignmentKinds:
                 yield found, amount
 
     def signature_of(self, chosen: Sequence[Provider | None]) -> Hashable:
-        """Return a key of an assignment: for each chosen provider its kind and the kinds of needs it serves.
+        """Return a key of an assignment: the kind of each chosen provider, and the kinds of needs it serves.
 
         A pool counts as one provider. The search serves needs in a fixed order, so the key also determines
         the remaining needs.
@@ -158,7 +158,7 @@ class AssignmentKinds:
         )
 
     def _gives_units(self, provider: Provider, serves: Sequence[int]) -> bool:
-        """Return whether all needs of a provider ask for one amount, and any units of it can serve them."""
+        """Return whether all needs of a provider ask for one amount, which any of its units can serve."""
         asked = {self._rules.needs[index].resources for index in serves}
         if len(asked) > 1 or provider.parent_id is None:
             return False

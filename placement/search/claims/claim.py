@@ -34,7 +34,7 @@ class WantedClaim:
     - ``fallback``: a request that is served if ``request`` cannot be served.
     - ``warnings``: messages about parts of a flavor that neither ``request`` nor ``fallback`` expresses.
     - ``only``: uuids of the roots that may be chosen; None for all.
-    - ``avoid``: uuids of roots whose trees may not give anything to the claim.
+    - ``avoid``: uuids of roots; the claim may take nothing from the trees of these roots.
     - ``alternates``: how many further choices, on other hosts, are returned with the choice.
     - ``order``: criteria of the best choice; if it is empty, any choice is good enough.
     - ``group``: the group that the consumer joins; None takes the consumer out of its group.

@@ -144,7 +144,8 @@ class SplitChoices:
         self._zoned_classes: dict[TreeClass, tuple[str, ...]] = {}
         #: one search for each tuple of classes that the zones of a tree have
         self._splits: dict[tuple[str, ...], _SplitSearch] = {}
-        # for hosts whose zones have none of the split classes: the topology policy has no effect there
+        # for hosts that have none of the split classes in their zones: the topology policy has no effect
+        # there
         self._whole = CandidatesByHost(snapshot, request, budget, among=among)
 
     def roots(self) -> RootFilter:
@@ -215,7 +216,7 @@ class _ZoneLayout:
 
 
 class _SplitSearch:
-    """The search of one request through all trees whose zones have the same split classes."""
+    """The search of one request through all trees that have the same split classes in their zones."""
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ _MAX_BEGINNINGS: Final = 512
 
 # an exact division needs a bit for each unit, which is practical for CPUs but not for MiB of memory
 _MAX_EXACT: Final = 1024
-"""The largest amount that is divided exactly over zones whose rooms have different step sizes."""
+"""The largest amount that is divided exactly over zones with rooms of different step sizes."""
 
 Distances = Mapping[tuple[int, int], int]
 """A dict from the provider ids of two zones, in ascending order, to the distance of the zones."""

@@ -268,7 +268,8 @@ class _WholeFunnel:
         for clause, request in steps:
             tell = self._serving_function(request)
             self._keep_passing(clause, [host in fitting or tell(host) for host in self.left])
-        # the last clause completes the request, whose result is known already, so it is only counted
+        # the last clause completes the request, and the result of the request is known already, so it is only
+        # counted
         self._keep_passing(last, [host in fitting for host in self.left])
 
     def _serving_function(self, request: CandidatesRequest) -> Callable[[LikeHosts], bool]:
