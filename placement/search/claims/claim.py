@@ -110,7 +110,7 @@ class HostChoice:
 
     @property
     def providers(self) -> Iterator[Provider]:
-        """All providers whose inventories or traits made this a candidate; one provider may occur twice."""
+        """All providers with inventories or traits that made this a candidate; some may occur twice."""
         # the root may give no amount, but its traits may be required, and the transaction has to check them
         yield self.root
         for provider, _ in self.resources:
