@@ -89,7 +89,7 @@ hosts they take a fraction of a second.
         min=1.0,
         help="""
 Seconds after which PostgreSQL or MariaDB ends a transaction that holds locks and sends no further statement.
-So a worker that is frozen, or whose host has failed, blocks other workers for at most this time. A worker
+So a worker that is frozen, or runs on a failed host, blocks other workers for at most this time. A worker
 that was only slow starts its transaction again. Keep this value below lock_timeout.
 """,
     ),
