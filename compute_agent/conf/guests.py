@@ -41,17 +41,20 @@ GUESTS_OPTS: Final = [
         "unallocated",
         default="shared",
         choices=[
-            ("shared", "the agent moves them to the shared CPUs"),
-            ("ignore", "the agent leaves them where they run"),
+            ("shared", "the agent moves the guests to the shared CPUs"),
+            ("ignore", "the guests keep their current CPUs"),
         ],
-        help="CPUs of guests that have no allocation on this host. The agent reports such guests with either"
-        " value.",
+        help="CPUs of guests that have no allocation on this host. With both values the agent reports"
+        " guests without an allocation.",
     ),
     cfg.StrOpt(
         "unplaced",
         default="shared",
         choices=[
-            ("shared", "they run on the shared CPUs; without shared CPUs, on CPUs that no guest holds"),
+            (
+                "shared",
+                "the guests run on the shared CPUs, or without shared CPUs on CPUs that no guest holds",
+            ),
             ("refuse", "as shared, but the agent stops such a guest at once when it starts"),
         ],
         help="CPUs of guests for which the agent finds no CPUs. These are over-allocated guests; on hosts"
@@ -75,10 +78,10 @@ GUESTS_OPTS: Final = [
     cfg.ListOpt(
         "image_settings",
         default=list(IMAGE_SETTINGS),
-        help="Image properties that the agent applies as settings, such as hw_cpu_thread_policy. Tenants can"
-        " set properties of their images: so a property compute_agent_SETTING applies only if this list has"
-        " it. If flavor and image have different"
-        " thread policies, the flavor's applies, as in Nova.",
+        help="Image properties that the agent applies as settings, such as hw_cpu_thread_policy. Tenants"
+        " can set properties of their images: so a property compute_agent_SETTING applies only if this"
+        " list contains it. If flavor and image have different thread policies, the flavor's applies,"
+        " as in Nova.",
     ),
     cfg.BoolOpt(
         "confirm_claims",
@@ -91,15 +94,15 @@ GUESTS_OPTS: Final = [
         "stop_timeout",
         default=10.0,
         min=0.0,
-        help="Seconds that a guest has to end after the agent asked it to. After this time the agent kills"
-        " the guest.",
+        help="Seconds that a guest has to end after the agent has asked it to stop. After this time the"
+        " agent kills the guest.",
     ),
     cfg.FloatOpt(
         "reconcile_interval",
         default=10.0,
         min=0.1,
         help="Seconds between two comparisons of all guests with the kernel. Each comparison corrects"
-        " changes by other programs (drift).",
+        " changes that other programs have made (drift).",
     ),
     cfg.Opt(
         "verify_interval",
