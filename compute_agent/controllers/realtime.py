@@ -51,7 +51,7 @@ OPTION: Final = "realtime_priority"
 
 @dataclass(frozen=True, slots=True)
 class GuestPlan:
-    """What is left to do for the schedules of a guest.
+    """The changes of schedules that a guest needs.
 
     :ivar changes: the new schedules by thread id.
     :ivar reasons: sentences about what the guest does not get.
