@@ -213,7 +213,7 @@ class WatermarkLoop:
             self._resumed = True
         self._keep_limits()
         time = self._clock()
-        if not self._guests_due(time):
+        if not self._guests_due(rules, time):
             host = self._sampler.measure_host(rules, time)
             if not needs_guests(rules, host):
                 # With the latest values of guests, which commands show.
@@ -232,12 +232,13 @@ class WatermarkLoop:
             self._guests = snapshot.guests
         self._finish_round(snapshot)
 
-    def _guests_due(self, time: float) -> bool:
+    def _guests_due(self, rules: WatermarkRules, time: float) -> bool:
         """Whether the round measures guests, whatever the usage of the host is."""
         if time >= self._look_due:
             self._look_due, self._rounds_due = time + GUEST_SECONDS, 2
         self._rounds_due -= 1
-        return self._rounds_due >= 0 or self._is_owed
+        # Without any usage, only metrics that are computed from guests need them.
+        return self._rounds_due >= 0 or self._is_owed or needs_guests(rules, UsageSnapshot(time, {}))
 
     def _finish_round(self, snapshot: UsageSnapshot) -> None:
         self._trigger.run_round(snapshot)
