@@ -135,13 +135,13 @@ def _divide_units(kinds: Sequence[_DeviceKind], units: int, unit: int) -> Iterat
     (slots, most), *rest = kinds
     least = units - sum([len(others) * each for others, each in rest])
     for number in range(min(units, len(slots) * most), max(0, least) - 1, -1):
-        for parts in _partitions(number, len(slots), most):
+        for parts in _list_partitions(number, len(slots), most):
             some = tuple([(slot, part * unit) for slot, part in zip(slots, parts, strict=False)])
             for others in _divide_units(rest, units - number, unit):
                 yield (*some, *others)
 
 
-def _partitions(number: int, length: int, most: int) -> Iterator[tuple[int, ...]]:
+def _list_partitions(number: int, length: int, most: int) -> Iterator[tuple[int, ...]]:
     """Yield the partitions of a number into at most ``length`` parts of at most ``most``, largest first.
 
     :param number: at most ``length * most``.
@@ -151,7 +151,7 @@ def _partitions(number: int, length: int, most: int) -> Iterator[tuple[int, ...]
         return
     # a largest part below the mean would leave too much for the others
     for part in range(min(number, most), -(-number // length) - 1, -1):
-        for rest in _partitions(number - part, length - 1, part):
+        for rest in _list_partitions(number - part, length - 1, part):
             yield (part, *rest)
 
 
