@@ -1,4 +1,4 @@
-"""Quiet CPUs on a host whose first process is systemd."""
+"""Quiet CPUs on a host with systemd as its first process."""
 
 import pytest
 
