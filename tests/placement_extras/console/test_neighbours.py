@@ -149,19 +149,32 @@ def test_the_page_names_guests_limits_and_broken_promises(client):
     assert f"{guest} BE 17.9 GB/s 9 MiB compute-1" in page
     assert f"{guest} cpu_quota by watermarks the host compute-1" in page
     assert f"{guest} memory_bandwidth by interference {victim} compute-1" in page
-    assert "compute-3 2 cpus, 1 quiet" in page
     nothing = read_answer(client, "neighbours", name="edge", order="host", page="7")
     assert "0 hosts with values" in nothing
     assert "No host has current values" in nothing
     assert "No host breaks a promise" in nothing
 
 
-def test_values_of_a_silent_agent_are_outdated(app, client):
-    world.follow(Admin(app), "edge-1", {**world.NEIGHBOURS, "neighbour.valid_until": 1.7e9})
-    try:
-        assert "The values of 1 host are outdated" in read_answer(client, "neighbours", name="edge")
-    finally:
-        world.follow(Admin(app), "edge-1", {})
+@pytest.fixture
+def tell(app):
+    """Writes the attributes of edge-1."""
+    admin = Admin(app)
+    yield lambda attributes: world.follow(admin, "edge-1", attributes)
+    world.follow(admin, "edge-1", {})
+
+
+def test_values_of_a_silent_agent_are_outdated(client, tell):
+    tell({**world.NEIGHBOURS, "neighbour.valid_until": 1.7e9})
+    assert "The values of 1 host are outdated" in read_answer(client, "neighbours", name="edge")
+
+
+def test_hosts_with_broken_promises_are_listed_in_part(client, tell, monkeypatch):
+    tell({"agent.broken_promises": "2 cpus, <1> quiet"})
+    assert "edge-1 2 cpus, &lt;1&gt; quiet" in read_answer(client, "neighbours")
+    assert "All 1 host" not in read_answer(client, "neighbours")
+    monkeypatch.setattr(neighbours, "_MAX_BROKEN", 0)
+    page = make_page(ModelSnapshot([host(1, {"agent.broken_promises": "1 cpus"})]), NeighbourCensus(), NOW)
+    assert (page.broken, page.all_broken) == ((), 1)
 
 
 def test_a_reader_of_a_project_does_not_see_the_page(client):

@@ -99,11 +99,7 @@ def make(admin: Admin) -> None:
         "watermark.busy": "cpu_usage: throttle_down 90 %, throttle_up <80 %",
     }
     follow(admin, "compute-1", {"fleet.group": "edge", "fleet.generation": 7} | positions | NEIGHBOURS)
-    follow(
-        admin,
-        "compute-3",
-        {"fleet.group": "edge", "fleet.generation": 7, "agent.broken_promises": "2 cpus, 1 quiet"},
-    )
+    follow(admin, "compute-3", {"fleet.group": "edge", "fleet.generation": 7})
     follow(admin, "compute-10", {"fleet.group": "edge", "fleet.generation": 8})
     follow(admin, "compute-2_NUMA0", {"fleet.group": "edge", "fleet.generation": 6})
     trouble = (
