@@ -86,7 +86,7 @@ class MeasuredLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class CacheUsage:
+class NeighbourCache:
     """The use of an L3 cache by all guests and processes of a host."""
 
     root: Provider
@@ -95,7 +95,7 @@ class CacheUsage:
 
 
 @dataclass(frozen=True, slots=True)
-class GuestUsage:
+class NeighbourGuest:
     """The use of all L3 caches of a host by a guest."""
 
     root: Provider
@@ -123,12 +123,12 @@ class LimitedGuest:
 
 
 @dataclass(frozen=True, slots=True)
-class HostUsage:
+class NeighbourHost:
     """The values of one host, valid until a time (seconds since 1970)."""
 
     valid_until: float
-    caches: tuple[CacheUsage, ...]
-    guests: tuple[GuestUsage, ...]
+    caches: tuple[NeighbourCache, ...]
+    guests: tuple[NeighbourGuest, ...]
     limits: tuple[LimitedGuest, ...]
 
 
@@ -152,9 +152,9 @@ class NeighboursPage:
     outdated: int
     bandwidth: float
     occupancy: float
-    caches: ListPage[CacheUsage]
-    by_bandwidth: tuple[GuestUsage, ...]
-    by_cache: tuple[GuestUsage, ...]
+    caches: ListPage[NeighbourCache]
+    by_bandwidth: tuple[NeighbourGuest, ...]
+    by_cache: tuple[NeighbourGuest, ...]
     limits: ListPage[LimitedGuest]
     broken: tuple[BrokenHost, ...]
     all_broken: int
@@ -165,9 +165,9 @@ class NeighbourCensus:
 
     def __init__(self) -> None:
         # a tree is replaced when it changes, and its values vanish with it
-        self._known: WeakKeyDictionary[HostTree, HostUsage] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[HostTree, NeighbourHost] = WeakKeyDictionary()
 
-    def list_hosts(self, snapshot: ModelSnapshot, name: str = "") -> list[HostUsage]:
+    def list_hosts(self, snapshot: ModelSnapshot, name: str = "") -> list[NeighbourHost]:
         """Return the values of each host that has some.
 
         :param name: a part of the names of the hosts, in any case.
@@ -183,7 +183,7 @@ class NeighbourCensus:
         return found
 
 
-def read_usage(tree: HostTree) -> HostUsage:
+def read_usage(tree: HostTree) -> NeighbourHost:
     """Return the values of a host, from the first of its providers that has a time; ignores other forms."""
     root = tree.root
     for each in tree.members:
@@ -199,13 +199,13 @@ def read_usage(tree: HostTree) -> HostUsage:
                 elif name.startswith((CACHE, GUEST)) and (known := _LOAD.fullmatch(value)):
                     load = MeasuredLoad(*(None if one is None else float(one) for one in known.groups()[2:]))
                     if name.startswith(CACHE):
-                        caches.append(CacheUsage(root, name[len(CACHE) :], load))
+                        caches.append(NeighbourCache(root, name[len(CACHE) :], load))
                     elif known["consumer"]:
-                        guests.append(GuestUsage(root, known["consumer"], known["class"] or "", load))
-            return HostUsage(
+                        guests.append(NeighbourGuest(root, known["consumer"], known["class"] or "", load))
+            return NeighbourHost(
                 until if isinstance(until, int | float) else 0.0, tuple(caches), tuple(guests), tuple(limits)
             )
-    return HostUsage(0.0, (), (), ())
+    return NeighbourHost(0.0, (), (), ())
 
 
 def _levers_of(text: str) -> Iterable[LimitedLever]:
@@ -258,14 +258,16 @@ def make_page(
 
 
 # Equal amounts stay in the order of hosts in the read model: longer keys would cost more than all else.
-_CACHE_ORDERS: Final[Mapping[NeighbourOrder, Callable[[CacheUsage], Any]]] = {
+_CACHE_ORDERS: Final[Mapping[NeighbourOrder, Callable[[NeighbourCache], Any]]] = {
     NeighbourOrder.BANDWIDTH: lambda one: -(one.load.bandwidth or 0.0),
     NeighbourOrder.CACHE: lambda one: -(one.load.occupancy or 0.0),
     NeighbourOrder.HOST: lambda one: (natural_order(one.root.name), natural_order(one.cache)),
 }
 
 
-def _largest(hosts: Iterable[HostUsage], amount: Callable[[GuestUsage], float]) -> tuple[GuestUsage, ...]:
+def _largest(
+    hosts: Iterable[NeighbourHost], amount: Callable[[NeighbourGuest], float]
+) -> tuple[NeighbourGuest, ...]:
     """Return the guests with the largest amounts above 0."""
     used = (one for each in hosts for one in each.guests if amount(one) > 0)
     return tuple(heapq.nlargest(_TOP, used, key=amount))
