@@ -107,7 +107,10 @@ def neighbour_attributes(
     :param limits: the limits by uuid of the guest.
     """
     known = [each for each in guests if UUID.fullmatch(each.consumer)]
-    top = {*_largest(known, lambda load: load.bandwidth), *_largest(known, lambda load: load.occupancy)}
+    top = {
+        *_largest_guests(known, lambda load: load.bandwidth),
+        *_largest_guests(known, lambda load: load.occupancy),
+    }
     limited = sorted(guest for guest, some in limits.items() if some and UUID.fullmatch(guest))
     told = {
         f"{CACHE}{cache}": text for cache, load in sorted(caches.items())[:_MAX_CACHES] if (text := str(load))
@@ -121,7 +124,9 @@ def neighbour_attributes(
     return told | {MEASURED_AT: measured_at, VALID_UNTIL: measured_at + _MISSED * interval} if told else {}
 
 
-def _largest(guests: Iterable[GuestLoad], amount: Callable[[CacheLoad], float | None]) -> list[GuestLoad]:
+def _largest_guests(
+    guests: Iterable[GuestLoad], amount: Callable[[CacheLoad], float | None]
+) -> list[GuestLoad]:
     """The guests with the largest known amounts above 0; the uuid decides between equal ones."""
     found = [(value, each.consumer, each) for each in guests if (value := amount(each.load))]
     return [each for _, _, each in heapq.nlargest(_TOP, found, key=lambda one: one[:2])]

@@ -63,10 +63,10 @@ class NeighbourReporter:
         # The lock is held during a measurement, of at most ten seconds: another caller needs its values.
         with self._lock:
             if measured_at != self._measured_at or self._lacks_rates:
-                self._measure(measured_at, max(interval, options.update_resources_interval))
+                self._measure_host(measured_at, max(interval, options.update_resources_interval))
             return tree.with_attributes(self._attributes)
 
-    def _measure(self, measured_at: float, interval: float) -> None:
+    def _measure_host(self, measured_at: float, interval: float) -> None:
         before, reading = self._reading, self._newest()
         self._lacks_rates = reading is not None and not _is_later(before, reading)
         self._measured_at, self._reading = measured_at, reading

@@ -131,15 +131,17 @@ class ServiceMetrics:
     def exposition_text(self) -> bytes:
         """Return all current series, as text for Prometheus."""
         # gauges are computed only by this process, because they describe the database that all workers share
-        return generate_latest(self._counters()) + generate_latest(_OnceRegistry(self._current_gauges()))
+        return generate_latest(self._counter_registry()) + generate_latest(
+            _OnceRegistry(self._current_gauges())
+        )
 
-    def open_metrics_text(self, exemplars: RequestExemplars) -> bytes:
+    def exemplar_text(self, exemplars: RequestExemplars) -> bytes:
         """Return all current series with exemplars, in the format OpenMetrics."""
-        families = exemplars.add_to(chain(self._counters().collect(), self._current_gauges()))
+        families = exemplars.add_to(chain(self._counter_registry().collect(), self._current_gauges()))
         # one registry for all, because the format has a mark at its end
         return openmetrics.generate_latest(_OnceRegistry(families))
 
-    def _counters(self) -> CollectorRegistry:
+    def _counter_registry(self) -> CollectorRegistry:
         if DIRECTORY not in os.environ:
             return self._registry
         registry = CollectorRegistry()
@@ -169,7 +171,7 @@ class ServiceMetrics:
             start_response("405 Method Not Allowed", [("Allow", "GET"), ("Content-Length", "0")])
             return [b""]
         if self._exemplars is not None and _OPEN_METRICS in environ.get("HTTP_ACCEPT", ""):
-            body, kind = self.open_metrics_text(self._exemplars), openmetrics.CONTENT_TYPE_LATEST
+            body, kind = self.exemplar_text(self._exemplars), openmetrics.CONTENT_TYPE_LATEST
         else:
             body, kind = self.exposition_text(), CONTENT_TYPE_LATEST
         headers = [("Content-Type", kind), ("Content-Length", str(len(body)))]

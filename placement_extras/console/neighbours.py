@@ -245,8 +245,8 @@ def make_page(
         bandwidth=sum(one.load.bandwidth or 0.0 for one in caches),
         occupancy=sum(one.load.occupancy or 0.0 for one in caches),
         caches=cut_page(sorted(caches, key=_CACHE_ORDERS[order]), page, _CACHES_PER_PAGE),
-        by_bandwidth=_largest(hosts, lambda one: one.load.bandwidth or 0.0),
-        by_cache=_largest(hosts, lambda one: one.load.occupancy or 0.0),
+        by_bandwidth=_largest_guests(hosts, lambda one: one.load.bandwidth or 0.0),
+        by_cache=_largest_guests(hosts, lambda one: one.load.occupancy or 0.0),
         limits=cut_page(
             sorted(limits, key=lambda one: (natural_order(one.root.name), one.consumer)),
             limits_page,
@@ -265,7 +265,7 @@ _CACHE_ORDERS: Final[Mapping[NeighbourOrder, Callable[[NeighbourCache], Any]]] =
 }
 
 
-def _largest(
+def _largest_guests(
     hosts: Iterable[NeighbourHost], amount: Callable[[NeighbourGuest], float]
 ) -> tuple[NeighbourGuest, ...]:
     """Return the guests with the largest amounts above 0."""
