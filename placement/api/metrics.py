@@ -139,7 +139,9 @@ class ServiceMetrics:
         """Return all current series with exemplars, in the format OpenMetrics."""
         families = exemplars.add_to(chain(self._counter_registry().collect(), self._current_gauges()))
         # one registry for all, because the format has a mark at its end
-        return openmetrics.generate_latest(_OnceRegistry(families))
+        registry = _OnceRegistry(families)
+        text: bytes = openmetrics.generate_latest(registry)  # type: ignore[no-untyped-call]  # of prometheus_client
+        return text
 
     def _counter_registry(self) -> CollectorRegistry:
         if DIRECTORY not in os.environ:
