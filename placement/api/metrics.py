@@ -1,4 +1,4 @@
-"""The metrics for Prometheus at ``/metrics``: requests, searches, and those of the read model.
+"""The metrics for Prometheus at ``/metrics``, about requests, searches and the read model.
 
 :mod:`placement.api.middleware` imports this module only if metrics are enabled, after
 :mod:`placement.api.metrics_sharing` has set the folder that processes share: prometheus_client reads the
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-"""Upper bounds, in seconds, of the classes in the histogram of answer times."""
+"""Upper bounds, in seconds, of the buckets in the histogram of answer times."""
 _BOUNDS: Final = (*map(floatToGoString, _BUCKETS), "+Inf")
 """The same bounds as they stand in the label ``le``."""
 _SECONDS: Final = "placement_request_seconds"
 _OPEN_METRICS: Final = "application/openmetrics-text"
 _NOTHING_ELSE: Final = "none of the API"
-"""The operation that requests for unknown paths are counted under."""
+"""The value of the label ``operation`` for requests with unknown paths."""
 
 
 class RequestExemplars:
-    """The newest traced request of each operation and class of answer times, of this worker.
+    """The newest traced request of each operation and bucket of answer times, of this worker.
 
     Exemplars are in OpenMetrics only, https://prometheus.io/docs/specs/om/open_metrics_spec/#exemplars.
     """
@@ -54,7 +54,7 @@ class RequestExemplars:
         self._newest: dict[tuple[str, str], Exemplar] = {}
 
     def note_request(self, operation: str, seconds: float, trace_id: str) -> None:
-        """Keep a traced request as the newest one of its class."""
+        """Keep a traced request as the newest one of its bucket."""
         found = Exemplar({"trace_id": trace_id}, seconds, time.time())
         self._newest[operation, _BOUNDS[bisect_left(_BUCKETS, seconds)]] = found
 
@@ -76,7 +76,7 @@ class RequestExemplars:
 
 
 class ServiceMetrics:
-    """The counters of this worker, and the answer to Prometheus for all workers."""
+    """The counters of this worker; answers scrapes by Prometheus for all workers."""
 
     def __init__(
         self, service: PlacementService, max_provider_series: int, *, exemplars: bool = False
@@ -111,7 +111,7 @@ class ServiceMetrics:
 
     def install_counters(self, app: Flask) -> None:
         """Count all requests of the application."""
-        # first, because later functions may refuse the request
+        # inserted first, because other functions may refuse the request
         app.before_request_funcs.setdefault(None, []).insert(0, _note_begin)
         app.after_request(self._count_request)
 
@@ -130,7 +130,7 @@ class ServiceMetrics:
 
     def exposition_text(self) -> bytes:
         """Return all current series, as text for Prometheus."""
-        # gauges are computed only by this process, because they describe the database that all workers share
+        # only this process computes gauges, because they describe the database, which all workers share
         return generate_latest(self._counter_registry()) + generate_latest(
             _OnceRegistry(self._current_gauges())
         )
@@ -147,7 +147,7 @@ class ServiceMetrics:
         if DIRECTORY not in os.environ:
             return self._registry
         registry = CollectorRegistry()
-        # the counters of all processes, read from their files in the folder
+        # reads the counters of all processes from their files in the folder
         MultiProcessCollector(registry)  # type: ignore[no-untyped-call]  # of prometheus_client
         return registry
 
@@ -156,9 +156,9 @@ class ServiceMetrics:
         try:
             self._service.prepare_database()
             families = list(self._of_model.make_gauges())
-        # the other metrics are shown, and this message says why some are missing
+        # all other metrics are shown, and this message has the reason why gauges are missing
         except Unavailable as error:
-            # not a warning, because a scrape every few seconds would fill the log
+            # no warning, because scrapes every few seconds would fill the log
             LOG.debug("Metrics without the database: %s", error)
             up.add_metric([], 0)
             families = []

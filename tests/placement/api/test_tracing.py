@@ -290,7 +290,7 @@ def test_tracing_that_cannot_work_is_refused_before_workers_start(tmp_path, monk
     assert capsys.readouterr().err.startswith("placement-api: [tracing] enabled needs opentelemetry")
 
 
-def test_the_newest_traced_request_of_each_class_of_times_is_an_exemplar(sqlite_url, monkeypatch):
+def test_the_newest_traced_request_of_each_bucket_is_an_exemplar(sqlite_url, monkeypatch):
     pytest.importorskip("opentelemetry.sdk")
     from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
