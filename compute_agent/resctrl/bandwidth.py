@@ -81,7 +81,7 @@ class BandwidthCodec(Protocol):
     """Converts bandwidths of the domains of a mount between percent and values of schemata."""
 
     shares_cap: bool
-    """Whether a cap holds for all tasks of a group together; False: it holds on each core for itself."""
+    """True: a cap limits all tasks of a group together; False: it limits each core separately."""
 
     @property
     def min_percent(self) -> int:
@@ -113,7 +113,7 @@ class BandwidthCodec(Protocol):
         ...
 
     def is_same_value(self, written: int, read: int) -> bool:
-        """Whether ``read`` is ``written`` as the kernel rounds it."""
+        """Whether ``read`` is equal to ``written`` after the kernel's rounding."""
         ...
 
 
@@ -142,7 +142,7 @@ class IntelCodec:
 
     def encode_percent(self, domain: int, percent: int) -> int:
         """The percent, rounded up to the next value of the hardware."""
-        # The values that the hardware has may skip 100, which the kernel always accepts.
+        # The hardware's steps may skip 100, which the kernel always accepts.
         return min(100, round_up_to_step(percent, self._minimum, self._step))
 
     def encode_rate(self, domain: int, rate: BandwidthRate) -> int:
