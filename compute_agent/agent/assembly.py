@@ -39,6 +39,7 @@ from compute_agent.loops.fleet import FleetGuests, FleetLoop
 from compute_agent.loops.host_attributes import AgentHeartbeats, PositionReporter
 from compute_agent.loops.metric_sources import MetricSources
 from compute_agent.loops.monitoring import CacheMonitoring, MonitoredGuests
+from compute_agent.loops.neighbours import NeighbourReporter
 from compute_agent.loops.noise import NoiseSource
 from compute_agent.loops.promises import PromiseWatch
 from compute_agent.loops.reclaimed import ReclaimLoop
@@ -186,6 +187,10 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         noise = NoiseSource(in_force, pipeline, driver, metrics.registry)
         devices = DeviceSource(Path(options.host.root), pipeline, metrics.registry)
         promises = PromiseWatch(conf, verifier.verify_all, recorder, metrics.registry, changed.wake)
+        monitored = MonitoredGuests(driver, pipeline, in_force)
+        monitoring = CacheMonitoring(conf, monitored, metrics.registry)
+        # One arbiter serves all triggers and limits by hand: the lowest limit of a guest applies.
+        limits = LimitArbiter(pipeline)
         reports = ReportLoop(
             HostReporter(conf.client, saved.owned, state.keep_owned, saved.history.generations),
             conf.client,
@@ -206,6 +211,12 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
                 fleet,
                 PositionReporter(in_force, pipeline.guest_views),
                 AgentHeartbeats(in_force),
+                NeighbourReporter(
+                    in_force,
+                    monitoring.loop.newest_reading,
+                    limits.requested_limits,
+                    lambda: throttling.state.interference.cases,
+                ),
                 promises,
             ),
             history=HistoryWatch(metrics, saved.history, state, recorder),
@@ -215,10 +226,6 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         maintenance = MaintenanceMode(saved.maintenance, state, reports, metrics.registry, recorder)
 
         # The loops that measure guests, and the loops that throttle guests
-        monitored = MonitoredGuests(driver, pipeline, in_force)
-        monitoring = CacheMonitoring(conf, monitored, metrics.registry)
-        # One arbiter serves all triggers and limits by hand: the lowest limit of a guest applies.
-        limits = LimitArbiter(pipeline)
         GuestMetrics(
             pipeline,
             driver,

@@ -217,6 +217,12 @@ QOS_CLASS_OPTS: Final = [
     ),
     cfg.StrOpt("mb_percent", help="Maximum memory bandwidth of the class, in percent."),
     cfg.StrOpt(
+        "mb_mbps",
+        help="Maximum memory bandwidth of the class on each domain, in MB/s (10^6 bytes a second), in place"
+        " of mb_percent. The option needs absolute values: AMD, or the mount option mba_MBps. Guests of the"
+        " class share the bandwidth.",
+    ),
+    cfg.StrOpt(
         "llc_range_per_cache",
         help="Ranges for single last-level caches, each with the id of the cache, such as 0:0-50, 1:20-80.",
     ),
@@ -224,6 +230,11 @@ QOS_CLASS_OPTS: Final = [
         "mb_percent_per_cache",
         help="Percents for single domains of memory bandwidth, each with the"
         " id of the domain, such as 0:40, 1:80.",
+    ),
+    cfg.StrOpt(
+        "mb_mbps_per_cache",
+        help="Bandwidths in MB/s for single domains, such as 0:4000, 1:8000. The conditions of mb_mbps"
+        " apply.",
     ),
     cfg.IntOpt(
         "memory_high",
