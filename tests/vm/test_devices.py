@@ -1,5 +1,6 @@
 """PCI devices on two NUMA nodes of a real kernel: QEMU's q35 with an expander bus for each node."""
 
+import importlib.util
 import os
 import shutil
 import stat
@@ -7,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.vm import machine
+from tests.vm import libvirt_machine, machine, modules
 
 pytestmark = [pytest.mark.slow, pytest.mark.vm]
 
@@ -35,7 +36,9 @@ def expander(node: int, bus: int) -> str:
     )
 
 
-def test_devices_and_guests_are_on_one_node_of_a_real_kernel(share, placement, tmp_path):
+@pytest.fixture
+def two_nodes(tmp_path):
+    """The options of a machine with devices on two nodes."""
     program = shutil.which(STOCK)
     if program is None:
         pytest.skip(f"no {STOCK}")
@@ -43,7 +46,24 @@ def test_devices_and_guests_are_on_one_node_of_a_real_kernel(share, placement, t
     wrapper.write_text(_WRAPPER.format(python=sys.executable, program=program))
     os.chmod(wrapper, stat.S_IRWXU)
     devices = f"-device intel-iommu {expander(0, 64)} {expander(1, 128)}"
+    return *SMP, "--qemu", str(wrapper), "--qemu-args", devices
+
+
+def test_devices_and_guests_are_on_one_node_of_a_real_kernel(share, placement, two_nodes):
     machine.stage(share, (*machine.PYTEST, *machine.AGENT))
-    options = (*SMP, "--qemu", str(wrapper), "--qemu-args", devices)
-    totals = machine.run_tests("tests/vm/inside_devices.py", share, *options, *placement)
+    totals = machine.run_tests("tests/vm/inside_devices.py", share, *two_nodes, *placement)
+    assert (totals["tests"], totals["skipped"]) == (3, 0)
+
+
+def test_a_domain_is_on_the_node_of_its_passed_device(share, placement, two_nodes):
+    """Domains with a device of the machine's kernel, which VFIO and libvirt pass to QEMU."""
+    folders = [modules.folder_of(version) for version in machine.kernels(libvirt_machine.FOLDER)]
+    if not folders or not (folders[-1] / "vfio.ko").exists():
+        pytest.skip("no machine with libvirt: python -m tests.vm.libvirt_machine")
+    if importlib.util.find_spec("libvirt") is None:
+        pytest.skip("libvirt-python is not installed")
+    machine.stage(share, (*machine.PYTEST, *machine.AGENT, "libvirt-python"))
+    shutil.copytree(folders[-1], share / "modules")
+    options = (*two_nodes, "--vm", str(libvirt_machine.FOLDER), "--mem", "4G")
+    totals = machine.run_tests("tests/vm/inside_hostdevs.py", share, *options, *placement, timeout=1500)
     assert (totals["tests"], totals["skipped"]) == (3, 0)
