@@ -32,6 +32,7 @@ from compute_agent.loops.allocations import ClaimWatch, HistoryWatch
 from compute_agent.loops.arrivals import GuestEvents, PreStartHook
 from compute_agent.loops.audit import ConsumerLocations
 from compute_agent.loops.base import AgentLoop, ConfigurationInForce
+from compute_agent.loops.cold_memory import ColdMemoryLoop
 from compute_agent.loops.devices import DeviceSource
 from compute_agent.loops.events import EventLog, OomEvents
 from compute_agent.loops.fleet import FleetGuests, FleetLoop
@@ -59,6 +60,7 @@ from compute_agent.threads import WakeSignal
 from compute_agent.throttling.arbiter import LimitArbiter
 from compute_agent.throttling.evictions import GuestEvictions, GuestEvictor
 from compute_agent.throttling.executor import ThrottleExecutor
+from compute_agent.throttling.reclaims import MemoryReclaimer
 from compute_agent.throttling.samplers import GuestReader
 from compute_agent.throttling.state_file import ThrottlingFile
 from compute_agent.throttling.telemetry import ThrottleTelemetry
@@ -173,7 +175,10 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         # The loops that contribute to reports, then the loop of reports. The signal is made first, because
         # the loops that wake the reports are made before the loop of reports.
         changed = WakeSignal()
-        reclaimed = ReclaimLoop(conf, pipeline, driver, recorder, metrics, changed=changed.wake)
+        cold = ColdMemoryLoop(conf, pipeline, driver, metrics.registry)
+        reclaimed = ReclaimLoop(
+            conf, pipeline, driver, recorder, metrics, changed=changed.wake, cold=lambda: cold.cold_memory
+        )
         fleet_guests = FleetGuests(pipeline, configurator.set_guest)
         fleet = FleetLoop(
             options, reloader.check_options, metrics.registry, changed.wake, fleet_guests.bring_about
@@ -237,6 +242,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             GuestEvictor(evictions.stop_guest, evictions.give_back),
             partial(reports.switch_scheduling, DisableCause.WATERMARK),
             ThrottleTelemetry(metrics.registry, recorder, reclaimed.count_blame),
+            MemoryReclaimer(pipeline, driver).reclaim_memory,
         )
         manual_throttling = ManualThrottling(limits, evictions, recorder)
         sources = MetricSources(conf, metrics.registry)
@@ -272,7 +278,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         early: tuple[AgentLoop, ...] = (events, monitoring, arrivals, announcements)
         cpu_use = CpuUse(conf, pipeline, driver)
         late: tuple[AgentLoop, ...] = (
-            *(reports, sources, watermarks, interference, oom, reclaimed, cpu_use, fleet),
+            *(reports, sources, watermarks, interference, oom, cold, reclaimed, cpu_use, fleet),
             promises,
         )
         in_force.add_followers((*early, *late))

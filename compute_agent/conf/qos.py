@@ -104,6 +104,13 @@ WATERMARK_OPTS: Final = [
     cfg.StrOpt(
         "throttle_up", help="Usage below which throttled guests are restored, in the format of throttle_down."
     ),
+    cfg.StrOpt(
+        "reclaim",
+        help="Usage of memory_usage above which the agent has the kernel reclaim memory that guests have not"
+        " used for longest (memory.reclaim of cgroup v2), in the format of throttle_down. A guest gives"
+        " at most 256 MiB in 10 seconds, and keeps min_share of its memory. The host needs swap. A guest"
+        " that uses its memory again waits until it is read back.",
+    ),
     cfg.StrOpt("evict", help="Usage above which guests are evicted, in the format of throttle_down."),
     cfg.StrOpt(
         "disable_scheduling", help="Usage above which the scheduler sends no new guests to this host."

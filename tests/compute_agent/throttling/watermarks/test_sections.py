@@ -17,6 +17,7 @@ from compute_agent.throttling.watermarks.thresholds import WatermarkThreshold, p
 from tests.compute_agent.builders import load_options, load_text
 
 CPU = "[watermark:cpu]\nmetric = cpu_usage\n"
+MEMORY = "[watermark:memory]\nmetric = memory_usage\n"
 
 
 @pytest.fixture
@@ -108,6 +109,9 @@ def test_levels_that_are_none(text, unit):
         (CPU + "throttle_down = 80%\nthrottle_up = 90%", r"throttle_up = 90% is not below .*n = 80%"),
         (CPU + "throttle_down = 8\nthrottle_up = 8", r"throttle_up = 8 is not below"),
         (CPU + "throttle_down = 80%\nthrottle_up = 70%\nevict = 75%", r"cpu\] evict = 75% is below"),
+        (CPU + "reclaim = 80%", r"cpu\] reclaim: a reclaim of memory does not lower cpu_usage"),
+        (MEMORY + "reclaim = 80%\nevict = 75%", r"evict = 75% is below reclaim = 80%.* are reclaimed from"),
+        (MEMORY + "reclaim = 8G\nthrottle_down = 7G\nthrottle_up = 6G", r"is below reclaim = 8589934592"),
         (CPU + "throttle_down = 80%\nthrottle_up = 4", r"\[watermark:cpu\] mixes percentages and amounts"),
         (CPU + "evict = 95%\nqos_classes = BX", r"\[watermark:cpu\] qos_classes: there is no class 'BX'"),
         (CPU + "evict = 95%\nqos_classes = LS", r"\[watermark:cpu\] qos_classes: LS is above"),
