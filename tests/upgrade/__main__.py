@@ -1,5 +1,6 @@
 """Upgrades from each recorded release under load, and back: ``python -m tests.upgrade`` prints a table."""
 
+import logging
 import sys
 import tempfile
 from argparse import ArgumentParser
@@ -19,6 +20,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if unknown := set(arguments.kinds) - set(KINDS):
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for each request to the Identity service
     try:
         new = install_release(current_release())
         olds = [install_release(each) for each in read_releases()[: arguments.releases]]

@@ -4,6 +4,7 @@ Each runs the programs of one release, and :meth:`move_to` replaces them as the 
 """
 
 import json
+import os
 import re
 import signal
 from contextlib import ExitStack, suppress
@@ -45,7 +46,8 @@ token = {token}
 driver = process
 [compute]
 resource_provider_name = {name}
-cpu_dedicated_set = {cpus}
+cpu_dedicated_set = {dedicated}
+cpu_shared_set = {shared}
 [daemon]
 http_port = 0
 [qos_class:gold]
@@ -96,7 +98,7 @@ class ServiceMachine:
 
 @dataclass(frozen=True, slots=True)
 class GuestFacts:
-    """Facts of a running guest that an upgrade must not change: its process, and the CPUs of all its threads."""
+    """Facts of a running guest that an upgrade must not change: its process and its CPUs."""
 
     pid: int
     started: float
@@ -106,17 +108,16 @@ class GuestFacts:
 class HostMachine:
     """A host with an agent and process guests."""
 
-    def __init__(self, folder: Path, release: InstalledRelease, name: str, cpus: int, endpoint: str) -> None:
-        """Write the configuration.
-
-        :param cpus: the dedicated CPU.
-        """
+    def __init__(
+        self, folder: Path, release: InstalledRelease, name: str, dedicated: int, endpoint: str
+    ) -> None:
+        """Write the configuration: one dedicated CPU, and another one that is shared."""
         folder.mkdir()
         self.folder, self.release, self.name = folder, release, name
         self._config = folder / "compute-agent.conf"
-        self._config.write_text(
-            _AGENT.format(folder=folder, name=name, cpus=cpus, endpoint=endpoint, token=TOKEN)
-        )
+        shared = min(os.sched_getaffinity(0) - {dedicated})
+        where = {"folder": folder, "name": name, "endpoint": endpoint, "token": TOKEN}
+        self._config.write_text(_AGENT.format(**where, dedicated=dedicated, shared=shared))
         self._running = ExitStack()
         self.guests: dict[str, int] = {}
 

@@ -13,10 +13,14 @@ from tests.upgrade.machines import GuestFacts
 
 @dataclass
 class UpgradeOutcome:
-    """Observations of an upgrade and of the way back, on one kind of database."""
+    """Observations of an upgrade and of the way back, on one kind of database.
+
+    :ivar taken_out: the proxy took each service out before it stopped.
+    """
 
     kind: str
     version: Version
+    taken_out: bool = False
     judge: Judge | None = None
     guests: int = 0
     settings: int = 0
@@ -70,11 +74,24 @@ class UpgradeOutcome:
 def draw_table(outcomes: Sequence[UpgradeOutcome]) -> str:
     """Format the results, with a line for each loss."""
     table = PrettyTable(
-        ["From", "Database", "Requests", "Lost", "Guests", "Moved", "Settings", "Forgotten", "Seconds"]
+        [
+            "From",
+            "Database",
+            "Taken out",
+            "Requests",
+            "Lost",
+            "Guests",
+            "Moved",
+            "Settings",
+            "Forgotten",
+            "Seconds",
+        ]
     )
     table.align = "r"
     table.align["From"] = table.align["Database"] = "l"
     for each in outcomes:
         counts = (each.requests, each.lost, each.guests, len(each.moved), each.settings, len(each.forgotten))
-        table.add_row([each.version, each.kind, *counts, f"{each.seconds:.0f}"])
+        table.add_row(
+            [each.version, each.kind, "yes" if each.taken_out else "no", *counts, f"{each.seconds:.0f}"]
+        )
     return "\n".join([str(table), *(line for each in outcomes for line in each.problems[:10])])
