@@ -17,6 +17,7 @@ from typing import Final
 from packaging.version import InvalidVersion, Version
 
 from tests.builds import BuildFailed, build_commit, run
+from tests.upgrade.releases import Release, add_release
 
 ROOT: Final = Path(__file__).parents[1]
 CHANGES: Final = "doc/changes"
@@ -116,6 +117,8 @@ def make_release(checkout: Path, text: str, folder: Path, key: str | None, *, fu
                 signature = ("--batch", "--yes", "--local-user", key, "--detach-sign", "--armor")
                 run("gpg", *signature, files[-1])
                 files.append(files[-1].with_name(f"{files[-1].name}.asc"))
+            released = run("git", "rev-parse", "HEAD", folder=tree).strip()
+            add_release(tree, Release(version, released))
             declare_version(tree, next_version(version))
             _commit(tree, f"Development of {next_version(version).base_version} begins")
             made = run("git", "rev-parse", "HEAD", folder=tree).strip()

@@ -5,9 +5,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from tests.builds import BuildFailed, build_all, run
 from tests.release import ReleaseRefused, declared_version, find_obstacles, make_release
+from tests.upgrade.releases import Release, read_releases
 
 MAKEFILE = "samples:\n\tcp options sample\n"
 SETUP = "[metadata]\nname = made-up\nversion = 1.2.0.dev0\n\n[options]\npy_modules = made_up\n"
@@ -35,6 +37,7 @@ FILES = {
     "sample": "old\n",
     "api-ref/build.py": "",
     "CHANGELOG.md": "# Changelog\n\n<!-- release notes start -->\n\n## 1.1.0 (2026-01-01)\n",
+    "tests/upgrade/releases.txt": "# releases\n1.1.0 0123456789\n",
     "doc/changes/README.md": "Notes\n",
     "doc/changes/hosts.fix.md": "Hosts are found again.\n",
 }
@@ -82,6 +85,10 @@ def test_a_release_has_the_version_the_notes_and_a_next_version(checkout: Path) 
     assert git(checkout, "log", "--format=%s", "-2") == "Development of 1.3.0 begins\nRelease 1.2.0"
     assert "version = 1.2.0\n" in git(checkout, "show", "HEAD~1:setup.cfg")
     assert str(declared_version(checkout)) == "1.3.0.dev0"
+    assert read_releases(checkout) == [
+        Release(Version("1.2.0"), git(checkout, "rev-parse", "HEAD~1")),
+        Release(Version("1.1.0"), "0123456789"),
+    ]
     changelog = (checkout / "CHANGELOG.md").read_text()
     assert (
         changelog.index("## 1.2.0 (") < changelog.index("Hosts are found again") < changelog.index("## 1.1.0")

@@ -114,8 +114,8 @@ _RESERVED_FILES: Final = 256
 _STOP_TIMEOUT: Final = 2.0
 """Seconds for which searches may continue when the service stops."""
 _LAST_REQUEST_TIMEOUT: Final = 1.0
-"""Seconds without a request after which a stopping service closes a connection. Within them a request may be on
-its way, which would be lost."""
+"""Seconds without a request after which a stopping service closes a connection. Before, a request may be on
+its way, and would be lost."""
 _TICK: Final = 1.0
 """Seconds between two checks of deadlines."""
 

@@ -6,9 +6,10 @@ import tempfile
 from argparse import ArgumentParser
 from pathlib import Path
 
+from tests.builds import BuildFailed
 from tests.databases import ServerMissing
 from tests.upgrade.outcome import draw_table
-from tests.upgrade.releases import BuildFailed, current_release, install_release, read_releases
+from tests.upgrade.releases import current_release, install_release, read_releases
 from tests.upgrade.scenario import KINDS, run
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from packaging.version import Version
 
-from tests.builds import BuildFailed, export_commit, run
+from tests.builds import export_commit, run
 
 ROOT: Final = Path(__file__).parents[2]
 RECORD: Final = "tests/upgrade/releases.txt"
@@ -103,6 +103,3 @@ def current_release(checkout: Path = ROOT) -> Release:
         line for line in (checkout / "setup.cfg").read_text().splitlines() if line.startswith("version")
     )
     return Release(Version(line.partition("=")[2].strip()), "HEAD")
-
-
-__all__ = ["BuildFailed", "InstalledRelease", "Release", "add_release", "current_release", "install_release"]
