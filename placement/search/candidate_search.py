@@ -543,7 +543,7 @@ def unused_patterns(
     the same conditions and have the same portions. The patterns of the batch are those of the largest of
     these trees, so a smaller tree may lack the room for some of them.
 
-    :param pooled: whether equal devices that serve one need at a time form pools.
+    :param pooled: whether equal devices form pools.
 
     :raises BudgetExhausted: (the function) the budget is spent.
     """

@@ -63,12 +63,12 @@ class PatternBatch(tuple[CandidatePattern, ...]):
 class UnusedPatterns(NamedTuple):
     """All patterns of unused trees of one structure.
 
-    Each of the ``pools`` has the positions of equal devices that serve one need at a time. Of patterns that
-    differ only in devices of one pool, ``patterns`` has only one.
+    Each of the ``pools`` has the positions of equal devices, and the amount that each need takes from one of
+    them. Of patterns that differ only in devices of one pool, ``patterns`` has only one.
     """
 
     patterns: PatternBatch
-    pools: tuple[tuple[int, ...], ...] = ()
+    pools: tuple[tuple[tuple[int, ...], int], ...] = ()
 
 
 Offer = tuple[ProviderSet, PatternBatch]

@@ -189,7 +189,8 @@ class CompiledRequest:
         positions = {member.id: at for at, member in enumerate(empty.members)}
         # sorted, so that equal pools of several requests are equal tuples
         pools = [
-            tuple(sorted([positions[each] for each in ids])) for ids in (kinds.list_pools() if kinds else ())
+            (tuple(sorted([positions[each] for each in ids])), unit)
+            for ids, unit in (kinds.list_pools() if kinds else ())
         ]
         return UnusedPatterns(PatternBatch(found), tuple(pools))
 

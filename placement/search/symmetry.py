@@ -4,8 +4,9 @@ Hosts have many equal devices, and guests ask for several of them. Eight of sixt
 eight equal groups in 518,918,400 ways, which are all the same to the client. The search yields one of these
 first, and remembers a dead end for all of them.
 
-Counts of guests go further: equal devices that each serve one guest at a time are a *pool*, of which only the
-number of free devices matters.
+Counts of guests go further: if all needs of some devices ask for one amount, equal devices are a *pool*, of
+which only the number of free units matters. A device may have several units, such as the virtual functions of
+a network card.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from placement.read_model.provider import SHARES, Provider
+from placement.read_model.provider import SHARES, Inventory, Provider
 from placement.read_model.trees import ZONE
 from placement.search.rules import RequestRules, available_amount
 
@@ -35,8 +36,8 @@ class AssignmentKinds:
     """The kinds of needs, and of providers, at one tree: two of a kind can be swapped in any assignment.
 
     :param options: for each need, the providers that can serve it.
-    :param pooled: whether providers are of one kind only if they form a pool: each serves at most one need,
-        so that several guests can swap them, too.
+    :param pooled: whether providers are of one kind only if they form a pool, so that several guests can swap
+        units of them, too.
     :param parts: numbers by provider id; providers with unlike numbers are never of one kind.
     """
 
@@ -70,10 +71,17 @@ class AssignmentKinds:
             for index in range(len(options))
         ]
         kinds = {}
+        self._serves = serves
         #: the kind of each provider, by id
         self.of_providers = {
             provider_id: kinds.setdefault(self._provider_signature(provider, serves[provider_id]), len(kinds))
             for provider_id, provider in providers.items()
+        }
+        firsts: dict[int, int] = {}
+        #: by id, the provider that stands for it in assignments: itself, or one for all of a pool
+        self._stand_ins = {
+            provider_id: firsts.setdefault(kind, provider_id) if pooled else provider_id
+            for provider_id, kind in self.of_providers.items()
         }
 
     @property
@@ -86,22 +94,30 @@ class AssignmentKinds:
         """Whether two providers are of one kind."""
         return len({*self.of_providers.values()}) < len(self.of_providers)
 
-    def list_pools(self) -> Iterator[list[int]]:
-        """Yield the ids of the providers of each kind that has several, in the order of the options."""
+    def list_pools(self) -> Iterator[tuple[list[int], int]]:
+        """Yield the providers of each kind that has several, and the amount of a unit.
+
+        The providers are ids in the order of the options.
+        """
         by_kind: dict[int, list[int]] = {}
         for provider_id, kind in self.of_providers.items():
             by_kind.setdefault(kind, []).append(provider_id)
-        return (each for each in by_kind.values() if len(each) > 1)
+        for found in by_kind.values():
+            if len(found) > 1:
+                ((_, amount),) = self._rules.needs[self._serves[found[0]][0]].resources
+                yield found, amount
 
     def signature_of(self, chosen: Sequence[Provider | None]) -> Hashable:
         """Return a key of an assignment: for each chosen provider its kind and the kinds of needs it serves.
 
-        The search serves needs in a fixed order, so that the key also determines the remaining needs.
+        A pool counts as one provider. The search serves needs in a fixed order, so that the key also
+        determines the remaining needs.
         """
         served: dict[int, list[int]] = {}
+        stand_ins = self._stand_ins
         for kind, at in zip(self.of_needs, chosen, strict=True):
             if at is not None:
-                served.setdefault(at.id, []).append(kind)
+                served.setdefault(stand_ins[at.id], []).append(kind)
         kind_of = self.of_providers
         return tuple(sorted([(kind_of[at], *sorted(those)) for at, those in served.items()]))
 
@@ -121,13 +137,13 @@ class AssignmentKinds:
         """
         rules = self._rules
         # its own id as the key, so that it equals no other provider
-        if provider.id in self._parents or (self._pooled and not self._serves_one(provider, serves)):
+        if provider.id in self._parents or (self._pooled and not self._gives_units(provider, serves)):
             return provider.id
-        # amounts above the sum of all needs make no difference
+        # amounts above the sum of all needs make no difference, and pools count the units of all members
         contested = [
             min(available_amount(provider, name), rules.contested[name])
             for name, asking in rules.adding_up.items()
-            if any(index in serves for index in asking)
+            if not self._pooled and any(index in serves for index in asking)
         ]
         return (
             provider.parent_id,
@@ -137,8 +153,8 @@ class AssignmentKinds:
             tuple([not provider.traits.isdisjoint(traits) for traits in rules.unsuffixed_traits]),
         )
 
-    def _serves_one(self, provider: Provider, serves: Sequence[int]) -> bool:
-        """Return whether all needs of a provider ask for one amount, which it can give once but not twice."""
+    def _gives_units(self, provider: Provider, serves: Sequence[int]) -> bool:
+        """Return whether all needs of a provider ask for one amount, and any units of it can serve them."""
         asked = {self._rules.needs[index].resources for index in serves}
         if len(asked) > 1 or provider.parent_id is None:
             return False
@@ -146,7 +162,22 @@ class AssignmentKinds:
         if len(resources) != 1 or never_pooled(provider.traits):
             return False
         ((name, amount),) = resources
-        return provider.inventories[name].capacity < 2 * amount
+        return provider.inventories[name].capacity < 2 * amount or self._serves_together(
+            provider.inventories[name], name, serves
+        )
+
+    def _serves_together(self, inventory: Inventory, name: str, serves: Sequence[int]) -> bool:
+        """Return whether one provider may serve any of its needs together, while it has free units."""
+        rules = self._rules
+        suffixed = [index for index in serves if not rules.needs[index].unsuffixed]
+        subtrees = [{*rule} for index in serves for rule in rules.subtrees_of[index]]
+        return (
+            rules.nested
+            and not (rules.isolate and len(suffixed) > 1)
+            and inventory.max_unit >= rules.contested.get(name, 0)
+            # else a rule could require one provider for needs that a pool would divide
+            and not any(len(rule) > 1 and rule <= {*serves} for rule in subtrees)
+        )
 
 
 class RememberedAssignments:

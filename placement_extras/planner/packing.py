@@ -210,14 +210,16 @@ Way = tuple[tuple[Slot, int], ...]
 
 
 class DevicePool(NamedTuple):
-    """The slots of equal devices, each of which gives one unit: only the number of free devices matters."""
+    """The slots of equal devices, and the amount of a unit: only the number of free units matters."""
 
     slots: tuple[Slot, ...]
     unit: int
 
     def usable_amount(self, amounts: Mapping[Any, int] | Sequence[int]) -> int:
-        """Return the sum of the units that the devices can give."""
-        return sum([self.unit for slot in self.slots if amounts[slot] >= self.unit])
+        """Return the sum of the whole units that the devices can give."""
+        unit = self.unit
+        # a device with more used than its capacity gives nothing, and must not reduce what others give
+        return sum([amounts[slot] // unit for slot in self.slots if amounts[slot] >= unit]) * unit
 
 
 @dataclass(eq=False, slots=True)
@@ -310,7 +312,7 @@ NO_WAYS: Final = FlavorFootprints((), {}, coupled=False)
 class FootprintFinder:
     """Finds the ways of a flavor, once for equivalent hosts.
 
-    :param pooled: whether equal devices that serve one need at a time form pools.
+    :param pooled: whether equal devices form pools.
     """
 
     def __init__(
@@ -350,8 +352,8 @@ class FootprintFinder:
         patterns, slots = unused.patterns, tree.kind.shape.slots
         classes: dict[Slot, str] = {}
         pools: dict[Slot, DevicePool] = {}
-        pool_of = {at: pool for pool in unused.pools for at in pool}
-        pool_slots: dict[tuple[int, ...], int] = {}
+        pool_of = {at: pool for pool in unused.pools for at in pool[0]}
+        pool_slots: dict[object, int] = {}
 
         def taken_way(pattern: CandidatePattern) -> Way:
             self._budget.spend(1 + len(pattern.resources))
@@ -362,9 +364,9 @@ class FootprintFinder:
                         slots[at, name] if at < tree.own_count else (shared[at - tree.own_count].id, name)
                     )
                     if at in pool_of:
-                        members = pool_of[at]
-                        slot = pool_slots.setdefault(members, len(slots) + len(pool_slots))
-                        pools[slot] = DevicePool(tuple([slots[each, name] for each in members]), amount)
+                        members, unit = pool_of[at]
+                        slot = pool_slots.setdefault(pool_of[at], len(slots) + len(pool_slots))
+                        pools[slot] = DevicePool(tuple([slots[each, name] for each in members]), unit)
                     classes[slot] = name
                     way[slot] = way.get(slot, 0) + amount
             return tuple(sorted(way.items(), key=_slot_order))

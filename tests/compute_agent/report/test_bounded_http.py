@@ -44,7 +44,7 @@ class RawServer:
                 if self._over.wait(self.pause):
                     return
                 connection.sendall(piece)
-            # A connection that is closed with unread bytes of its request is reset, and the answer may be lost.
+            # The close of a connection with unread bytes resets it, and the peer may lose the answer.
             connection.shutdown(socket.SHUT_WR)
             connection.settimeout(5)
             while connection.recv(65536):

@@ -5,13 +5,20 @@ from collections.abc import Hashable
 
 from hypothesis import strategies as st
 
-from placement.read_model.provider import Provider
+from placement.read_model.provider import Inventory, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.request import CandidatesRequest, RequestGroup
+from tests.placement.search import snapshots
 from tests.placement.search.brute import Found
 from tests.placement.search.snapshots import Spec, build
 
 GPU = "CUSTOM_GPU"
+
+
+def device_sizes() -> st.SearchStrategy[int | Inventory]:
+    """Mostly one unit; several, as a network card has functions, and perhaps not all of them at once."""
+    several = st.builds(snapshots.inventory, st.integers(2, 4), max_unit=st.integers(1, 4))
+    return st.one_of(st.just(1), st.just(1), st.sampled_from((1, 2, 4)), several)
 
 
 @st.composite
@@ -37,7 +44,7 @@ def unlike_hosts(draw: st.DrawFn, most_devices: int = 5) -> ModelSnapshot:
                 Spec(
                     f"{root}d{device}",
                     draw(st.sampled_from(places)),
-                    {GPU: draw(st.sampled_from((1, 1, 1, 2)))},
+                    {GPU: draw(device_sizes())},
                     draw(st.sampled_from(((), (), ("T1",)))),
                     used={GPU: draw(st.sampled_from((0, 0, 0, 1)))},
                 )
@@ -54,7 +61,7 @@ def device_requests(draw: st.DrawFn) -> CandidatesRequest:
     if draw(st.integers(0, 3)) == 0:
         groups[0] = RequestGroup(suffixes[0], {GPU: 2})
     subtrees = []
-    kind = draw(st.sampled_from(("none", "cpus", "node", "switch")))
+    kind = draw(st.sampled_from(("none", "cpus", "node", "switch", "one device")))
     if kind == "cpus":
         groups.append(RequestGroup("_cpu", {"PCPU": draw(st.integers(1, 2))}))
         subtrees.append(frozenset({"_cpu", *suffixes}))
@@ -62,6 +69,8 @@ def device_requests(draw: st.DrawFn) -> CandidatesRequest:
         trait = "HW_NUMA_ROOT" if kind == "node" else "CUSTOM_SWITCH"
         groups.append(RequestGroup("_top", required=(frozenset({trait}),)))
         subtrees.append(frozenset({"_top", *suffixes[: draw(st.integers(1, len(suffixes)))]}))
+    elif kind == "one device":
+        subtrees.append(frozenset(suffixes[: draw(st.integers(1, len(suffixes)))]))
     if draw(st.booleans()):
         groups.append(RequestGroup("", {"MEMORY_MB": 1}))
     return CandidatesRequest(

@@ -111,6 +111,19 @@ def test_guests_with_many_of_sixteen_devices_take_few_steps(nodes: int, asked: i
     assert budget.steps < 200_000
 
 
+@pytest.mark.parametrize(("asked", "free", "guests"), [(8, 8, 16), (3, 8, 42), (5, 7, 22), (16, 1, 1)])
+def test_guests_with_many_functions_of_sixteen_cards_take_few_steps(
+    asked: int, free: int, guests: int
+) -> None:
+    cards = [Spec(f"d{at}", "n", {"SRIOV_NET_VF": 8}, used={"SRIOV_NET_VF": 8 - free}) for at in range(16)]
+    snapshot = build(Spec("a"), Spec("n", "a", traits=["HW_NUMA_ROOT"]), *cards)
+    groups = tuple([RequestGroup(f"_{at}", {"SRIOV_NET_VF": 1}) for at in range(asked)])
+    budget = CountedSteps()
+    found = count_flavor(CloudHosts(snapshot, budget), CandidatesRequest(groups))
+    assert found.fit == FitBounds(guests, guests)
+    assert budget.steps < 20_000
+
+
 def test_flavors_with_unlike_pools_take_few_steps() -> None:
     # the two devices with the trait are a pool of one flavor, and a part of a pool of the other
     devices = [Spec(f"d{at}", "n", {"CUSTOM_GPU": 1}, ["T1"] if at < 2 else []) for at in range(18)]
