@@ -12,7 +12,7 @@
 # make test-upgrade upgrades from earlier releases under load, and back, on each database: a table; half an hour
 # make test-shadow  requests at random to OpenStack Placement through placement-shadow, an hour's worth: half an hour
 # make test-openstack  Nova's life of guests on this service and on OpenStack Placement, their classes on two hosts: 40 minutes
-# make test-dependencies  quick tests with the lowest versions of the dependencies and those of OpenStack's series
+# make test-dependencies  quick tests with the lowest versions and those of OpenStack's series; beside Nova
 # make test-packages  builds, installs and removes Debian packages and an image; kolla's templates: ten minutes
 # make test-nova    Nova's own functional tests that are about Placement, on both services; what Nova makes of flavors
 # make lint         the first three of these

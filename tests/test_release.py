@@ -97,6 +97,40 @@ def test_a_release_has_the_version_the_notes_and_a_next_version(checkout: Path) 
     assert git(checkout, "status", "--porcelain") == ""
 
 
+def test_a_prepared_page_is_dated_and_gets_the_notes(checkout: Path) -> None:
+    path = checkout / "CHANGELOG.md"
+    page = "## 1.2.0 (unreleased)\n\nA page.\n\n### Limits\n\nOne.\n\n## 1.1.0"
+    path.write_text(path.read_text().replace("## 1.1.0", page))
+    (checkout / "setup.cfg").write_text(SETUP.replace("1.2.0.dev0", "1.2.0"))
+    commit(checkout)
+    make_release(checkout, "1.2.0", checkout.parent / "dist", None, full=False)
+    changelog = path.read_text()
+    assert "unreleased" not in changelog
+    parts = (
+        "## 1.2.0 (2",
+        "A page.",
+        "### Limits",
+        "One.",
+        "### Fixed",
+        "Hosts are found again.",
+        "## 1.1.0",
+    )
+    places = [changelog.index(part) for part in parts]
+    assert places == sorted(places)
+    assert [each.name for each in (checkout / "doc/changes").iterdir()] == ["README.md"]
+    assert git(checkout, "log", "--format=%s", "-2") == "Development of 1.3.0 begins\nRelease 1.2.0"
+    assert "CHANGELOG.md already has a section of 1.2.0" in refusal(checkout, "1.2.0")
+
+
+def test_a_prepared_page_needs_no_notes(checkout: Path) -> None:
+    path = checkout / "CHANGELOG.md"
+    path.write_text(path.read_text().replace("## 1.1.0", "## 1.2.0 (unreleased)\n\nA page.\n\n## 1.1.0"))
+    (checkout / "doc/changes/hosts.fix.md").unlink()
+    commit(checkout)
+    make_release(checkout, "1.2.0", checkout.parent / "dist", None, full=False)
+    assert "A page.\n\n## 1.1.0 (" in path.read_text()
+
+
 @pytest.mark.parametrize(
     ("version", "reason"),
     [

@@ -201,7 +201,7 @@ class ConsoleVisitor:
         return answer
 
     def page(self) -> str:
-        """Return who is signed in, or where the console sends the visitor."""
+        """Return "signed in", or the status and the address to which the console sends the visitor."""
         answer = self._open("GET", "/console/")
         signed_in = answer.status_code == 200 and "operator in cloud" in answer.text
         return "signed in" if signed_in else f"{answer.status_code} {answer.headers.get('Location', '')}"

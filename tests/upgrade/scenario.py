@@ -127,7 +127,7 @@ def _rotations(ports: Sequence[int]) -> list[list[int]]:
 
 
 class SmallCloud:
-    """What operators and users have set in a cloud, and reads it again."""
+    """Settings of operators and users in a cloud, and their values after each step."""
 
     def __init__(self, base: str, hosts: Sequence[HostMachine]) -> None:
         self._base = base
