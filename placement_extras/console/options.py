@@ -14,8 +14,8 @@ OPTIONS: list[cfg.Opt] = [
         default=False,
         help="""
 Beta. Whether the service has a console at /console: pages that show hosts, their free, used, stranded and
-disabled amounts, and the consumers. A visitor sees a page if the policy allows the same over REST. The console
-works in any browser, without scripts.
+disabled amounts, and the consumers. A visitor sees a page if the policy allows the same over REST. The
+console works in any browser, without scripts.
 
 Visitors sign in with a password or an application credential, which the Identity service of
 [keystone_authtoken] checks. Signing in needs HTTPS in front of the service, and the Python package

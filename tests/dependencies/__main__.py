@@ -1,8 +1,9 @@
 """Quick tests with other versions of the dependencies than those of ``etc/constraints.txt``.
 
 ``python -m tests.dependencies [NAME ...] [-- WORDS OF PYTEST]`` runs them with each list of this folder, or
-with those that are named. The name ``nova`` is an environment with Nova and this distribution. A list has the
-versions of what the service and the agent need; what only tests need stays as it is. The versions are installed into a folder that comes first on the path.
+with those that are named. The name ``nova`` is an environment with Nova and this distribution. A list has
+the versions of what the service and the agent need; what only tests need stays as it is. The versions are
+installed into a folder that comes first on the path.
 """
 
 import argparse
