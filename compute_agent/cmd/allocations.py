@@ -19,7 +19,7 @@ _RESTORED: Final = ("consumer", "resources", "project", "user", "outcome")
 class AllocationsAccept(AgentLister):
     """Accept the allocations of guests in Placement, even if its database is an older copy.
 
-    Guests lose allocations that Placement does not have. The command lists these guests.
+    Guests lose the allocations that are missing in Placement. The command lists these guests.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
@@ -39,9 +39,10 @@ class AllocationsAccept(AgentLister):
 class AllocationsRestore(AgentLister):
     """Restore allocations in Placement for guests of many hosts, from the state files of their agents.
 
-    Use it after the database was restored from an older copy. Only consumers without any allocation get
-    one: exactly the former allocation, with the same project and user. The command needs no daemon, but the
-    address and credentials of [placement]. The exit status is 1 if an allocation could not be restored.
+    Run the command after the database was restored from an older copy. Only consumers without any allocation
+    get one. They get exactly their former allocation, with the same project and user. The command needs no
+    daemon, but the address and credentials of [placement]. The exit status is 1 if an allocation could not be
+    restored.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -20,8 +20,8 @@ ALL_MENDED: Final = 4
 class AuditCommand(AgentLister):
     """Compare the guests of this host with their allocations in Placement.
 
-    Findings are guests without an allocation, allocations without a guest, amounts that differ from those of
-    the guest, and guests without CPUs. Two rows of the list are no findings: guests that migrate, and
+    The findings are guests without an allocation, allocations without a guest, amounts that differ from those
+    of the guest, and guests without CPUs. Two rows of the list are no findings: guests that migrate, and
     emulator threads on dedicated CPUs while [isolation] emulator = leave.
 
     The exit status is that of nova-manage placement audit. 0: there are no findings. 3: there are findings.

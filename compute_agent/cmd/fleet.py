@@ -70,7 +70,7 @@ class FleetKey(_SigningCommand):
 
 
 class FleetSign(_SigningCommand):
-    """Sign settings for the hosts of a group, which apply them when their source has the file.
+    """Sign settings for a group of hosts. The hosts apply the settings when their source has the file.
 
     The command refuses settings that all hosts would refuse. A single host refuses settings that do not fit
     it.
@@ -88,8 +88,8 @@ class FleetSign(_SigningCommand):
         parser.add_argument(
             "--generation",
             type=int,
-            help="number of this revision, larger than all before; default: one more than that of the"
-            " existing file, or 1",
+            help="number of this revision, larger than those of all former revisions; default: the number of"
+            " the existing file plus 1, or 1 without such a file",
         )
         parser.add_argument(
             "--days",

@@ -32,8 +32,8 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--cpu-class",
-        help="class of the guest's dedicated CPUs: the name of a section [cpu_class:NAME]; empty to use"
-        " that of its QoS class",
+        help="class of the guest's dedicated CPUs: the name of a section [cpu_class:NAME]; if empty, the"
+        " option cpu_class of its QoS class applies",
     )
     parser.add_argument(
         "--isolation",
@@ -117,7 +117,7 @@ class GuestRun(_GuestStart):
             default=[],
             type=_parse_variable,
             metavar="NAME[=VALUE]",
-            help="variable of the guest's environment; without a value it has the value of this shell; may"
+            help="variable of the guest's environment; without =VALUE, its value comes from this shell; may"
             " be given several times. Guests always have PATH, HOME, USER, LOGNAME, SHELL, LANG and"
             " COMPUTE_AGENT_GUEST (their uuid). Guests inherit no variables of the agent",
         )
@@ -186,7 +186,7 @@ class _OneGuest(ShowOne):
 
 
 class GuestShow(_OneGuest):
-    """Show all about one guest."""
+    """Show all data of one guest."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Request the guest from the daemon. Returns the names and values to print."""
@@ -234,8 +234,8 @@ class GuestVerify(AgentLister):
 class GuestSet(_OneGuest):
     """Set or unset settings of a running guest of any driver.
 
-    Settings by hand override settings of the domain, its flavor and rules. Settings by hand stay until you
-    unset them, or until the guest has left the host for good.
+    Settings that you make with this command override settings of the domain, its flavor and rules. They stay
+    until you unset them, or until the guest has left the host for good.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -248,7 +248,7 @@ class GuestSet(_OneGuest):
             default=[],
             metavar="SETTING",
             choices=SETTING_NAMES,
-            help="remove a setting by hand, such as qos_class; may be given several times",
+            help="remove a setting that was made by hand, such as qos_class; may be given several times",
         )
         return parser
 
@@ -263,7 +263,7 @@ class GuestSet(_OneGuest):
 class GuestLimit(_OneGuest):
     """Limit the CPU use of a guest by hand, until the agent ends.
 
-    If several limits exist, the lowest applies.
+    If the guest has several limits, such as those of watermarks, the lowest applies.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -275,7 +275,7 @@ class GuestLimit(_OneGuest):
             type=float,
             help="maximum number of CPUs that all threads of the guest use together, such as 0.5",
         )
-        limit.add_argument("--unset", action="store_true", help="remove the limit by hand")
+        limit.add_argument("--unset", action="store_true", help="remove the limit that was set by hand")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
@@ -288,8 +288,8 @@ class GuestLimit(_OneGuest):
 class GuestEvict(_OneGuest):
     """Evict a guest, as a watermark does: by [qos] evict_command, or by asking it to stop.
 
-    The agent gives its allocation back, unless nova-compute owns it. `compute-agent event list --kind evict`
-    has the outcome.
+    The agent deletes the guest's allocation, unless nova-compute owns it.
+    `compute-agent event list --kind evict` shows the outcome.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:

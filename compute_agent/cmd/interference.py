@@ -11,7 +11,7 @@ _COLUMNS: Final = ("section", "victim", "before", "level", "suspect", "correlati
 
 
 class InterferenceList(AgentLister):
-    """List the guests that are limited for another guest, with the reason, and pairs that are set aside.
+    """List guests that are limited to protect another guest, with the reason, and pairs that are left alone.
 
     Earlier decisions are in `compute-agent event list`.
     """

@@ -25,7 +25,7 @@ USE: Final = ("llc_occupancy_bytes", "local_bytes_per_second", "total_bytes_per_
 
 
 class MetricsShow(AgentLister):
-    """Show the use of caches and memory bandwidth by a guest or class; without GUEST the last values of all.
+    """Show the use of caches and memory bandwidth by a guest or class. Default: the last values of all.
 
     The command reads the samples that are stored on this host, whether the daemon runs or not.
     """

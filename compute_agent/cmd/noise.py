@@ -80,7 +80,7 @@ def measure_noise(
 
 
 class CpuNoiseList(AgentLister):
-    """Measure what interrupts the CPUs that guests hold, by cause, a second each.
+    """Measure the interruptions per second of the CPUs that guests hold, by cause.
 
     The counters of the kernel are read twice. The columns show how often interrupts, softirqs, other threads
     and the timer tick interrupt the threads of guest CPUs, and how long these threads wait. With --osnoise

@@ -25,9 +25,10 @@ class ReleaseCommand(AgentLister):
     """Leave this host: end the agent for good, and undo its changes.
 
     The command removes CPU quotas, limits of cache ways and bandwidth, and the trait that keeps new guests
-    away. The list shows the changes that were undone and those that stay. Guests run on. The command keeps
-    new guests away before its first change, and lets them in again after the last; after a failure they stay
-    away. Run it again after an interruption. The exit status is 1 if a change could not be undone.
+    away. The list shows the changes that were undone and those that stay. Guests continue to run. The command
+    keeps new guests away before its first change, and lets them in again after its last change. If it fails,
+    new guests stay away. Run the command again after an interruption. The exit status is 1 if a change could
+    not be undone.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -23,7 +23,7 @@ _COLUMNS: Final = (
 class ResctrlGroupList(AgentLister):
     """List the resctrl groups of this host with their cache ways and bandwidth, and the guests in them.
 
-    Groups of other programs have the kind foreign.
+    Groups that other programs made have the kind foreign.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:

@@ -29,7 +29,7 @@ _METRIC_COLUMNS: Final = ("metric", "unit", "action_priority", "throttled_by", "
 
 
 class WatermarkList(AgentLister):
-    """List the lines of the watermarks, with the current usage and the actions in force."""
+    """List the thresholds of the watermarks, with the current usage and the actions in force."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the command's options."""
@@ -123,9 +123,9 @@ def _metric_row(metric: WatermarkMetric) -> tuple[Any, ...]:
 
 
 class WatermarkTest(AgentLister):
-    """List the actions of the watermarks of a metric at a certain usage of the host, and take none.
+    """List the actions that the watermarks of a metric would cause at a given usage of the host.
 
-    Guests count with their current use.
+    The command changes nothing. It assumes the current use of each guest.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -19,17 +19,17 @@ OPTS: Final = [
             ),
             ("act", "the agent offers the unused part by changing the reserved amount of the inventory"),
         ],
-        help="Whether the unused part of the shared CPUs is offered as CUSTOM_RECLAIMED_VCPU, on a"
-        " provider below that of each NUMA node. Guests of class BE that hold CUSTOM_RECLAIMED_VCPU run on"
-        " CPU time that other guests do not use.",
+        help="Whether the unused part of the shared CPUs is offered as CUSTOM_RECLAIMED_VCPU, on a child of"
+        " each NUMA node's provider. Guests of class BE that hold CUSTOM_RECLAIMED_VCPU run on CPU time"
+        " that other guests do not use.",
     ),
     cfg.BoolOpt(
         "memory",
         default=False,
         help="Whether the option mode also applies to memory that guests leave unused. This memory is"
         " offered as CUSTOM_RECLAIMED_MEMORY_MB on the same providers. Memory cannot be shared like CPU"
-        " time: so give such guests a limit (memory_high of [qos_class:BE]), and set a watermark of"
-        " memory_usage that evicts them.",
+        " time: so give guests that hold it a limit (memory_high of [qos_class:BE]), and set a"
+        " watermark of memory_usage that evicts them.",
     ),
     cfg.StrOpt(
         "steal",
@@ -63,7 +63,8 @@ OPTS: Final = [
         default=85.0,
         min=1.0,
         max=100.0,
-        help="Percentile of the hourly peaks of the last day that counts as the use of a guest.",
+        help="Percentile of a guest's hourly peaks in the last day. The agent takes this value as the CPU"
+        " use of the guest.",
     ),
     cfg.FloatOpt(
         "margin",

@@ -13,7 +13,7 @@ _RATIO: Final = (
 )
 _RESERVED: Final = (
     "If this option is set, the agent restores its value after a change through the API. If it is not set,"
-    " the agent keeps such a change."
+    " the agent keeps the changed value."
 )
 
 DEFAULT_OPTS: Final = [
@@ -33,17 +33,17 @@ DEFAULT_OPTS: Final = [
     cfg.FloatOpt(
         "initial_cpu_allocation_ratio",
         default=4.0,
-        help="Ratio of a new inventory of VCPU, if cpu_allocation_ratio is not set.",
+        help="Allocation ratio of a new inventory of VCPU, if cpu_allocation_ratio is not set.",
     ),
     cfg.FloatOpt(
         "initial_ram_allocation_ratio",
         default=1.0,
-        help="Ratio of a new inventory of MEMORY_MB, if ram_allocation_ratio is not set.",
+        help="Allocation ratio of a new inventory of MEMORY_MB, if ram_allocation_ratio is not set.",
     ),
     cfg.FloatOpt(
         "initial_disk_allocation_ratio",
         default=1.0,
-        help="Ratio of a new inventory of DISK_GB, if disk_allocation_ratio is not set.",
+        help="Allocation ratio of a new inventory of DISK_GB, if disk_allocation_ratio is not set.",
     ),
     cfg.IntOpt(
         "reserved_host_memory_mb",
@@ -107,9 +107,9 @@ COMPUTE_OPTS: Final = [
     cfg.StrOpt(
         "resource_provider_name",
         help="Name of the root provider. Default: the former name of the provider, or at the first start"
-        " the host's fully qualified domain name. If the value changes, the agent renames the"
-        " provider. On a host with nova-compute, set the name of the hypervisor in Nova; the default"
-        " is then the name that libvirt reports.",
+        " the host's fully qualified domain name. If the value changes, the agent renames the provider."
+        " On a host with nova-compute, the value must be the host's name in `openstack hypervisor"
+        " list`. The default on this host is the name that libvirt reports (`virsh hostname`).",
     ),
     cfg.StrOpt(
         "provider_config_location",

@@ -12,15 +12,16 @@ _FREQUENCY: Final = (
 
 OPTS: Final = [
     cfg.StrOpt(
-        "governor", help="Governor of cpufreq: one that the kernel lists in scaling_available_governors."
+        "governor",
+        help="Governor of cpufreq. The kernel lists the valid names in scaling_available_governors.",
     ),
     cfg.StrOpt("min_frequency", help=f"Lowest frequency: {_FREQUENCY}."),
     cfg.StrOpt("max_frequency", help=f"Highest frequency: {_FREQUENCY}."),
     cfg.StrOpt(
         "energy_performance_preference",
-        help="Energy performance preference: one that the kernel lists in"
-        " energy_performance_available_preferences, such as performance or balance_power. With the"
-        " governor performance, intel_pstate and amd_pstate accept only performance.",
+        help="Energy performance preference, such as performance or balance_power. The kernel lists the"
+        " valid names in energy_performance_available_preferences. With the governor performance,"
+        " intel_pstate and amd_pstate accept only performance.",
     ),
     cfg.ListOpt(
         "disabled_c_states",

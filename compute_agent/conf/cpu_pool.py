@@ -11,7 +11,7 @@ OPTS: Final = [
         "cpus",
         help="CPUs of the pool, such as 4-7,12. Each CPU must be in cpu_dedicated_set or in cpu_shared_set,"
         " and in no other pool. The pool offers CPUs of cpu_dedicated_set as PCPU, and CPUs of"
-        " cpu_shared_set as VCPU. The provider above the pool then does not offer these CPUs.",
+        " cpu_shared_set as VCPU. The parent of the pool's provider then no longer offers these CPUs.",
     ),
     cfg.IntOpt(
         "dedicated_cpus",
@@ -24,8 +24,8 @@ OPTS: Final = [
         "shared_cpus",
         default=0,
         min=0,
-        help="Number of CPUs of cpu_shared_set in the pool. The agent chooses these CPUs as for"
-        " dedicated_cpus.",
+        help="Number of CPUs of cpu_shared_set in the pool. The agent chooses these CPUs in the same way as"
+        " for the option dedicated_cpus.",
     ),
     cfg.BoolOpt(
         "per_node",

@@ -10,9 +10,10 @@ OPTS: Final = [
     cfg.StrOpt(
         "socket",
         help="UNIX socket on which the daemon answers the command line (mode 0660). Default: agent.sock in"
-        " [DEFAULT] state_path. Root and the user of the daemon may call every method. Members of the"
-        " socket's group may call methods that change nothing. The socket has the group of its folder, if"
-        " the folder has the setgid bit. The folder of the socket must not be writable for other users.",
+        " [DEFAULT] state_path. Root and the user of the daemon may run every command. Members of the"
+        " socket's group may run commands that change nothing. The socket has the group of its folder,"
+        " if the folder has the setgid bit. The folder of the socket must not be writable for other"
+        " users.",
     ),
     cfg.StrOpt(
         "http_address",

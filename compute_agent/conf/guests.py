@@ -44,8 +44,8 @@ GUESTS_OPTS: Final = [
             ("shared", "the agent moves them to the shared CPUs"),
             ("ignore", "the agent leaves them where they run"),
         ],
-        help="CPUs of guests that have no allocation on this host. The agent reports such guests with either"
-        " value.",
+        help="CPUs of guests that have no allocation on this host. With both values the agent reports"
+        " guests without an allocation.",
     ),
     cfg.StrOpt(
         "unplaced",
@@ -75,10 +75,10 @@ GUESTS_OPTS: Final = [
     cfg.ListOpt(
         "image_settings",
         default=list(IMAGE_SETTINGS),
-        help="Image properties that the agent applies as settings, such as hw_cpu_thread_policy. Tenants can"
-        " set properties of their images: so a property compute_agent_SETTING applies only if this list has"
-        " it. If flavor and image have different"
-        " thread policies, the flavor's applies, as in Nova.",
+        help="Image properties that the agent applies as settings, such as hw_cpu_thread_policy. Tenants"
+        " can set properties of their images: so a property compute_agent_SETTING applies only if this"
+        " list contains it. If flavor and image have different thread policies, the flavor's applies,"
+        " as in Nova.",
     ),
     cfg.BoolOpt(
         "confirm_claims",
@@ -91,15 +91,15 @@ GUESTS_OPTS: Final = [
         "stop_timeout",
         default=10.0,
         min=0.0,
-        help="Seconds that a guest has to end after the agent asked it to. After this time the agent kills"
-        " the guest.",
+        help="Seconds that a guest has to end after the agent has asked it to stop. After this time the"
+        " agent kills the guest.",
     ),
     cfg.FloatOpt(
         "reconcile_interval",
         default=10.0,
         min=0.1,
         help="Seconds between two comparisons of all guests with the kernel. Each comparison corrects"
-        " changes by other programs (drift).",
+        " changes that other programs have made (drift).",
     ),
     cfg.Opt(
         "verify_interval",

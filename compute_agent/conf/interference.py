@@ -53,8 +53,8 @@ OPTS: Final = [
         "escalate_after",
         default=3,
         min=1,
-        help="Number of verdicts within a day against one guest, for the same disturbed guest. After this"
-        " number of verdicts the agent calls escalate_command.",
+        help="Number of times within a day that the agent blames a guest for disturbing the same other"
+        " guest. After this number of times the agent calls escalate_command.",
     ),
     cfg.StrOpt(
         "escalate_command",

@@ -11,12 +11,12 @@ OPTS: Final = [
         "command",
         help="Program that prints the value of the metric, a number. Blanks separate arguments, and quotes"
         " work as in a shell, but no shell is started. The program does not inherit the agent's OS_*"
-        " environment variables. A section has a command or promql.",
+        " environment variables. Set either command or promql in a section.",
     ),
     cfg.StrOpt(
         "promql",
-        help="Query of Prometheus. Its result is the value of the metric: one series, or a scalar. Functions"
-        " such as sum() and max() make one series of many.",
+        help="Query of Prometheus. Its result, one series or a scalar, is the value of the metric."
+        " Functions such as sum() and max() combine many series into one.",
     ),
     cfg.StrOpt(
         "url",
@@ -39,7 +39,7 @@ OPTS: Final = [
         "interval",
         default=30.0,
         min=1.0,
-        help="Seconds between two readings. Rounds between them use the last value.",
+        help="Seconds between two readings. Rounds of watermarks between two readings use the last value.",
     ),
     cfg.FloatOpt(
         "timeout",

@@ -11,27 +11,27 @@ OPTS: Final = [
         "device_spec",
         default=[],
         help="PCI devices that the host offers, in the format of Nova's option: a JSON object, or a list of"
-        " objects. An object has vendor_id, product_id, address, resource_class and traits."
-        " The first object that matches a device applies to it. Each device has a provider below its NUMA"
-        " node, so that one query can ask for the device with CPUs and memory of that node. The agent"
-        " leaves devices that nova-compute reports to Nova.",
+        " objects. An object has vendor_id, product_id, address, resource_class and traits. The first"
+        " object that matches a device applies to it. Each device has a provider below its NUMA node,"
+        " so that one query can ask for the device with CPUs and memory of that node. The agent does"
+        " not offer devices that nova-compute reports.",
     ),
     cfg.MultiStrOpt(
         "device_set",
         default=[],
-        help="Devices that guests may only have together, such as a partition of an NVSwitch: a JSON"
-        " object with a name and addresses. The agent puts the providers of exactly these devices"
-        " below a provider with the trait CUSTOM_<name>. A set may contain another set. The agent"
-        " leaves out sets that overlap otherwise, and logs a warning.",
+        help="Devices that guests may only have together, such as a partition of an NVSwitch: a JSON object"
+        " with a name and addresses. The agent puts the providers of exactly these devices below a"
+        " provider with the trait CUSTOM_<name>. A set may contain another set. Sets that overlap in"
+        " another way have no effect, and the agent logs a warning about them.",
     ),
     cfg.MultiStrOpt(
         "nova_config",
         default=["/etc/nova/nova.conf"],
         help="Configuration files of nova-compute. The agent reads device_spec and report_in_placement of"
-        " their section pci when it starts, when it reloads and when the files change. Devices that"
-        " nova-compute gives to guests without Placement are not offered, because they would be given"
-        " twice. If a file or an entry of it cannot be read, the agent offers no devices. Files that do"
-        " not exist are no error; an empty value reads none.",
+        " their section pci when it starts, when it reloads and when the files change. The agent does"
+        " not offer devices that nova-compute gives to guests without Placement, because two guests"
+        " could get the same device. If a file or an entry of it cannot be read, the agent offers no"
+        " devices. A file that does not exist is no error. With an empty value the agent reads no file.",
     ),
     cfg.StrOpt(
         "nodes",

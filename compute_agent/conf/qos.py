@@ -156,15 +156,15 @@ WATERMARK_OPTS: Final = [
                 ("oldest", "earliest start"),
             ]
         ),
-        help="Criteria for the guest that comes first, the most important one first. If empty: class,"
-        " priority, use of the metric where that is known, youngest.",
+        help="Criteria for the order in which guests are throttled or evicted, the most important criterion"
+        " first. If empty: class, priority, use of the metric where that is known, youngest.",
     ),
     cfg.FloatOpt(
         "step",
         min=1.0,
         max=90.0,
-        help="Like [qos] step, for guests that this watermark throttles. If sections of one kind of limit"
-        " differ, limits are given back by the smallest step.",
+        help="Like [qos] step, for guests that this watermark throttles. If watermarks with the same kind"
+        " of limit have different steps, the agent removes limits by the smallest step.",
     ),
     cfg.FloatOpt(
         "min_share",
@@ -178,18 +178,19 @@ WATERMARK_OPTS: Final = [
     cfg.IntOpt(
         "evict_at_once",
         min=1,
-        help="Maximum number of guests that leave at the same time where the freed amount is not known. The"
-        " next ones leave after for_samples further rounds above the threshold. Default: 1 for expressions"
-        " and for sections [metric:NAME], else all guests.",
+        help="Maximum number of guests that the agent evicts at the same time if it cannot compute the"
+        " amount that an eviction frees. It evicts the next guests after for_samples further rounds"
+        " above the threshold. Default: 1 for expressions and for sections [metric:NAME], else all"
+        " guests.",
     ),
 ]
 
 QOS_CLASS_OPTS: Final = [
     cfg.IntOpt(
         "rank",
-        help="Position among the classes: guests of a lower rank are throttled and evicted first. BE is 0, LS"
-        " 10, LSR 20. A class with another name needs a rank. Guests of classes that rank no higher than BE"
-        " have the CPU weight of BE: a hundredth of the normal weight.",
+        help="Position among the classes: guests of a lower rank are throttled and evicted first. BE is 0,"
+        " LS 10, LSR 20. A class with another name needs a rank. Guests of classes with at most the"
+        " rank of BE have the CPU weight of BE, which is a hundredth of the normal weight.",
     ),
     cfg.StrOpt(
         "llc_range",
@@ -229,15 +230,15 @@ QOS_CLASS_OPTS: Final = [
         "memory_low",
         min=0,
         max=100,
-        help="Percent of a process guest's MEMORY_MB that the kernel protects: it reclaims memory of other"
-        " guests first (memory.low). Default: 100 for LSR, else 0.",
+        help="Percent of a process guest's MEMORY_MB that the kernel protects (memory.low): the kernel"
+        " reclaims memory of other guests first. Default: 100 for LSR, else 0.",
     ),
     cfg.IntOpt(
         "memory_min",
         min=0,
         max=100,
-        help="Percent of a process guest's MEMORY_MB that the kernel never reclaims; it kills for lack of"
-        " memory instead (memory.min). Default: 0.",
+        help="Percent of a process guest's MEMORY_MB that the kernel never reclaims (memory.min). If memory"
+        " runs out, the kernel kills processes instead. Default: 0.",
     ),
     cfg.BoolOpt(
         "oom_group",
@@ -263,9 +264,9 @@ QOS_CLASS_OPTS: Final = [
     ),
     cfg.BoolOpt(
         "cpu_idle",
-        help="Whether guests run only while no guest beside them wants their CPUs (cpu.idle, Linux 5.15)."
-        " Such guests get even less CPU time than with the lowest weight. Against processes of the host, all"
-        " guests together have the weight of their slice. Default: false.",
+        help="Whether guests run only while no other guest needs their CPUs (cpu.idle, Linux 5.15). With"
+        " true, guests get even less CPU time than with the lowest weight. Against processes of the"
+        " host, all guests together have the weight of their slice. Default: false.",
     ),
     cfg.IntOpt(
         "cpu_burst",
@@ -303,13 +304,13 @@ QOS_CLASS_OPTS: Final = [
     ),
     cfg.StrOpt(
         "cpu_class",
-        help="Name of a section [cpu_class:NAME], which applies to the dedicated CPUs of only guests of"
-        " the class. Default: the CPUs stay unchanged.",
+        help="Name of a section [cpu_class:NAME]. The section applies to dedicated CPUs that only guests of"
+        " the class hold. Default: the CPUs stay unchanged.",
     ),
     cfg.StrOpt(
         "isolation",
         choices=list(guest_rule.ISOLATION_CHOICES.items()),
-        help="Whether work of the host may run on the dedicated CPUs of only guests of the class."
+        help="Whether work of the host may run on dedicated CPUs that only guests of the class hold."
         " Default: shared.",
     ),
 ]

@@ -22,9 +22,9 @@ OPTS: Final = [
         "shared_ways",
         default=2,
         min=1,
-        help="Number of ways of each L3 cache that no guest gets exclusively. Classes and processes of the"
-        " host always have these ways. The inventory of LLC reserves them. The agent uses a higher number if"
-        " the processor demands it, or if devices fill more ways.",
+        help="Number of ways of each L3 cache that no guest gets exclusively. QoS classes and processes of"
+        " the host can always use these ways. The inventory of LLC reserves them. The agent uses a"
+        " higher number if the processor demands it, or if devices fill more ways.",
     ),
     cfg.StrOpt(
         "group_prefix",

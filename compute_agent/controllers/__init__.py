@@ -1,4 +1,4 @@
-"""Controllers: each one keeps one kind of kernel settings as the worker's targets demand.
+"""Controllers: each controller sets one kind of kernel settings to the values that the worker wants.
 
 Parts:
 
@@ -12,8 +12,8 @@ Parts:
 
 Order of calls: after each event the worker's enforcer calls ``sync`` of each controller with the targets of
 all guests. Then the enforcer calls ``apply`` for each guest with pending changes. The periodic reconcile
-calls ``describe_drift`` before ``apply``. A dry run calls ``plan_changes`` alone, a release of the host calls
-``release`` alone. The order of controllers is that of ``make_controllers`` in
+calls ``describe_drift`` before ``apply``. A dry run calls only ``plan_changes``, and a release of the host
+calls only ``release``. The order of controllers is that of ``make_controllers`` in
 :mod:`compute_agent.agent.configured_host`.
 
 A controller changes the settings of a guest through the driver, and writes files of the whole host itself. No

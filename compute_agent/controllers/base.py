@@ -1,6 +1,6 @@
 """The interface of controllers.
 
-Each one sets one kind of kernel settings, describes its changes, and undoes them.
+A controller sets one kind of kernel settings, describes changes, and undoes them.
 
 A new controller implements :class:`KernelController`. A controller that handles one guest at a time inherits
 from :class:`GuestController`. Dry run, reconcile and release call all controllers in the order in which
@@ -22,12 +22,13 @@ from compute_agent.model.resource import ThrottleControl
 
 @dataclass(frozen=True, slots=True)
 class GuestTarget:
-    """The wanted state of a guest: where it runs, what it holds, and its limits.
+    """The wanted state of a guest: its CPUs, its allocation and its limits.
 
     :ivar assignment: the CPUs and NUMA nodes of the guest; None: the agent does not place the guest.
     :ivar online: the online CPUs of the host.
-    :ivar allocation: the amounts by provider of this host and resource class; None: not known yet.
-    :ivar limits: the temporary limits of throttling, by control, in the units of their levers.
+    :ivar allocation: the allocated amounts by provider and by resource class; None: not known yet.
+    :ivar limits: the temporary limits that throttling has set, by control, in the unit of the control's
+        lever.
     :ivar spare: the online CPUs on which the guest may run while all its own CPUs are offline.
     """
 
@@ -50,7 +51,7 @@ class PlannedChange:
 
     :ivar where: ``placement``, or the name of the controller.
     :ivar subject: the guest, the CPUs or the host that would change.
-    :ivar change: the change in words.
+    :ivar change: a text that describes the change.
     """
 
     where: str
@@ -59,12 +60,12 @@ class PlannedChange:
 
 
 FAILED: Final = "failed"
-"""Prefix of the reason of a :class:`ReleaseItem` that cannot be given back."""
+"""Prefix of the reason in a :class:`ReleaseItem` for a setting that cannot be undone."""
 
 PINS: Final = "pins"
-"""The kind of release items that bind a guest to CPUs or NUMA nodes without a time limit.
+"""The kind of release items that bind a guest to CPUs or NUMA nodes.
 
-A release of the host removes pins only on demand; it removes limits always.
+A release of the host always removes limits, but removes pins only if the operator asks for it.
 """
 
 
@@ -73,8 +74,8 @@ class ReleaseItem:
     """One setting that the agent made and that a release can undo.
 
     :ivar kind: the kind of the setting, such as :data:`PINS`.
-    :ivar name: the guest or the part of the host that has the setting.
-    :ivar detail: the current value in words.
+    :ivar name: the guest, or the files of the host, that have the setting.
+    :ivar detail: a text that describes the current value.
     :ivar give_back: undoes the setting; None: the setting stays, for ``reason``.
     :ivar reason: the reason why the setting stays.
     """
@@ -101,7 +102,7 @@ def items_by_guest(
 ) -> Iterator[ReleaseItem]:
     """The release items of each guest, from ``items``.
 
-    A guest that cannot be read has one item with the error.
+    If a guest's settings cannot be read, its only item has the error as its reason.
     """
     for guest in guests:
         try:
@@ -130,23 +131,23 @@ class KernelController(Protocol):
     """
 
     refused: Mapping[str, Sequence[str]]
-    """Sentences about what guests did not get at the last sync(), by uuid."""
+    """Messages about requests that the last sync() could not fulfil, by uuid of the guest."""
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Set what concerns several guests together, such as the partition of a cache.
+        """Set values that depend on several guests, such as the partition of a cache.
 
         The worker calls sync() before describe_drift() and apply(), and after a guest came, left or changed.
         Preserved guests are among the targets, so that other guests do not get their resources.
 
         :param targets: the targets of all guests.
-        :param zones: the providers of this host that allocations name.
+        :param zones: the resource providers of this host that have zones.
         :raises DriverError: the work is not possible now; the worker calls again.
         :raises OSError: the work is not possible now; the worker calls again.
         """
         ...
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """Describe how the kernel's settings of a guest differ from its target, in words for the log.
+        """Describe for the log how the kernel's settings of a guest differ from its target.
 
         None if they agree.
 
@@ -171,13 +172,13 @@ class KernelController(Protocol):
     ) -> Iterator[PlannedChange]:
         """The changes that sync() and apply() would make for these targets. Nothing is written.
 
-        :raises DriverError: settings that concern several guests together cannot be read.
-        :raises OSError: settings that concern several guests together cannot be read.
+        :raises DriverError: settings that depend on several guests cannot be read.
+        :raises OSError: settings that depend on several guests cannot be read.
         """
         ...
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """All settings of the controller's kind that an agent made and that the kernel still has.
+        """All settings of the controller's kind that an agent wrote and that are still in the kernel.
 
         The present configuration does not matter, because an earlier agent may have had another one.
 
@@ -196,7 +197,10 @@ def find_controller(controllers: Iterable[KernelController], kind: type[Controll
 
 
 class ControllersInForce(Protocol):
-    """Has the controllers that the worker uses at the moment; a reload of the configuration replaces them."""
+    """Provides the controllers that the worker uses now.
+
+    A reload of the configuration replaces the controllers.
+    """
 
     @property
     def controllers(self) -> tuple[KernelController, ...]:
@@ -205,10 +209,10 @@ class ControllersInForce(Protocol):
 
 
 class GuestController(KernelController):
-    """A controller of settings that each guest has for itself."""
+    """A controller of settings that do not depend on other guests."""
 
     acts_early = False
-    # The mapping is read-only, because all controllers that never refuse anything share it.
+    # The mapping is read-only, because all controllers that never refuse a request share it.
     refused: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
@@ -220,7 +224,7 @@ class GuestController(KernelController):
     ) -> Iterator[PlannedChange]:
         """The difference of each guest from its target.
 
-        A guest that cannot be read has a change with the error.
+        If a guest's settings cannot be read, its change contains the error.
         """
         # Guests are sorted, so that two dry runs can be compared.
         for target in sorted(without_preserved(targets), key=lambda target: target.guest.uuid):
@@ -236,7 +240,7 @@ class GuestController(KernelController):
                 yield PlannedChange(self.name, str(target.guest), f"cannot be done: {error}")
 
     def describe_change(self, target: GuestTarget, difference: str) -> str:
-        """The words for a planned change in a dry run.
+        """The text for a planned change in a dry run.
 
         :param difference: the result of describe_drift().
         :raises GuestGoneError: the guest has ended.

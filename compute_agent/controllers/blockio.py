@@ -44,7 +44,7 @@ class BlockIoController(GuestController):
         self._read_classes()
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Read the block devices again, and note the parts of their classes that guests cannot have."""
+        """Read the block devices again, and note the limits of their classes that guests cannot have."""
         self._read_classes()
         found = {target.guest.uuid: self._missing_parts(target) for target in targets}
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
@@ -56,7 +56,7 @@ class BlockIoController(GuestController):
         self._resolved = {name: resolve_class(one, self._devices) for name, one in self._classes.items()}
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """The block I/O settings that differ from those of the guest's class, in words.
+        """A text that names the block I/O settings that differ from the guest's class.
 
         None if they agree.
         """
@@ -65,7 +65,7 @@ class BlockIoController(GuestController):
     def apply(self, target: GuestTarget) -> bool:
         """Set the block I/O settings that differ; return whether any differed.
 
-        :raises DriverError: the guest is to be throttled, and the kernel has no means for it.
+        :raises DriverError: a throttle is wanted, and the kernel supports none for this guest.
         """
         wanted = self._wanted_blockio(target)
         limited = wanted if ThrottleControl(BLOCKIO) in target.limits else None
@@ -94,7 +94,7 @@ class BlockIoController(GuestController):
         return wanted if percent is None else (wanted or BlockIo()).scaled_limits(percent)
 
     def _missing_parts(self, target: GuestTarget) -> list[str]:
-        """Sentences about the parts of its class that a guest cannot have."""
+        """Messages about the limits of its class that a guest cannot have."""
         name = target.guest.settings.blockio_class
         if not name:
             return []
@@ -106,7 +106,7 @@ class BlockIoController(GuestController):
         try:
             return [*reasons, *self._driver.blockio_missing(target.guest, self._resolved[name])]
         except GuestGoneError:
-            # A guest that has ended misses nothing.
+            # A guest that has ended needs no limits.
             return []
 
 

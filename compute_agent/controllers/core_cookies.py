@@ -1,9 +1,9 @@
 """Controller ``core_scheduling``: guests of different groups never run on one core at the same time.
 
 The kernel lets threads run on the two hyperthreads of a core only if they have the same core scheduling
-cookie. :mod:`compute_agent.schedules` decides and sets cookies. The controller passes the guests to it in
-groups, and turns its answers into sentences. All guests are handled together in sync(), because guests of a
-group share a cookie.
+cookie. :mod:`compute_agent.schedules` decides and sets cookies. The controller passes groups of guests to
+that package, and turns the results into messages. All guests are handled together in sync(), because guests
+of a group share a cookie.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ LOG = logging.getLogger(__name__)
 OPTION: Final = "core_scheduling"
 FOREIGN: Final = "it keeps a cookie of another program"
 _ROUNDS: Final = 4
-"""Maximum number of passes in one sync(): one creates cookies, one grants them to the group, one to new
-threads, one checks.
+"""Maximum number of passes in one sync(): to create cookies, to give them to the group, to give them to new
+threads, and to check.
 """
 
 
@@ -57,7 +57,7 @@ class CoreCookieController(KernelController):
         cookies: KernelCookies,
         count_drift: Callable[[], object] = lambda: None,
     ) -> None:
-        """Give cookies by the scopes of guest classes.
+        """Begin with these scopes for the classes of guests.
 
         :param scopes: for each class, whether each of its guests has a cookie of its own, or all of them
             share one.
@@ -72,14 +72,14 @@ class CoreCookieController(KernelController):
         self._count_drift = count_drift
         self._has_siblings = True
         self._own_problem = ""
-        #: The notes of the guests in which all threads had their cookie at the last sync().
+        #: The notes of guests, if all threads of the guest had their cookie at the last sync().
         self._settled: RunNotes = {}
         self.refused: Mapping[str, Sequence[str]] = {}
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
         """Create, share and remove cookies.
 
-        A guest that the kernel refuses a cookie does not affect other guests.
+        If the kernel refuses a cookie for one guest, other guests still get theirs.
 
         :raises OSError: the notes cannot be written; no cookie is changed then.
         """
@@ -98,7 +98,7 @@ class CoreCookieController(KernelController):
             self._has_siblings = True
 
     def _clear_own_cookie(self) -> None:
-        """Take the cookie that the agent was started with.
+        """Remove the cookie that the agent inherited when it was started.
 
         :raises NoSiblingsError:
         """
@@ -114,7 +114,7 @@ class CoreCookieController(KernelController):
         self._own_problem = problem
 
     def _bring_about(self, guests: Sequence[Guest], groups: Mapping[str, str]) -> None:
-        """Plan and change cookies until the plan is empty, or the passes are used up.
+        """Plan and change cookies until the plan is empty, for a limited number of passes.
 
         :raises OSError: the notes cannot be written.
         :raises NoSiblingsError: no core has two threads online, so there is nothing to separate.
@@ -242,7 +242,7 @@ class CoreCookieController(KernelController):
         failed: dict[str, str] = {}
         try:
             for _ in range(_ROUNDS):
-                # All guests, one of which may have the cookie from before.
+                # All guests are read, because another guest may still have the same cookie.
                 plan = self._decide_cookies(guests, {}, failed)
                 grants = tuple(grant for grant in plan.grants if grant.guest.uuid == uuid)
                 if uuid in failed or not grants:
@@ -257,14 +257,14 @@ class CoreCookieController(KernelController):
         )
 
     def _group_guests(self, targets: Sequence[GuestTarget]) -> dict[str, str]:
-        """The group of each guest that the agent may change, by uuid.
+        """The core scheduling group of each guest that the agent may change, by uuid.
 
-        An empty text for guests without a group.
+        The group of a guest without core scheduling is the empty text.
         """
         return {target.guest.uuid: self.group_of(target.guest) for target in without_preserved(targets)}
 
     def group_of(self, guest: Guest) -> str:
-        """The guests that a guest shares cores with by its class, in words; empty for all guests."""
+        """A text that names the guests with which a guest may share cores; empty: all guests."""
         name = guest.settings.qos_class
         scope = self._scopes.get(name, CoreScope.NONE)
         return {CoreScope.GUEST: f"guest {guest.uuid}", CoreScope.CLASS: f"class {name}"}.get(scope, "")
@@ -293,7 +293,7 @@ class CoreCookieController(KernelController):
         return decide_cookies([one for one in found if one is not None], notes)
 
     def _read_guest(self, guest: Guest, group: str) -> CookieGuest | None:
-        """A guest with the cookies of its threads; None when it has ended.
+        """A guest with the cookies of its threads; None if the guest has ended.
 
         :raises NoSiblingsError: no core has two threads online.
         :raises CookieError: the kernel does not show a cookie.

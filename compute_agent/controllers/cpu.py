@@ -1,4 +1,4 @@
-"""Controllers ``cpuset`` and ``cpu``: the CPUs of a guest's threads, and the guest's CPU time on them.
+"""Controllers ``cpuset`` and ``cpu``: the CPUs of a guest's threads, and the guest's CPU time on these CPUs.
 
 Controller ``cpuset`` pins threads. Controller ``cpu`` sets a guest's weight on CPUs that it shares with
 others, and its quota.
@@ -67,9 +67,9 @@ class CpusetController(GuestController):
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """The threads on other CPUs, or a differing definition for the next start, in words.
+        """A text about threads that are not on the wanted CPUs, or about a definition with other pins.
 
-        None if all agree.
+        None if threads and definition agree with the target.
         """
         if target.assignment is None:
             return None
@@ -84,7 +84,7 @@ class CpusetController(GuestController):
         return f"{len(misplaced)} threads elsewhere, such as {tid} on CPUs {cpuset.format(cpus)}"
 
     def apply(self, target: GuestTarget) -> bool:
-        """Pin the threads that are on other CPUs; return whether there were any."""
+        """Pin the threads that may run on other CPUs than wanted; return whether there were any."""
         # Pinning a domain costs calls of libvirtd, and in most rounds nothing has changed. So the pins are
         # compared first.
         if self.describe_drift(target) is None or target.assignment is None:
@@ -93,7 +93,7 @@ class CpusetController(GuestController):
         return True
 
     def describe_change(self, target: GuestTarget, difference: str) -> str:
-        """The CPUs before and after, because thread ids alone tell an operator little."""
+        """A text with the CPUs before and after the change, which tell an operator more than thread ids."""
         goes = target.assignment
         if goes is None:
             return difference
@@ -122,7 +122,7 @@ class CpusetController(GuestController):
 def _unpinned_settings(guest: Guest, online: frozenset[int]) -> CpuSettings:
     """The CPU settings of a guest that the agent no longer pins.
 
-    The settings allow all online CPUs, or have the pins that the guest's definition demands.
+    The guest may use all online CPUs, or the CPUs to which another program pinned it in its definition.
     """
     demanded = dict(guest.constraints.pins)
     vcpus = (demanded.get(number, online) for number in range(guest.settings.vcpus))
@@ -132,12 +132,12 @@ def _unpinned_settings(guest: Guest, online: frozenset[int]) -> CpuSettings:
 def _target_settings(target: GuestTarget, assignment: CpuAssignment) -> CpuSettings:
     """The CPU settings for a target's assignment, restricted to online CPUs.
 
-    A guest CPU that has no online CPU of its own gets the other CPUs of the guest. If these are offline, too,
-    the guest gets the spare CPUs, which no guest holds, or else all online CPUs.
+    If all CPUs of a guest CPU are offline, the guest CPU gets the guest's other CPUs. If these are offline,
+    too, the guest gets the spare CPUs, which no guest holds, or else all online CPUs.
     """
     online = target.online
     # sched_setaffinity(2) refuses a set without an online CPU (EINVAL). The kernel itself moves a thread to
-    # any CPU when its own CPUs go offline, so the last choice is no worse than doing nothing.
+    # any CPU when its own CPUs go offline, so all online CPUs are no worse a choice than none.
     rest = (assignment.cpus & online) or (assignment.emulator_cpus & online) or target.spare or online
     return CpuSettings(
         vcpu_cpus=tuple((cpus & online) or rest for cpus in assignment.vcpu_cpus),
@@ -168,9 +168,10 @@ class CpuController(GuestController):
         best_effort: Collection[str],
         shares: Mapping[str, CpuShare] = MappingProxyType({}),
     ) -> None:
-        """Divide CPU time by the classes of guests.
+        """Begin with these settings of the classes of guests.
 
-        :param best_effort: the names of the classes with guests that give way to all others on shared CPUs.
+        :param best_effort: the names of the classes of best-effort guests, which get a hundredth of the usual
+            weight.
         :param shares: the settings of each class, by its name.
         """
         self._driver = driver
@@ -181,7 +182,7 @@ class CpuController(GuestController):
         self._uncapped: set[str] = set()
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Note for each guest the settings of its class that it cannot have."""
+        """Note the CPU settings of its class that each guest cannot have."""
         self._uncapped.clear()
         found = {target.guest.uuid: self._list_missing(target) for target in without_preserved(targets)}
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
@@ -206,7 +207,7 @@ class CpuController(GuestController):
         return tuple(found)
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """The present CPU limits if they differ from the wanted ones, in words; None if they agree."""
+        """A text with the present CPU limits if they differ from the wanted limits; None if they agree."""
         wanted = self._wanted_limits(target)
         has = self._driver.cpu_limits(target.guest, wanted)
         return None if has is None else f"CPU {_limits_text(has)} in place of {_limits_text(wanted)}"
@@ -216,10 +217,11 @@ class CpuController(GuestController):
         return self._driver.apply_cpu_limits(target.guest, self._wanted_limits(target))
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """The quotas of guests, which are temporary limits, and their weights, which count as pins."""
+        """The quotas of guests, as limits, and their weights, which a release handles like pins."""
 
         def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
-            # There are two items, so that a release that keeps pins removes the quota and leaves the weight.
+            # Quota and weight are separate items: a release that keeps pins removes the quota and leaves the
+            # weight.
             usual = CpuLimits(_DEFAULT_WEIGHT)
             give_back = self._driver.apply_cpu_limits
             has = self._driver.cpu_limits(guest, CpuLimits())
@@ -239,7 +241,7 @@ class CpuController(GuestController):
     def _wanted_limits(self, target: GuestTarget) -> CpuLimits:
         """The CPU limits that a guest should have now.
 
-        The weight has no value if the agent does not place the guest, or its allocation is not known. The
+        The weight is None if the agent does not place the guest, or if its allocation is not known. The
         weight in the kernel then stays unchanged.
         """
         found, throttled = self._class_limits(target), target.limits.get(QUOTA)
@@ -281,11 +283,11 @@ def cpu_weight(allocation: Allocation, per_cpu: int = _PER_CPU) -> int:
 def reclaimed_cores(allocation: Allocation, percent: int | None) -> float | None:
     """The cap in cores of a guest that holds only reclaimed CPUs.
 
-    None if the guest holds other CPUs, too, or no reclaimed ones, or if ``percent`` is None.
+    None if the guest holds any other CPUs, holds no reclaimed CPUs, or if ``percent`` is None.
     """
     held = {name: sum(one.get(name, 0) for one in allocation.values()) for name in CPU_CLASSES}
     reclaimed = held.pop(RECLAIMED_VCPU, 0)
-    # A guest that holds other CPUs, too, may use these whenever they are free, so it gets no cap.
+    # A guest that also holds other CPUs may use those whenever they are free, so it gets no cap.
     if percent is None or not reclaimed or any(held.values()):
         return None
     return reclaimed * percent / 100

@@ -1,6 +1,6 @@
-"""Controller ``cpu_class``: frequencies and idle states of CPUs, by the class of the guests that hold them.
+"""Controller ``cpu_class``: sets frequencies and idle states of CPUs by the class of the guests on them.
 
-A CPU class is a section ``[cpu_class:NAME]``. A class of guests may name one for the dedicated CPUs of its
+A CPU class is a section ``[cpu_class:NAME]``. A QoS class may name a CPU class for the dedicated CPUs of its
 guests. CPU class ``idle`` applies to dedicated CPUs that no guest holds, CPU class ``shared`` to shared CPUs.
 Before the first write to a kernel file its content is saved durably. The saved content is written back when
 no CPU class sets the file any more.
@@ -72,9 +72,9 @@ _ORDER: Final = (
     cpu_power.MIN_UNCORE,
 )
 
-# The number of passes of writes. The kernel refuses a minimum frequency above the maximum, so for some
-# changes the minimum must be written first, for others the maximum; the second pass writes what the first
-# could not.
+# The number of times that the files of a folder are written. The kernel refuses a minimum frequency above the
+# maximum. So some changes need the minimum first and others the maximum, and the second pass writes values
+# that the first could not.
 _ROUNDS: Final = 2
 
 _ONLINE: Final = "sys/devices/system/cpu/online"
@@ -121,7 +121,7 @@ class CpuClassStatus:
     """The state of CPU classes after the last sync().
 
     :ivar classes: the CPUs of each CPU class.
-    :ivar refusals: sentences about settings that are not in effect.
+    :ivar refusals: messages about settings that are not in effect.
     :ivar parked: the parked CPUs.
     """
 
@@ -142,7 +142,7 @@ class KernelFiles:
         return None if text is None else text.strip()
 
     def write(self, path: str, text: str) -> None:
-        """Write a text in one piece, because the kernel parses each piece as a value of its own.
+        """Write a text in one system call, because the kernel parses each write as a separate value.
 
         :raises OSError: the kernel refuses the value.
         """
@@ -150,7 +150,7 @@ class KernelFiles:
 
 
 class CpuClassController(KernelController):
-    """Sets governors, frequencies, energy preferences and idle states of all CPUs of the host together."""
+    """Sets governors, frequencies, energy preferences and idle states of all CPUs of the host."""
 
     name = "cpu_class"
     acts_early = False
@@ -165,7 +165,7 @@ class CpuClassController(KernelController):
         count_drift: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Set the files of CPUs by their classes.
+        """Begin with these classes.
 
         :param configured: the configured CPU classes.
         :param store: saves the former content of files.
@@ -186,7 +186,9 @@ class CpuClassController(KernelController):
         self.refused: Mapping[str, Sequence[str]] = {}
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Write each file with another content than wanted. A failure in one folder does not stop the others.
+        """Write each file that does not have its wanted content.
+
+        A failure in one folder does not stop the writes in other folders.
 
         :raises OSError: the former content cannot be saved; nothing is written then.
         """
@@ -197,7 +199,7 @@ class CpuClassController(KernelController):
                 break
 
     def _align_files(self, targets: Sequence[GuestTarget]) -> bool:
-        """Do one pass of sync(); return whether a CPU had to go offline or come online."""
+        """Do one pass of sync(); return whether a CPU was taken offline or brought online."""
         plan, wanted = self._decide_files(targets)
         former = self._former_values()
         if not wanted:
@@ -215,7 +217,7 @@ class CpuClassController(KernelController):
         if fresh or any(text != wanted[path].text for path, text in has.items()):
             former = replace(former, values={**former.values, **fresh})
             self._store.keep_former_values(former)
-        # Drift is reported before the writes, after which the changes of other programs would no longer show.
+        # Drift is reported before the writes, because these overwrite the changes of other programs.
         self._tell_drift(wanted, has)
         failures: dict[str, str] = {}
         back: set[str] = set()
@@ -274,7 +276,7 @@ class CpuClassController(KernelController):
     def plan_changes(
         self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
     ) -> Iterator[PlannedChange]:
-        """The changes that sync() would make, one for all CPUs with the same change."""
+        """The changes that sync() would make. Equal changes of several CPUs are one item."""
         _, wanted = self._decide_files(targets)
         # On most hosts many CPUs have the same change, which is shown as one row.
         found: dict[str, set[int]] = defaultdict(set)
@@ -286,12 +288,12 @@ class CpuClassController(KernelController):
             yield PlannedChange(self.name, named_cpus(frozenset(cpus)) if cpus else "host", change)
 
     def _decide_files(self, targets: Sequence[GuestTarget]) -> tuple[CpuClassPlan, dict[str, FileSetting]]:
-        """The plan, and the wanted content of its files and of the files that get their former content."""
+        """The plan, and the wanted content of all files: those of the plan and those to restore."""
         former = self._former_values()
         configured = self._configured
         if not configured.classes and not former.values:
             return CpuClassPlan(), {}
-        # The CPUs of a lost guest are unknown. So while there is one, CPUs that seem free must not change.
+        # The CPUs of a lost guest are unknown. So while a guest is lost, CPUs that seem free must not change.
         lost = bool(self._driver.lost_guests())
         claims = make_claims(
             targets,
@@ -333,8 +335,8 @@ class CpuClassController(KernelController):
         try:
             seen = self._driver.observed_cpus(guest)
         except (DriverError, OSError):
-            return pins  # The guest has ended, or the next sync() asks again.
-        # A guest that may run on all CPUs needs no particular one, so it keeps none from being parked.
+            return pins  # If the guest has not ended, the next sync() reads its pins again.
+        # A guest that may run on all CPUs needs no particular CPU, so it does not prevent parking.
         return pins if rules.cpus - self._offline_cpus() <= seen else pins | seen
 
     def _offline_cpus(self) -> frozenset[int]:
@@ -367,7 +369,7 @@ class CpuClassController(KernelController):
         return self._power
 
     def _write_folder(self, texts: Mapping[str, str], has: Mapping[str, str]) -> dict[str, tuple[str, bool]]:
-        """Write the files of one folder with a content other than wanted.
+        """Write the files of one folder that do not have their wanted content.
 
         :param texts: the wanted content by path.
         :param has: the present content by path.
@@ -411,26 +413,27 @@ class CpuClassController(KernelController):
             by_class.setdefault(name, []).append(sentence)
         refusals = tuple(sorted({each for reasons in by_class.values() for each in reasons}))
         for sentence in refusals:
-            # A refusal is logged once as long as it lasts; the status shows it all the time.
+            # A refusal is logged once, when it begins; the status shows it as long as it lasts.
             if sentence not in self.status.refusals:
-                LOG.warning("CPU classes: %s", sentence)
+                LOG.warning("A setting of a CPU class is not in effect: %s", sentence)
         if plan.classes != self.status.classes:
-            LOG.info("Classes of CPUs: %s", in_words(plan.classes) or "none")
+            LOG.info("The CPUs of each CPU class are now: %s", in_words(plan.classes) or "none")
         if plan.parked != self.status.parked:
-            LOG.info("Parked CPUs: %s", cpuset.format(plan.parked) or "none")
+            LOG.info("The parked idle CPUs are now: %s", cpuset.format(plan.parked) or "none")
         self.status = CpuClassStatus(plan.classes, refusals, plan.parked)
         bindings, refused = self._configured.bindings, {}
         for target in targets:
             bound = bind_guest(target.guest.settings, bindings, self._configured.classes, NO_BINDING)
             has_own = target.assignment is not None and bool(target.assignment.held_cpus)
-            # A guest without dedicated CPUs did not ask for the class of the CPUs that it shares.
+            # A guest without dedicated CPUs gets no message, because it did not ask for the class of shared
+            # CPUs.
             if has_own and bound.cpu_class and (reasons := by_class.get(bound.cpu_class.name)):
                 refused[target.guest.uuid] = reasons
         self.refused = refused
 
 
 class ObservedGuests(RunningGuests, CpuTuning, Protocol):
-    """The parts of a driver that this controller needs: lost guests, and the CPUs that guests may use."""
+    """The methods of a driver that this controller needs: lost guests, and the CPUs that guests may use."""
 
 
 def cpu_class_status(controllers: Iterable[KernelController]) -> CpuClassStatus:
@@ -456,9 +459,9 @@ def count_refusals(registry: CollectorRegistry, controllers: ControllersInForce)
 def _refusal_sentences(
     wanted: Mapping[str, FileSetting], failures: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """The settings that are not in effect: pairs of a class name and a sentence.
+    """The settings that are not in effect: pairs of a class name and a message.
 
-    A sentence names all CPUs with the same failure.
+    A message names all CPUs that have the same failure.
     """
     together: dict[tuple[str, str], set[int]] = defaultdict(set)
     for path, reason in failures.items():
@@ -470,7 +473,7 @@ def _refusal_sentences(
 
 
 def _file_name(path: str) -> str:
-    """The name of a file; with the name of the idle state before it, if it belongs to one."""
+    """The name of a file, after the name of the idle state if the file belongs to an idle state."""
     name = path.rpartition("/")[2]
     return f"{path.split('/')[-2]}/{name}" if name == cpu_power.DISABLE else name
 

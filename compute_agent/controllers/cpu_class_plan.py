@@ -1,20 +1,23 @@
-"""The class of each CPU, and the kernel files that follow from it: :func:`decide_files`. Pure functions.
+"""Decides the CPU class of each CPU, and the content of kernel files for it: :func:`decide_files`.
+
+Pure functions.
 
 Nouns:
 
 - A *claim* is a set of CPUs with the class that they ask for. Claims are in order, the strongest first.
-- A *domain* is a set of CPUs with one frequency. Its CPUs cannot differ, so the first claim that has a CPU in
-  it decides for the whole domain. If that claim has no class, the domain stays as it was found.
+- A *domain* is a set of CPUs with one frequency. The CPUs of a domain cannot have different frequencies. So
+  the strongest claim that contains a CPU of the domain decides for the whole domain. If that claim has no
+  class, the domain gets its former frequencies.
 - Idle states belong to each single CPU.
 
 A worked example: the claims are ``2-3 fast`` and ``4-7 idle``. With the domains ``2-3``, ``4-5``, ``6-7``
 each claim gets its own class. With the one domain ``2-7`` the frequencies of all its CPUs are those of
 ``fast``, and CPUs 4-7 have the idle states of ``idle``.
 
-Invariants: a file that no claim with a class reaches has its former content. Equal claims always lead to
-equal contents of files.
+Invariants: a file for which no claim has a class gets its former content. Equal claims always lead to equal
+contents of files.
 
-Parked idle cores (see :mod:`compute_agent.controllers.idle_cores`) are one more claim, the weakest.
+Parked idle cores (see :mod:`compute_agent.controllers.idle_cores`) are the weakest claim.
 """
 
 from __future__ import annotations
@@ -49,7 +52,7 @@ OFF: Final = "0"
 ONLINE_FILE: Final = re.compile(rf"{CPU_FOLDER}/cpu([0-9]+)/online", re.ASCII)
 
 _PARKED_GOVERNOR: Final = "powersave"
-# The fewest idle states with which parking makes a difference: the deepest and at least one other.
+# The minimum number of idle states for parking by idle states: the deepest state and at least one other.
 _MIN_STATES: Final = 2
 
 # Drivers that refuse all energy preferences but ``performance`` (EBUSY) while the governor is
@@ -74,7 +77,7 @@ class CpuClassClaim:
 
     :ivar cpu_class: the class that the CPUs ask for; None: the files of the CPUs get their former content.
     :ivar frozen: whether the files of these CPUs stay unchanged.
-    :ivar parked: whether these CPUs are parked in the way that the class names.
+    :ivar parked: whether these CPUs are parked.
     """
 
     cpus: frozenset[int]
@@ -110,7 +113,7 @@ class CpuClassPlan:
     :ivar settings: the wanted content by path below the root.
     :ivar frozen: folders in which all files stay unchanged.
     :ivar classes: the CPUs of each class.
-    :ivar missing: by class, sentences about settings that this host does not have.
+    :ivar missing: by class, messages about settings that this host does not support.
     :ivar parked: the CPUs to park.
     """
 
@@ -135,7 +138,8 @@ def make_claims(
         unknown.
     :param parked: the CPUs to park, all of which no guest holds.
     """
-    # Above all ranks: CPUs of preserved guests, and of classes without a section, stay as they were found.
+    # CPUs of preserved guests and of guests of unknown classes come before all ranks, because their files
+    # must not change.
     highest = ClassBinding(max((one.rank for one in bindings.values()), default=0) + 1)
     held: list[tuple[tuple[int, bool, str, str], CpuClassClaim]] = []
     for target in targets:
@@ -144,7 +148,7 @@ def make_claims(
             # Without a claim, the CPUs of a preserved guest would count as idle.
             bound = highest if settings.preserve else bind_guest(settings, bindings, classes, highest)
             name = "" if bound.cpu_class is None else bound.cpu_class.name
-            # Name and uuid make the order of equal ranks the same in each call.
+            # Guests of equal rank are sorted by name and uuid, so that each call gives the same order.
             strength = (-bound.rank, not name, name, target.guest.uuid)
             held.append((strength, CpuClassClaim(target.assignment.held_cpus, bound.cpu_class)))
     shared = cpu_sets.shared | cpu_sets.emulator
@@ -208,7 +212,7 @@ def _winning_claim(claims: Sequence[CpuClassClaim], cpus: frozenset[int]) -> Cpu
 
 
 class _PlanBuilder:
-    """Collects the parts of a :class:`CpuClassPlan`."""
+    """Collects the fields of a :class:`CpuClassPlan`."""
 
     def __init__(self) -> None:
         self._settings: dict[str, FileSetting] = {}
@@ -218,7 +222,7 @@ class _PlanBuilder:
         self._parked: set[int] = set()
 
     def build_plan(self) -> CpuClassPlan:
-        """The plan of all parts that were noted."""
+        """The plan with everything that was noted."""
         return CpuClassPlan(
             self._settings,
             frozenset(self._frozen),
@@ -287,7 +291,7 @@ class _PlanBuilder:
         )  # fmt: skip
 
     def uncore_texts(self, domain: UncoreDomain, wanted: CpuClass | None) -> Iterator[tuple[str, str]]:
-        """File names and contents for an uncore domain: the frequencies of caches and interconnect."""
+        """File names and contents for an uncore domain, which sets frequencies of caches and interconnect."""
         if wanted is not None:
             yield from self._bound_texts(
                 wanted, domain, None, ("uncore_", wanted.min_uncore, wanted.max_uncore),
@@ -398,5 +402,5 @@ def parked_offline(former: FormerValues) -> frozenset[int]:
 
 
 def in_words(classes: Mapping[str, frozenset[int]]) -> dict[str, str]:
-    """The CPUs of each class as text."""
+    """The CPUs of each class as text, such as ``2-3``, by the name of the class."""
     return {name: cpuset.format(cpus) for name, cpus in sorted(classes.items())}

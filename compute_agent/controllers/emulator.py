@@ -1,8 +1,8 @@
 """Controller ``emulator``: moves threads that run no guest CPU away from dedicated CPUs.
 
-The controller is for hosts where another program pins guests. The controller acts only with ``[isolation]
-emulator = move``, and only on threads for which the definition of their domain has pins. A release gives
-these threads the pins of the definition back.
+The controller is for hosts where another program pins guests. It acts only with ``[isolation] emulator =
+move``, and only on threads for which the definition of their domain has pins. A release pins these threads as
+the definition says.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class EmulatorController(GuestController):
         self._driver = driver
         self._settings = settings
         self._held: CpuSet = frozenset()
-        #: By guest, the threads that the kernel did not move, with the dedicated CPUs on which they stay.
-        #: They are not tried again.
+        #: By guest, the threads that could not be moved, with the dedicated CPUs on which they stay. The
+        #: agent does not try to move them again.
         self._left: dict[str, Mapping[int, CpuSet]] = {}
         self.refused: Mapping[str, Sequence[str]] = {}
 
@@ -86,7 +86,7 @@ class EmulatorController(GuestController):
                 yield target.guest.uuid, (f"{tell_misplaced(misplaced)}; {NO_PIN}",)
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """The threads on dedicated CPUs, in words; None if there are none, or if they cannot be moved."""
+        """A text about threads on dedicated CPUs; None if there are none, or if they cannot be moved."""
         return tell_misplaced(self._find_movable(target)) or None
 
     def apply(self, target: GuestTarget) -> bool:
@@ -127,7 +127,7 @@ class EmulatorController(GuestController):
     def _find_movable(self, target: GuestTarget) -> dict[int, CpuSet]:
         """The dedicated CPUs on which a movable thread may run, by thread id.
 
-        Empty if no shared CPU is free for them, or if the same threads did not move before.
+        Empty if no shared CPU is available, or if an earlier attempt could not move the same threads.
         """
         if not self._settings.moves or not self._choose_cpus(target):
             return {}

@@ -1,4 +1,4 @@
-"""The idle cores to park: whole cores that no guest has used for a while. Pure functions.
+"""Chooses the idle cores to park: whole cores that no guest has used for a while. Pure functions.
 
 Nouns:
 
@@ -9,10 +9,10 @@ Nouns:
 A worked example: the cores are ``2-3``, ``4-5`` and ``6-7``, CPU 4 is used, and the wait is 60 seconds. After
 60 seconds the cores ``2-3`` and ``6-7`` are parked. A guest on CPU 6 wakes the core ``6-7``.
 
-Invariants: no CPU of a used core is parked, and no core with a CPU outside :attr:`ParkingRules.cpus`. Where
-parking takes CPUs offline, CPU 0 stays online, and so does one core of each L3 cache and NUMA node. With the
-last online CPU of such a domain the kernel would drop the resctrl masks of the cache, and the CPUs near the
-node's memory.
+Invariants: no core is parked that has a used CPU, or a CPU outside :attr:`ParkingRules.cpus`. Where parking
+takes CPUs offline, CPU 0 and one core of each L3 cache and NUMA node stay online. If the last CPU of a cache
+went offline, the kernel would drop the resctrl masks of the cache. If the last CPU of a node did, no CPU
+would be near the node's memory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NO_CPUS: CpuSet = frozenset()
 class ParkingRules:
     """How idle cores are parked.
 
-    :ivar mode: the way of parking: offline, deep idle state or slow governor.
+    :ivar mode: how CPUs are parked: offline, in a deep idle state, or with a slow governor.
     :ivar after: the seconds without use after which a core is parked.
     :ivar topology: the cores, caches and NUMA nodes of the host.
     :ivar cpus: the CPUs that may be parked.
@@ -47,7 +47,7 @@ class ParkingRules:
 
 @dataclass(slots=True)
 class IdleTimes:
-    """The time since which each CPU is idle.
+    """Remembers since when each CPU is idle.
 
     :ivar since: the start of each CPU's idle time in monotonic seconds; used CPUs have no entry.
     """
@@ -73,7 +73,7 @@ def choose_parked(
     """The CPUs to park.
 
     :param used: the CPUs that guests use.
-    :param parked: the CPUs that are parked already, which need not wait again.
+    :param parked: the CPUs that are parked already. For them the wait does not start again.
     :param since: the start of the idle time by CPU, in monotonic seconds.
     :param now: the present time in monotonic seconds.
     """
@@ -94,14 +94,13 @@ def choose_parked(
 
 
 def _spare_domains(topology: HostTopology, cores: Iterable[CpuSet]) -> list[CpuSet]:
-    """The cores, except those that keep an L3 cache or a NUMA node from going offline as a whole."""
+    """The cores, without those that must stay online as the last core of an L3 cache or a NUMA node."""
     domains = [cache.cpus for cache in topology.l3_domains]
     # A NUMA node that has only memory has no CPU to keep online.
     domains += [node.cpus for node in topology.numa_nodes if node.cpus]
     found: list[CpuSet] = []
     gone: CpuSet = NO_CPUS
-    # The loop runs from the last core to the first, so that the first core of a domain stays online, whatever
-    # was parked before.
+    # The loop runs from the last core to the first, so that the first core of a domain always stays online.
     for cpus in sorted(cores, key=min, reverse=True):
         if all(cpus.isdisjoint(domain) or domain - gone - cpus for domain in domains):
             found.append(cpus)

@@ -1,7 +1,7 @@
 """Controller ``isolation``: keeps interrupts and kernel work off the CPUs of guests that ask for it.
 
 :mod:`compute_agent.isolation` decides and writes. The controller passes the CPUs that guests hold to that
-package, and turns its answers into sentences.
+    package, and turns the results into messages.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ NO_ISOLATION = IsolationSettings()
 
 
 class IsolationController(KernelController):
-    """Keeps the CPU masks of interrupts and of the kernel's work off quiet CPUs, for the whole host.
+    """Sets the CPU masks of interrupts and kernel work so that they avoid the quiet CPUs of the host.
 
-    A CPU is quiet if it is dedicated to a guest with a level that asks for it.
+    A CPU is quiet if it is dedicated to a guest with an isolation level that asks for it.
     """
 
     name = "isolation"
@@ -83,12 +83,12 @@ class IsolationController(KernelController):
         ownership: MaskOwnership | None = None,
         own_threads: OwnThreads | None = None,
     ) -> None:
-        """Isolate the CPUs of guests.
+        """Begin with these settings.
 
         :param reader: reads the masks of the host.
         :param store: keeps the original masks, durably.
         :param count_drift: called for each mask that another program has changed.
-        :param own_threads: the agent's own threads, which also keep off quiet CPUs.
+        :param own_threads: the agent's own threads, which also avoid quiet CPUs.
         """
         self._driver = driver
         self._settings = settings
@@ -125,7 +125,8 @@ class IsolationController(KernelController):
 
     def _bring_about(self, demand: IsolationDemand) -> None:
         status = self._isolator.bring_about(demand)
-        # Control groups usually keep the agent's threads off quiet CPUs already, so this comes after them.
+        # Control groups usually keep the agent's threads off quiet CPUs already, so the threads are checked
+        # after the groups.
         self._move_own_threads()
         self.refused = {
             guest.uuid: sentences
@@ -176,7 +177,7 @@ class IsolationController(KernelController):
     def plan_changes(
         self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
     ) -> Iterator[PlannedChange]:
-        """The changes that sync() would make. Masks with the same change are one row."""
+        """The changes that sync() would make. Equal changes of several masks are one item."""
         together: dict[str, list[str]] = defaultdict(list)
         demand = self._make_demand(targets)
         for write in self._isolator.plan_changes(demand):
@@ -260,7 +261,7 @@ def isolation_level(controllers: Iterable[KernelController], settings: GuestSett
 
 
 def count_isolation(registry: CollectorRegistry, controllers: ControllersInForce) -> None:
-    """Register the gauges of quiet CPUs, partitions, refusing irqbalance instances, and stuck masks."""
+    """Register the gauges of quiet CPUs, cpuset partitions, refusing irqbalance instances and stuck masks."""
     Gauge(
         "compute_agent_quiet_cpus",
         "Dedicated CPUs without interrupts and other work of the kernel, as their guests request.",

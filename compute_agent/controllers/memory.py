@@ -2,9 +2,9 @@
 
 Controller ``memory`` binds the memory of a guest to the NUMA nodes of the providers of its ``MEMORY_MB``. The
 CPUs of the guest do not matter: it may float over CPUs of other nodes, and a node may have no CPUs. In a flat
-tree the allocation names no node. There guests with dedicated CPUs get memory of the nodes of these CPUs, and
-other guests get memory of any node. Huge pages that a guest has already taken stay where they are: the kernel
-chooses their node when the guest starts.
+tree the allocation names no node. There, a guest with dedicated CPUs gets memory of the NUMA nodes of its
+CPUs, and any other guest gets memory of any node. Huge pages that a guest has already taken stay where they
+are: the kernel chooses their node when the guest starts.
 
 Controller ``memory_limit`` limits how much memory a guest gets, and decides which guests give way when memory
 runs out. ``memory.max`` of a process guest is its ``MEMORY_MB`` plus ``[compute] memory_overhead``. The class
@@ -15,11 +15,12 @@ of the guest gives the other limits, in percent of the memory that the guest hol
 - ``memory.oom.group``: whether the kernel kills all processes of the guest together.
 - ``oom_score_adj``: how early the kernel kills the guest when no memory can be reclaimed.
 
-Where huge pages are offered, a process guest may use as many of each size as it holds (``hugetlb.*.max``).
+On a host that offers huge pages, a process guest may use as many pages of each size as its allocation
+contains (``hugetlb.*.max``).
 
-The kernel would kill a guest for a limit below its current use. So such a limit waits until the guest uses
-less, and the status shows it meanwhile. Limits that another program has set stay; the drivers know which
-limits are the agent's.
+The kernel would kill a guest for a limit below its current use. So the agent sets the limit only when the
+guest uses less, and the status shows the delay. Limits that another program has set stay; the drivers know
+which limits are the agent's.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class MemoryController(GuestController):
         return f"{gets}: allocate its MEMORY_MB from a provider with the trait {memory_trait(wanted)}"
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """The NUMA nodes of the guest's memory if they differ from the wanted ones, in words.
+        """A text with the NUMA nodes of the guest's memory if they differ from the wanted nodes.
 
         None if they agree.
         """
@@ -166,12 +167,12 @@ class MemoryLimitController(GuestController):
         overhead_mb: int,
         limits_pages: bool = False,
     ) -> None:
-        """Limit the memory of guests by their classes.
+        """Begin with these settings of the classes of guests.
 
         :param classes: the percentages of memory of each class, by its name.
         :param overhead_mb: the MiB that a guest may use beyond its allocation.
-        :param limits_pages: whether huge pages are offered. A guest is then limited to the huge pages that it
-            holds.
+        :param limits_pages: whether the host offers huge pages. If so, each guest is limited to the huge
+            pages in its allocation.
         """
         self._limits_pages = limits_pages
         self._driver = driver
@@ -211,14 +212,14 @@ class MemoryLimitController(GuestController):
                 )
 
     def _used_beyond(self, target: GuestTarget, limits: MemoryLimits) -> int:
-        """The bytes that a guest uses, if these are more than its limit; else 0."""
+        """The bytes that a guest uses if this is more than its limit; otherwise 0."""
         if limits.maximum is None or limits.maximum == UNLIMITED:
             return 0
         used = self._driver.memory_use(target.guest) or 0
         return used if used > limits.maximum else 0
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """The present limits if they differ from the wanted ones, in words; None if they agree."""
+        """A text with the present limits if they differ from the wanted limits; None if they agree."""
         # The full limits are compared first: they usually agree, and then the memory in use need not be read.
         if self._driver.memory_limits(target.guest, self._target_limits(target)) is None:
             return None
@@ -248,8 +249,8 @@ class MemoryLimitController(GuestController):
             # once.
             limits = replace(limits, maximum=None)
         if limits.huge_pages:
-            # The kernel refuses hugetlb.*.max below the current use (EBUSY), so the limit follows the use
-            # down.
+            # The kernel refuses hugetlb.*.max below the current use (EBUSY), so the limit is lowered as the
+            # use falls.
             used = self._driver.huge_page_use(target.guest)
             pages = ((size, max(amount, used.get(size, 0))) for size, amount in limits.huge_pages)
             limits = replace(limits, huge_pages=tuple(pages))
@@ -265,7 +266,7 @@ class MemoryLimitController(GuestController):
         throttle = target.limits.get(ThrottleControl(MEMORY_HIGH))
         if throttle is None or limits.high is None:
             return limits
-        # The lower of the limits of the class and of throttling.
+        # If both the class and throttling set a limit, the lower one applies.
         return replace(limits, high=min(limits.high, int(throttle)))
 
 
@@ -286,7 +287,7 @@ def memory_limits(
 
     :param share: the percentages of the guest's class.
     :param overhead_mb: the MiB that the guest may use beyond its allocation.
-    :param pages: the limits of huge pages; None: these limits stay unchanged.
+    :param pages: the limits of huge pages; None: the agent leaves these limits unchanged.
     """
     held = sum(amounts.get(name, 0) for amounts in allocation.values() for name in (MEMORY, RECLAIMED_MEMORY))
     if not held:

@@ -1,8 +1,8 @@
 """Controller ``realtime``: gives threads of guest CPUs a realtime schedule, as the guest's class says.
 
-Only guest CPUs on dedicated CPUs get it. The controller acts in each sync(), because a guest makes threads
-all the time, and new threads start with the usual schedule. A thread that had its schedule from the agent and
-lost it counts as drift.
+Only guest CPUs that run on dedicated CPUs get a realtime schedule. The controller acts in each sync(),
+because a guest makes threads all the time, and new threads start with the usual schedule. If another program
+changes a schedule that the agent set, this counts as drift.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class RealtimeController(KernelController):
         schedules: KernelSchedules,
         count_drift: Callable[[], object] = lambda: None,
     ) -> None:
-        """Set the realtime priorities of guest classes.
+        """Begin with these realtime priorities of the classes of guests.
 
         :param priorities: the priority of each class that has one, by its name.
         :param store: keeps notes of the guests with a priority, written before a guest gets its first one.
@@ -145,7 +145,7 @@ class RealtimeController(KernelController):
             self._drop_note(guest)
 
     def _plan_lifting(self, guest: Guest) -> dict[int, ThreadSchedule]:
-        """The usual schedule for each thread of a guest that has a schedule of the agent, by thread id.
+        """The usual schedule for each thread to which the agent gave a realtime schedule, by thread id.
 
         :raises GuestGoneError: the guest has ended.
         """
@@ -156,9 +156,8 @@ class RealtimeController(KernelController):
     def _bring_about(self, target: GuestTarget) -> tuple[bool, Sequence[str]]:
         """Set the schedules of a guest that differ from the wanted ones.
 
-        :return: whether any differed, and sentences about what the guest does not get.
-
-        :raises GuestGoneError: the guest has ended.
+        :return: whether any differed, and messages about requests of the guest that cannot be met. :raises
+            GuestGoneError: the guest has ended.
         :raises OSError: the note cannot be written; no schedule is changed then.
         """
         guest = target.guest
@@ -190,7 +189,7 @@ class RealtimeController(KernelController):
         return bool(done), reasons
 
     def _restore_nice(self, guest: Guest, tids: Collection[int]) -> None:
-        """Give threads that got the nice value 0 by their birth that of the main thread.
+        """Set the nice value of new threads, which is 0, to the nice value of the main thread.
 
         :raises OSError: the kernel refuses it.
         """
@@ -201,7 +200,7 @@ class RealtimeController(KernelController):
                     self._schedules.write_nice(tid, nice)
 
     def _set_strangers_back(self, guest: Guest, done: Mapping[int, ThreadSchedule]) -> None:
-        """Undo a schedule that another process got, because its thread has the id of an ended guest thread.
+        """Undo schedules of threads of other processes that have reused the ids of ended guest threads.
 
         :raises OSError: the kernel refuses.
         """
@@ -214,14 +213,14 @@ class RealtimeController(KernelController):
                 self._write(tid, USUAL)
 
     def _is_noted(self, guest: Guest) -> bool:
-        """Whether this run of a guest may have priorities of the agent, by the agent's note."""
+        """Whether, by the agent's note, the agent may have set priorities in this run of the guest."""
         notes = self._store.kept_notes
-        # Mostly no guest has a note, and an identification of a process costs reads of /proc.
+        # Usually no guest has a note, and to identify a process costs reads of /proc.
         main = procfs.identify_process(guest.pid) if guest.uuid in notes else None
         return main is not None and note_of(notes, guest.uuid, main) is not None
 
     def _keep_note(self, guest: Guest, priority: int | None) -> None:
-        """Note that a guest has realtime priorities of the agent.
+        """Note that the agent gives realtime priorities to a guest.
 
         :raises GuestGoneError: the guest has ended.
         :raises OSError: the note cannot be written.
@@ -233,12 +232,12 @@ class RealtimeController(KernelController):
         LOG.info("Guest %s gets realtime priority %s", guest, priority)
 
     def _drop_note(self, guest: Guest) -> None:
-        """End the note of a guest without priorities.
+        """Remove the note of a guest that no longer has priorities.
 
         :raises GuestGoneError:
         :raises OSError: the note cannot be dropped.
         """
-        # Threads that were made since the last look.
+        # These threads were made since the threads were listed.
         self._restore_nice(guest, self._driver.vcpu_threads(guest))
         notes = self._store.kept_notes
         self._store.keep_notes({uuid: note for uuid, note in notes.items() if uuid != guest.uuid})
@@ -251,7 +250,7 @@ class RealtimeController(KernelController):
         return schedule
 
     def _plan_guest(self, target: GuestTarget) -> tuple[dict[int, ThreadSchedule], tuple[str, ...]]:
-        """The threads that need another schedule, and sentences about what the guest does not get.
+        """The threads that need another schedule, and messages about requests that cannot be met.
 
         :raises GuestGoneError: the guest has ended.
         """
@@ -265,11 +264,11 @@ class RealtimeController(KernelController):
         has_others = bool(self._driver.thread_ids(guest) - present.keys())
         chosen, reason = choose_threads(threads, place, has_others)
         has_names = bool(self._driver.vcpu_affinity(guest))
-        # A process may itself bind its threads to CPUs that it does not hold. Only a cpuset prevents that.
+        # A process may itself bind its threads to CPUs that it does not hold. Only a cpuset prevents this.
         if chosen and not has_names and not _is_bound(guest, place.held_cpus):
             chosen, reason = frozenset(), NOT_BOUND
-        # Where threads have no names, several of them may run on one CPU, so they get a schedule with time
-        # slices.
+        # If QEMU's threads have no names, several guest CPUs may share a CPU, so they get a schedule with
+        # time slices.
         schedule = realtime_schedule(priority, in_turn=not has_names)
         changes = decide_schedules(present, chosen, schedule, noted)
         return changes, (f"{OPTION}: {reason}",) if reason else ()
@@ -282,7 +281,7 @@ class RealtimeController(KernelController):
         return read_schedules(self._schedules, self._driver.vcpu_threads(guest))
 
     def priority_of(self, guest: Guest) -> int | None:
-        """The priority of a guest by its class; None for none."""
+        """The realtime priority that the class of a guest gives it; None: no priority."""
         return self._priorities.get(guest.settings.qos_class)
 
 

@@ -1,6 +1,6 @@
 """Controller ``resctrl``: the cache ways and the memory bandwidth of guests.
 
-cache_demands() translates allocations, annotations and temporary limits of guests into the terms of
+cache_demands() translates allocations, annotations and temporary limits of guests into demands for
 :mod:`compute_agent.resctrl`. That package decides on groups and their schemata, and the controller writes
 them.
 """
@@ -59,7 +59,7 @@ _parse_annotation = functools.lru_cache(maxsize=1024)(parse_annotation)
 class CacheDemands:
     """The demands of all guests on cache and bandwidth.
 
-    :ivar faults: by guest uuid, sentences about parts of a demand that cannot be understood.
+    :ivar faults: by guest uuid, messages about demands that cannot be understood.
     """
 
     cache_demands: tuple[GuestDemand, ...] = ()
@@ -69,13 +69,15 @@ class CacheDemands:
 def cache_demands(
     targets: Iterable[GuestTarget], zones: Sequence[ProviderNode], host: ResctrlLayout, present: ResctrlGroups
 ) -> CacheDemands:
-    """The demands of guests. A guest without a known allocation demands what its group has now.
+    """The demands of guests.
+
+    If the allocation of a guest is not known, its demand is what its group has now.
 
     :param zones: the providers of this host that allocations name.
     :param host: the layout of resctrl on this host.
     :param present: the groups that the kernel has now.
     """
-    # The amounts at a provider with several L3 caches belong to none of them in particular.
+    # The amounts at a provider with several L3 caches belong to no particular cache.
     caches = {zone.uuid: next(iter(zone.l3_ids)) for zone in zones if len(zone.l3_ids) == 1}
     domains = {caches[zone.uuid]: zone.cpus for zone in zones if zone.uuid in caches}
     found, faults = [], {}
@@ -132,9 +134,9 @@ def _at_its_caches(demand: GuestDemand, cpus: CpuSet, domains: Mapping[int, CpuS
 def at_its_caches(amounts: Mapping[int, int], shares: Mapping[int, int]) -> dict[int, int]:
     """The amounts of a guest by L3 cache, moved to the caches on which it runs.
 
-    Amounts of caches on which the guest runs stay there. The other amounts move together to one cache: to a
-    cache where the guest has no amount yet, and among these to the one with most of its CPUs. If the guest
-    runs on no known cache, its amounts stay unchanged.
+    Amounts of caches on which the guest runs stay there. The other amounts move together to one cache: to the
+    cache with most of the guest's CPUs among those where the guest has no amount yet. If the guest runs on no
+    known cache, its amounts stay unchanged.
 
     :param amounts: the amounts of the allocation by cache.
     :param shares: the number of the guest's CPUs by cache, without caches where it has no CPU.
@@ -153,7 +155,7 @@ def _cache_amounts(
 
     :param names: the names of the resource class, of which one is used.
     :param caches: the L3 cache of each provider.
-    :param reasons: gets a sentence for each amount at a provider without an L3 cache.
+    :param reasons: receives a message for each amount at a provider without an L3 cache.
     """
     found: dict[int, int] = {}
     for provider, resources in allocation.items():
@@ -170,7 +172,7 @@ def _cache_amounts(
 def _kept_amounts(
     uuid: str, host: ResctrlLayout, present: ResctrlGroups
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """The ways and the bandwidth (percent) of the guest's own group in the kernel, by L3 cache id.
+    """The cache ways and the bandwidth (in percent) of the guest's own resctrl group, by L3 cache id.
 
     Both mappings are empty if the guest has no group of its own.
     """
@@ -181,7 +183,7 @@ def _kept_amounts(
     ways, bandwidth = {}, {}
     for cache in platform.cache_ids:
         mask = cache_mask(platform, group.schemata, cache)
-        # Ways that the default group may fill, too, are not the guest's own.
+        # Cache ways that the default group may also fill do not belong to the guest alone.
         if mask and not mask & cache_mask(platform, present.default_group.schemata, cache):
             ways[cache] = len(mask)
         domain = platform.mb_domain(cache)
@@ -195,7 +197,7 @@ def _kept_amounts(
 
 
 def _control_limits(limits: Mapping[ThrottleControl, float], lever: str) -> dict[int, int]:
-    """The temporary limits of one lever by L3 cache id, in percent or ways."""
+    """The temporary limits of one lever, in percent or cache ways, by L3 cache id."""
     return {int(knob.domain): int(limit) for knob, limit in limits.items() if knob.lever == lever}
 
 
@@ -214,11 +216,11 @@ _FULL: Final = (errno.ENOSPC, errno.EBUSY)
 
 @dataclass(frozen=True, slots=True)
 class _RoundOutcome:
-    """The outcome of planning and writing groups in one sync().
+    """The result of planning and writing groups in one sync().
 
     :ivar resolution: the groups that the demands lead to, and the group of each guest.
-    :ivar plan_changes: the changes that were planned in the last attempt.
-    :ivar held_up: by group, the error that keeps it from its wanted state.
+    :ivar plan_changes: the changes that the last attempt planned.
+    :ivar held_up: by group, the error that prevents its wanted state.
     :ivar complete: whether the kernel has all groups as they were first resolved.
     """
 
@@ -229,7 +231,7 @@ class _RoundOutcome:
 
     @property
     def refused_by_name(self) -> dict[str, tuple[str, ...]]:
-        """The errors as reasons, by the name of the group and by the uuid of each guest in it."""
+        """The errors as messages, by the name of the group and by the uuid of each guest in the group."""
         found: dict[str, tuple[str, ...]] = {
             name: (str(error),) for name, error in self.held_up.items() if name != DEFAULT_GROUP
         }
@@ -257,7 +259,7 @@ class ResctrlController(KernelController):
         classes: Mapping[str, ShareSpec],
         recorder: EventRecorder | None = None,
     ) -> None:
-        """Handle the groups of one mount.
+        """Begin with the groups of one resctrl mount.
 
         :param control: the resctrl mount.
         :param classes: the shares of the QoS classes, by name.
@@ -277,7 +279,7 @@ class ResctrlController(KernelController):
         self._placed: dict[str, str | None] = {}
         # The threads of groups as read since the last sync(), because many guests are in the same few groups.
         self._tasks: dict[str, frozenset[int]] = {}
-        # Groups that guests may share, so that one guest alone cannot be limited in them.
+        # Groups that several guests may share, in which a single guest cannot be limited.
         self._common: frozenset[str] = frozenset()
         self._lacking: frozenset[str] = frozenset()
         self._warned: frozenset[str] = frozenset()
@@ -286,8 +288,7 @@ class ResctrlController(KernelController):
         self.class_groups: Mapping[str, str] | None = None
         """The group of each class at the last sync(); None before the first one."""
         self.refused: Mapping[str, Sequence[str]] = {}
-        """Reasons why guests (by uuid) and classes (by the name of their group) do not get all that they
-        should.
+        """Reasons why requests were not met: by uuid for guests, by the name of the group for classes.
         """
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
@@ -311,10 +312,9 @@ class ResctrlController(KernelController):
         self._synced = None
         outcome = self._carry_out(wanted.cache_demands, present)
         resolution, plan = outcome.resolution, outcome.plan_changes
-        # The demands are the same as last time, yet there are steps to take: another program changed these
-        # groups.
+        # The demands have not changed, yet the plan is not empty: another program changed these groups.
         if wanted == self._wanted:
-            # A group that is removed belongs to a guest that left, which is no drift.
+            # A group that is removed belonged to a guest that has left, which is no drift.
             self._repaired = frozenset(step.group for step in plan.steps if not isinstance(step, RemoveGroup))
         self._wanted = wanted
         self.membership = resolution.membership
@@ -350,7 +350,7 @@ class ResctrlController(KernelController):
             yield PlannedChange(self.name, _shown_group(step.group), change)
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """The agent's monitoring groups, each as one item, and all its other groups as one item.
+        """One release item for each monitoring group of the agent, and one for all its other groups.
 
         The default group gets the cache ways of removed groups.
         """
@@ -382,7 +382,7 @@ class ResctrlController(KernelController):
         """
         group = self.membership.get(target.guest.uuid)
         if group is None:
-            return None  # The last sync() failed before it chose a group, and the next one does.
+            return None  # The last sync() failed before it chose a group; the next will choose one.
         if group in self._repaired:
             return f"its resctrl group {_shown_group(group)} was changed by another program"
         outside = self._threads_outside(target.guest, group)
@@ -395,7 +395,7 @@ class ResctrlController(KernelController):
     def apply(self, target: GuestTarget) -> bool:
         """Move the guest's threads into its group until no new thread appears; return whether any moved.
 
-        :raises DriverError: the guest is to be throttled, and has no group of its own.
+        :raises DriverError: a throttle is wanted, and the guest has no group of its own.
         """
         guest = target.guest
         group = self.membership.get(guest.uuid)
@@ -403,8 +403,7 @@ class ResctrlController(KernelController):
             self._placed[guest.uuid] = None  # The next sync() that succeeds moves the guest.
             return False
         moved = self._move_guest(guest, group)
-        # A limit on a group that other guests share would also slow these down, so the limit does not take
-        # effect at all.
+        # A limit on a shared group would also slow down other guests, so the limit is refused.
         limited = any(knob.lever in (CACHE_WAYS, MEMORY_BANDWIDTH) for knob in target.limits)
         if limited and guest.uuid in self._lacking and group in self._common:
             raise DriverError(f"guest {guest} cannot be limited: {'; '.join(self.refused[guest.uuid])}")
@@ -425,13 +424,14 @@ class ResctrlController(KernelController):
         """
         control, max_groups = self.control, None
         barred: dict[str, str] = {}
-        # Each attempt uses what the last one showed: how many groups fit, and which groups cannot be made.
+        # Each attempt uses the results of the last attempt: how many groups fit, and which groups cannot be
+        # made.
         for attempt in range(ATTEMPTS):
             host = control.build_layout(present)
             resolution = resolve_groups(host, self.classes, wanted, present, max_groups, barred)
             plan = make_plan(host, present, resolution)
             for step in plan.steps:
-                LOG.debug("resctrl: %s", step)
+                LOG.debug("The agent changes resctrl groups: %s", step)
             exclusive = {name: group.exclusive.keys() for name, group in resolution.groups.items()}
             held_up = apply.apply_plan(control.files, plan.steps, control.codec, exclusive)
             present = self._read_present()
@@ -473,7 +473,7 @@ class ResctrlController(KernelController):
     def _move_all(self, targets: Iterable[GuestTarget]) -> None:
         """Move the threads of all guests that have a new group.
 
-        The first error is raised after all were tried.
+        The first error is raised after all guests were tried.
         """
         guests = {target.guest.uuid: target.guest for target in targets}
         self._placed = {uuid: group for uuid, group in self._placed.items() if uuid in guests}
@@ -492,7 +492,7 @@ class ResctrlController(KernelController):
             raise failure
 
     def _move_guest(self, guest: Guest, group: str) -> bool:
-        # This is a function, because threads are listed again until no new one appears.
+        # This is a function because the threads are listed again until no new thread appears.
         moved = groups.move_tasks(self.control.files, group, lambda: self._driver.thread_ids(guest))
         self._placed[guest.uuid] = group
         if moved:

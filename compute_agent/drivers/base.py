@@ -1,8 +1,8 @@
-"""The interface of drivers, one protocol for each subject, and the plain values that cross it.
+"""The interface of drivers: one protocol for each subject, and the types of parameters and results.
 
 The subjects are guests (:class:`RunningGuests`, :class:`GuestThreads`), CPUs (:class:`CpuTuning`), memory
 (:class:`MemoryTuning`), block I/O (:class:`BlockIoTuning`) and launching (:class:`LaunchSupport`,
-:class:`StartingDriver`). A driver implements all of these protocols, as a :class:`GuestDriver`.
+:class:`StartingDriver`). A :class:`GuestDriver` implements all of these protocols.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class RunningGuests(Protocol):
         ...
 
     def lost_guests(self) -> Mapping[str, str]:
-        """Guests that may still run but that the driver cannot manage: reason and remedy, by uuid.
+        """A dict from the uuid of each guest that may run but cannot be managed to the reason and remedy.
 
         ``guests()`` does not contain lost guests. A lost guest keeps its CPUs and memory as long as it runs
         on this host.
@@ -93,14 +93,14 @@ class GuestThreads(Protocol):
     """The processes and threads of guests."""
 
     def process_ids(self, guest: Guest) -> Sequence[int]:
-        """The processes to sum up for the CPU time and memory of a guest without a cgroup.
+        """The pids of a guest without a cgroup. Its CPU time and memory are the sums over these processes.
 
         The main process is first.
         """
         ...
 
     def usage_group(self, guest: Guest) -> str:
-        """The cgroup v2 folder with the counters of this guest and no other; empty if there is none."""
+        """The cgroup v2 folder that counts this guest alone; empty if the guest has no group of its own."""
         ...
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
@@ -111,9 +111,9 @@ class GuestThreads(Protocol):
         ...
 
     def vcpu_threads(self, guest: Guest) -> frozenset[int]:
-        """The ids of the threads that run the guest's own code.
+        """The ids of the threads that run guest CPUs.
 
-        All threads of the guest, if the driver cannot tell which ones run guest CPUs.
+        If the driver cannot tell which threads run guest CPUs, the result contains all threads of the guest.
 
         :raises GuestGoneError: the guest has ended.
         """
@@ -139,14 +139,14 @@ class CpuSettings:
 
 @dataclass(frozen=True, slots=True)
 class CpuLimits:
-    """CPU time of a guest: its weight against other guests, and its limits, in the terms of cgroup v2.
+    """The weight and the limits of a guest's CPU time, with the meanings of cgroup v2.
 
     :ivar weight: ``cpu.weight``, 1 to 10000; the kernel's default is 100. None: the agent leaves the weight
         unchanged.
     :ivar quota: the maximum CPU time that the guest gets, in cores; None: no limit.
-    :ivar idle: whether the guest runs only on CPUs that no group with the same parent wants to use
+    :ivar idle: whether the guest gets CPU time only when no other group of the same parent cgroup wants it
         (``cpu.idle``). An idle guest has no weight.
-    :ivar burst: unused CPU time below the quota that the guest may use later above it, in cores
+    :ivar burst: unused CPU time, in cores, that the guest may save and later use above its quota
         (``cpu.max.burst``).
     """
 
@@ -164,13 +164,13 @@ class QuotaError(DriverError):
 
 
 class CpuTuning(Protocol):
-    """Sets and reads the pins of guests' threads, and the weight and limits of guests' CPU time."""
+    """Sets and reads the CPU pinning of guests' threads, and the weight and limits of guests' CPU time."""
 
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
-        """The guest's threads that have other pins than in ``settings``, with the pins that they have.
+        """The present CPUs of the guest's threads that are not pinned as ``settings`` say.
 
-        The result has the CPUs that the kernel allows, by thread id. The result is empty if kernel and
-        settings agree.
+        A dict from each thread id to the CPUs that the kernel allows to this thread. It is empty if all
+        threads are pinned as ``settings`` say.
 
         :raises GuestGoneError: the guest has ended.
         """
@@ -273,7 +273,7 @@ class CpuTuning(Protocol):
         ...
 
     def stuck_helpers(self, guest: Guest) -> Sequence[str]:
-        """Sentences about the guest's helpers that could not be moved to the CPUs of its emulator.
+        """Messages about helpers of the guest that could not be moved to the CPUs of its emulator.
 
         :raises GuestGoneError: the guest has ended.
         """
@@ -288,9 +288,9 @@ class CpuTuning(Protocol):
         ...
 
     def missing_limits(self, guest: Guest, wanted: CpuLimits) -> Sequence[str]:
-        """Sentences about the parts of ``wanted`` that this guest cannot have.
+        """Messages for the operator about fields of ``wanted`` that this guest cannot have.
 
-        ``apply_cpu_limits`` sets all other parts.
+        ``apply_cpu_limits`` sets all other fields.
 
         :raises GuestGoneError: the guest has ended.
         """
@@ -337,10 +337,10 @@ class MemoryLimits:
 
 @dataclass(frozen=True, slots=True)
 class OomKill:
-    """Processes of a guest that the kernel killed for lack of memory.
+    """Processes of one guest that the kernel killed because memory was short.
 
     :ivar kills: the number of killed processes.
-    :ivar at_own_limit: whether the guest reached its own memory.max; False: the host ran out of memory.
+    :ivar at_own_limit: True: the guest reached its own memory.max; False: the host ran out of memory.
     """
 
     guest: Guest
@@ -364,7 +364,7 @@ class MemoryTuning(Protocol):
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
         """Bind the guest's memory to these NUMA nodes, and read the binding back.
 
-        Memory that cannot be bound stays on its nodes, and one line in the log says so.
+        Memory that cannot be bound stays on its nodes, and the driver logs that.
 
         :param wanted: the NUMA nodes; empty: all nodes.
         :return: whether a value was written.
@@ -416,11 +416,11 @@ class BlockIoTuning(Protocol):
     """Sets the weight, rate limits and latency targets of guests on block devices."""
 
     def blockio_drift(self, guest: Guest, wanted: BlockIo | None) -> str:
-        """The guest's values of block I/O that differ from ``wanted``, in words; empty if they agree.
+        """A text that names the block I/O values that differ from ``wanted``; empty if none differs.
 
         Values that another program has set count as agreeing.
 
-        :param wanted: the settings; None: the guest is to have no values of the agent.
+        :param wanted: the settings; None: the guest should have no values that the agent has set.
         :raises GuestGoneError: the guest has ended.
         """
         ...
@@ -436,7 +436,7 @@ class BlockIoTuning(Protocol):
         ...
 
     def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
-        """Sentences about the parts of ``wanted`` that this guest cannot have.
+        """Messages for the operator about fields of ``wanted`` that this guest cannot have.
 
         :raises GuestGoneError: the guest has ended.
         """
@@ -448,7 +448,7 @@ class GuestFlavor:
     """The flavor and the owner of a guest, as Nova wrote them into the definition of its domain.
 
     :ivar resources: the amounts of the flavor by resource class, without VCPU and PCPU.
-    :ivar dedicated: the number of guest CPUs with dedicated CPUs; None if the flavor does not say.
+    :ivar dedicated: the number of guest CPUs that have dedicated host CPUs; None if the flavor does not tell.
     :ivar project_id: the id of the guest's project; empty if not known.
     :ivar user_id: the id of the guest's user; empty if not known.
     :ivar dedicated_vcpus: the numbers of the dedicated guest CPUs, if only some are dedicated
@@ -463,7 +463,10 @@ class GuestFlavor:
 
 
 class FlavorSource(Protocol):
-    """A driver of guests that another program defines. A definition stays when its guest stops."""
+    """A driver of guests that another program defines, such as Nova.
+
+    A definition stays when its guest stops.
+    """
 
     @property
     def host_name(self) -> str:
@@ -487,19 +490,22 @@ class FlavorSource(Protocol):
 
 
 class ExpectingDriver(Protocol):
-    """Finds the processes of announced guests before the driver reports the guests. For any thread."""
+    """Finds the processes of announced guests before the driver reports the guests.
+
+    Methods may be called from any thread.
+    """
 
     def expect_guest(self, description: str) -> Guest:
         """Register an announced guest, so that ``find_appeared`` looks for its process.
 
         :param description: the definition of the guest, for libvirt the XML of the domain.
-        :return: the guest that the start will make, with pid 0.
+        :return: the guest as it will start, with pid 0.
         :raises ValueError: the description cannot be read, or too many guests are expected.
         """
         ...
 
     def find_appeared(self) -> tuple[Sequence[Guest], bool]:
-        """The announced guests that got a process since the last call, and whether others are expected.
+        """The announced guests that got a process since the last call, and whether more guests are expected.
 
         :raises DriverError: the processes cannot be identified now.
         """
@@ -507,7 +513,7 @@ class ExpectingDriver(Protocol):
 
 
 class LaunchSupport(Protocol):
-    """Tells how guests of one kind start: by the agent, by another program, or announced by a hook."""
+    """Tells how guests start: the agent starts them, another program does, or a hook announces them."""
 
     @property
     def starting_driver(self) -> StartingDriver | None:
@@ -521,20 +527,19 @@ class LaunchSupport(Protocol):
 
     @property
     def expecting_driver(self) -> ExpectingDriver | None:
-        """The part of the driver that expects announced guests.
-
-        None if starts of this kind are not announced.
-        """
+        """The object that finds announced guests; None if nothing announces the starts of these guests."""
         ...
 
 
 class GuestDriver(
     RunningGuests, GuestThreads, CpuTuning, MemoryTuning, BlockIoTuning, LaunchSupport, Protocol
 ):
-    """A driver of one kind of guests, with all subjects. Methods may be called from any thread.
+    """A driver for one kind of guests, such as domains.
 
-    Code that needs one subject takes that subject's protocol as its parameter, so that a test needs a fake of
-    this protocol only.
+    It implements all protocols of this module. Methods may be called from any thread.
+
+    A function that needs only one protocol has a parameter of that type, so that its test can pass a small
+    fake.
     """
 
     def close(self) -> None:
@@ -558,13 +563,14 @@ class StartingDriver(GuestDriver, Protocol):
         environment: Mapping[str, str] | None = None,
         declared: Sequence[str] = (),
     ) -> Guest:
-        """Start the process of a guest, held before the first instruction of the guest's program.
+        """Start the process of a guest, and hold it before the first instruction of the guest's program.
 
-        :param settings: the settings of the guest; ``declared`` names those that the request contained.
+        :param settings: the settings of the guest, with defaults for settings that the request did not
+            contain.
         :param command: the program and its arguments.
         :param cwd: the working folder of the program.
-        :param environment: variables in addition to those that each guest has. No variable comes from the
-            agent's own environment.
+        :param environment: environment variables in addition to the fixed ones of every guest. The agent's
+            own environment is not inherited.
         :param declared: the names of the settings that the request contained, even with default values.
         :raises DriverError: the guest exists, or cannot be started or recorded.
         """

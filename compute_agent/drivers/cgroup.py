@@ -66,7 +66,7 @@ def quota_microseconds(cores: float) -> int:
 
 
 def _quota_cores(quota: str, period: str) -> float | None:
-    """The quota of a ``cpu.max`` in cores; None if the file has no limit ("max").
+    """The quota in a ``cpu.max`` file, in cores; None if the file contains no limit ("max").
 
     :param quota: the CPU time in each period, in microseconds, or "max".
     :param period: the length of a period in microseconds.
@@ -85,7 +85,7 @@ def attainable_quota(cores: float | None) -> float | None:
 def limits_agree(has: CpuLimits, wanted: CpuLimits) -> bool:
     """Whether the limits of a group (``has``) match ``wanted``.
 
-    ``wanted`` must contain only parts that the kernel knows.
+    ``wanted`` must contain only limits that the kernel supports.
     """
     return (
         # The kernel shows an idle group with the weight 0.
@@ -107,7 +107,7 @@ def burst_microseconds(wanted: CpuLimits) -> int:
 
 
 def without_missing(group: GuestCgroup, wanted: CpuLimits) -> CpuLimits:
-    """The limits without the parts that the kernel of this host lacks.
+    """The ``wanted`` limits, without those that the kernel of this host does not support.
 
     ``cpu.idle`` exists since Linux 5.15, ``cpu.max.burst`` since Linux 5.14.
     """
@@ -117,7 +117,7 @@ def without_missing(group: GuestCgroup, wanted: CpuLimits) -> CpuLimits:
 
 
 def missing_parts(group: GuestCgroup, wanted: CpuLimits) -> list[str]:
-    """Sentences about the parts of ``wanted`` that the kernel of this host does not know."""
+    """Messages for the operator about limits in ``wanted`` that the kernel of this host does not support."""
     found = []
     if wanted.idle and not group.has_file(IDLE):
         found.append("cpu_idle: the kernel has no cpu.idle here (Linux 5.15, controller cpu)")
@@ -140,12 +140,13 @@ class CgroupRoot:
         also if other users could put processes into the groups of guests.
         """
         try:
-            # Another user with write access could put a process among a guest's, which would then be pinned,
-            # limited and killed as that guest.
+            # Another user with write access could put a process into a guest's group. The agent would then
+            # pin, limit and kill that process like the guest's own.
             check_folder(folder)
             offered = kernel_files.read_text(f"{folder}/cgroup.controllers").split()
             enabled = kernel_files.read_text(f"{folder}/cgroup.subtree_control").split()
-            # Moving processes takes write access to cgroup.procs, making groups takes it to the folder.
+            # Write access to cgroup.procs is needed to move processes, and write access to the folder to make
+            # groups.
             if not os.access(folder / "cgroup.procs", os.W_OK) or not os.access(folder, os.W_OK):
                 raise PermissionError(errno.EACCES, "not writable", str(folder))
         except OSError as error:
@@ -175,12 +176,12 @@ class CgroupRoot:
         return group
 
     def protect_guests(self) -> None:
-        """Set memory.low and memory.min of the delegated group to the sums of those of all guests.
+        """Set memory.low and memory.min of the delegated group to the sums of all guests' values.
 
         :raises OSError: the kernel refuses the value.
         """
-        # Protection of a guest's group has no effect beyond that of its parent, and the parent's value is 0
-        # unless the agent writes it.
+        # The kernel protects a group at most as far as its parent, and the parent's memory.low and memory.min
+        # are 0 unless the agent writes them.
         root = GuestCgroup(self.folder)
         groups = [GuestCgroup(folder) for folder in self.folder.glob(f"{_PREFIX}*")]
         for name in ("memory.low", "memory.min"):
@@ -200,7 +201,7 @@ class CgroupRoot:
 
 
 class GuestCgroup:
-    """The cgroup v2 group of one guest, by its folder."""
+    """The cgroup v2 group of one guest, identified by its folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -242,7 +243,7 @@ class GuestCgroup:
         # A guest, such as a container runtime, may make groups of its own below its group.
         found: list[int] = []
         for folder in self._walk_tree():
-            # A group may go while the tree is walked.
+            # A group may be removed while the tree is walked.
             with contextlib.suppress(OSError):
                 found.extend(map(int, kernel_files.read(f"{folder}/cgroup.procs").split()))
         return found
@@ -266,8 +267,8 @@ class GuestCgroup:
 
     def possible_nodes(self) -> frozenset[int]:
         """The NUMA nodes that the parent group allows."""
-        # The group's own effective nodes show its present binding; only those of the parent show all nodes
-        # that it could have.
+        # The group's own cpuset.mems.effective shows its present binding; only the parent's file shows all
+        # nodes that the group could have.
         return GuestCgroup(self.folder.parent)._read_numbers("cpuset.mems.effective") or frozenset()
 
     def bind_memory(self, nodes: frozenset[int]) -> None:
@@ -303,7 +304,7 @@ class GuestCgroup:
         self._write(name, "max" if amount >= UNLIMITED else str(amount))
 
     def oom_events(self) -> tuple[int, int] | None:
-        """How often the group reached its own memory limit, and how many of its processes the kernel killed.
+        """The number of times the group reached its memory limit, and the number of processes killed.
 
         Both numbers count from the start of the group (``memory.events``). None without the controller
         memory, or when the group is gone.
@@ -346,7 +347,7 @@ class GuestCgroup:
         return CpuLimits(int(weight), _quota_cores(quota, period), idle == "1", int(burst) / int(period))
 
     def limit_cpu(self, has: CpuLimits, wanted: CpuLimits) -> None:
-        """Write the values of ``wanted`` that differ from ``has``, the present limits of the group.
+        """Write the values of ``wanted`` that differ from ``has``, which is the result of ``cpu_limits``.
 
         :raises OSError: the kernel refuses a value.
         """
@@ -421,8 +422,8 @@ class GuestCgroup:
 
     def _walk_tree(self) -> Iterator[str]:
         """The folders of the group and of its subgroups, parents first."""
-        # Nearly no group has subgroups. Each round reads the group of each guest, and one stat(2) costs less
-        # than a walk.
+        # Few groups have subgroups. The agent reads the group of each guest every few seconds, and one
+        # stat(2) costs less than a walk.
         with contextlib.suppress(OSError):
             if os.stat(self.path).st_nlink == _WITHOUT_FOLDERS:
                 yield self.path

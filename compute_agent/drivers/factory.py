@@ -1,8 +1,8 @@
-"""The driver of this host: its choice, the lock that keeps other agents away, and its opening.
+"""Chooses the driver of this host, locks its guests against other agents, and opens it.
 
-Without ``[guests] driver`` the agent uses libvirt where libvirtd is available. libvirtd may be away when the
-agent starts, and running domains must not be forgotten then. So a host that had domains keeps the driver
-libvirt, and a host with process guests keeps the driver process, until an operator changes it.
+Without ``[guests] driver`` the agent uses libvirt where libvirtd is available. libvirtd may be down when the
+agent starts, and the agent must still manage the running domains later. So a host that had domains keeps the
+driver libvirt, and a host with process guests keeps the driver process, until an operator changes it.
 
 Two agents on a host would give the same CPUs to different guests and undo each other's work. So each agent
 locks the libvirtd or the cgroup of its guests, with a file in a folder that all agents of the host share. An
@@ -77,8 +77,8 @@ class DriverLock:
     """The locks of one agent on its guests.
 
     :ivar holder: names this agent in the error message of a second agent that finds the lock taken.
-    :ivar what: names the guests in that message.
-    :ivar remedy: the option that separates the two agents, for that message.
+    :ivar what: names the locked guests in that error message.
+    :ivar remedy: the option that gives the two agents different guests, for that error message.
     :ivar lock: the file of the lock; None: there is nothing to lock.
     :ivar mark: the file of a second lock, in the folder of libvirtd's socket; None: there is none. The agent
         goes on without the second lock if it cannot be taken there.
@@ -92,7 +92,7 @@ class DriverLock:
     _held: dict[Path, int] = field(default_factory=dict)
 
     def check_locks(self) -> None:
-        """Take each lock that this agent does not hold, or that lost its file to a removal.
+        """Take each lock that this agent does not hold, and each lock with a file that was removed.
 
         :raises DriverError: another agent holds a lock, or the lock file cannot be made.
         """
@@ -172,7 +172,7 @@ def cgroup_lock(conf: cfg.ConfigOpts, holder: str) -> DriverLock:
 
 
 def lock_path(conf: cfg.ConfigOpts) -> Path:
-    """The folder of the lock files, which all agents of this host share that run as the same user."""
+    """The folder of the lock files. All agents of this host that run as the same user share it."""
     if conf.lock_path:
         return Path(conf.lock_path)
     if os.geteuid() == 0:
@@ -197,7 +197,7 @@ class DriverChoice:
     """The chosen driver.
 
     :ivar name: the name of the driver.
-    :ivar notice: a sentence for the operator about an unusual choice; empty: the choice is a usual one.
+    :ivar notice: a message for the operator about an unusual choice; empty: the choice needs no explanation.
     """
 
     name: str
@@ -207,8 +207,8 @@ class DriverChoice:
 def choose_driver(configured: str | None, usable: bool, remembered: str, guests: int) -> DriverChoice:
     """Choose the driver to use.
 
-    The last driver of the host stays unless the option names another one. Only a host without process guests
-    changes from processes to domains by itself.
+    The last driver of the host stays unless the option names another one. The agent changes from processes to
+    domains only on a host that has no process guests.
 
     :param configured: ``[guests] driver``; None if it is not set.
     :param usable: whether libvirtd is available.
@@ -258,7 +258,7 @@ def libvirtd_is_usable(uri: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DriverKind:
-    """The functions of a driver that are needed before it is opened.
+    """The functions that lock and open a driver, and check its limits before it is open.
 
     :ivar lock: makes the lock on the guests, from the options and the name of the agent.
     :ivar open: makes the driver from the options, the folder of records and the lock. Without a lock the

@@ -52,9 +52,9 @@ def acting_as_owner(path: str) -> Iterator[None]:
 
 
 class OomWatch:
-    """Compares the counters of OOM kills of each guest with those of the last look, and collects new kills.
+    """Compares each guest's counters of OOM kills with their last values, and collects new kills.
 
-    For any thread.
+    Methods may be called from any thread.
     """
 
     def __init__(self) -> None:
@@ -63,13 +63,13 @@ class OomWatch:
         self._news: list[OomKill] = []
 
     def begin_counting(self, guest_uuid: str, group: GuestCgroup | None) -> None:
-        """Take the present counters as already reported. The guest ran before this agent started."""
+        """Take the present counters of a guest that ran before this agent started as already reported."""
         if group is not None and (counts := group.oom_events()) is not None:
             with self._lock:
                 self._counted[guest_uuid] = counts
 
     def look_at_group(self, guest: Guest, group: GuestCgroup, last: bool = False) -> None:
-        """Compare the counters of a guest's group with those of the last look, and note new kills.
+        """Compare the counters of a guest's group with their last values, and note new kills.
 
         :param last: whether the guest has ended, and its group is about to be removed.
         """
@@ -140,7 +140,7 @@ def differing_limits(
 
 
 def present_limits(group: GuestCgroup | None, pids: Iterable[int], wanted: MemoryLimits) -> MemoryLimits:
-    """The present limits of the kinds that ``wanted`` has; None for all others."""
+    """The present value of each limit that is set in ``wanted``; None for all other limits."""
     has = {
         name: None if group is None or amount is None else group.memory_limit(name)
         for name, amount in _amounts_by_file(wanted).items()
@@ -185,7 +185,7 @@ class OomScores:
     def write(self, guest: Guest, pids: Iterable[int], score: int) -> None:
         """Write the score to all processes of a guest.
 
-        The first refused permission ends the call, with a log line.
+        If the kernel denies permission, the call logs a warning and ends.
 
         :raises OSError: any other error.
         """

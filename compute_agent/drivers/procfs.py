@@ -30,9 +30,9 @@ _MAX_ENVIRONMENT: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """The identity of a process beyond its pid, which the kernel reuses.
+    """Identifies a process by pid and start time, because the kernel reuses pids.
 
-    A boot has each pair of pid and start time only once.
+    Within one boot, no two processes have the same pid and start time.
 
     :ivar start_time: the start in clock ticks since boot (field 22 of /proc/PID/stat).
     """
@@ -210,7 +210,7 @@ def misplaced_threads(pid: int, cpus: frozenset[int]) -> dict[int, frozenset[int
 
 
 def descendants_of(pid: int) -> list[int]:
-    """A process and all its descendants (/proc/PID/task/TID/children), parents first."""
+    """The pids of a process and all its descendants (/proc/PID/task/TID/children), parents first."""
     found = [pid]
     # The list grows during the loop, so that each child is visited as a parent, too. Each thread has its own
     # list of children in /proc.
@@ -236,10 +236,7 @@ def session_members(session: int) -> list[int]:
 
 
 def has_variable(pid: int, name: str, value: str) -> bool:
-    """Whether the environment that a process was started with has this value of a variable.
-
-    False if it is unreadable.
-    """
+    """Whether a process was started with this environment variable and value; False if unreadable."""
     try:
         environment = read(f"/proc/{pid}/environ", _MAX_ENVIRONMENT)
     except OSError:

@@ -1,9 +1,9 @@
-"""Control groups of cgroup v2: which of them have processes of the host, and which belong to guests.
+"""Control groups of cgroup v2: finds groups with processes of the host, and groups that belong to guests.
 
-Files: Documentation/admin-guide/cgroup-v2.rst, "Cpuset Interface Files". A path of a group is relative to the
-root of the groups, as in ``system.slice``. systemd owns the groups of its units. The agent changes those
-below the root by ``systemctl set-property --runtime``, so that a reload of systemd keeps them. The agent
-writes to all other groups.
+Files: Documentation/admin-guide/cgroup-v2.rst, "Cpuset Interface Files". The path of a group is relative to
+the root of all groups, such as ``system.slice``. systemd owns the groups of its units. The agent changes
+units directly below the root by ``systemctl set-property --runtime``, so that a reload of systemd keeps the
+change. For all other groups the agent writes to the group's files.
 """
 
 from __future__ import annotations
@@ -32,31 +32,37 @@ CONTROL_GROUPS: Final = "sys/fs/cgroup"
 GROUP_CPUS: Final = "cpuset.cpus"
 
 _MACHINES: Final = "machine.slice"
-"""The slice of libvirt's domains. A domain would not start if it lacked the CPUs."""
+"""The slice of libvirt's domains. A domain would not start if the slice lacked the domain's CPUs."""
 
 _GUEST_PREFIXES: Final = ("machine-", "guest-")
-"""Names of the groups of domains and of process guests, also of those that the agent does not know."""
+"""Names of the groups of domains and of process guests, including guests that the agent does not know."""
 
 MAX_GROUPS: Final = 4000
-"""Groups of the host that are listed. A user with a delegated group may make any number below it."""
+"""Maximum number of host groups that are listed. A user with a delegated group may make any number below it.
+"""
 
 _UNIT: Final = re.compile(r"[^/]+\.(?:slice|scope|service)")
 _OWN_GROUP: Final = re.compile(r"(?P<domain>/.+)/libvirt/[^/]+")
-"""The group of a domain's main thread. The groups of all its threads are below the same folder."""
+"""The name of the group of a domain's main thread. The groups of all its threads have the same parent."""
 
 _SYSTEMD_SECONDS: Final = 10.0
 _SYSTEMD_PAUSE: Final = 60.0
-"""Seconds without systemctl after it has hung: otherwise each group of a round would wait for it."""
+"""Seconds for which systemctl is not called after it has hung; otherwise each group of a round would wait for
+it.
+"""
 
 _APPLY_SECONDS: Final = 0.5
 """systemd answers before it has written to the kernel."""
 
 
 class GroupReader:
-    """Reads control groups below a root, and writes CPUs of those with processes of the host."""
+    """Reads control groups below a root, and writes the CPUs of groups with processes of the host."""
 
     def __init__(self, root: Path, find_systemctl: Callable[[], str | None] | None = None) -> None:
-        """``find_systemctl`` finds the program; None: that of this host, where ``root`` is its own."""
+        """Use the groups below ``root``.
+
+        ``find_systemctl`` returns the path of systemctl; None: search it on this host.
+        """
         self.root = root
         self._files = SysFiles(root)
         self._find_systemctl = self._own_systemctl if find_systemctl is None else find_systemctl
@@ -65,11 +71,11 @@ class GroupReader:
 
     @property
     def has_cpusets(self) -> bool:
-        """Whether the host has groups of cgroup v2 that can have CPUs."""
+        """Whether the host has cgroup v2 groups with the controller cpuset."""
         return "cpuset" in (self._files.text(f"{CONTROL_GROUPS}/cgroup.controllers") or "").split()
 
     def list_foreign(self, guests: Collection[str]) -> Iterator[str]:
-        """The outermost groups that have processes, and no guests in or below them.
+        """The outermost groups that have processes, and that neither are nor contain groups of guests.
 
         :param guests: the groups of guests.
         """
@@ -94,7 +100,7 @@ class GroupReader:
                 yield group
 
     def holds_guests(self, group: str, guests: Collection[str]) -> bool:
-        """Whether guests are in a group or below it, or may be started there."""
+        """Whether a group or a group below it contains guests, or guests may be started there."""
         return (
             group == _MACHINES
             or any(guest == group or guest.startswith(f"{group}/") for guest in guests)
@@ -105,18 +111,18 @@ class GroupReader:
         )
 
     def _is_guests(self, group: str) -> bool:
-        """Whether a group is that of a guest by its name, which the agent or libvirt gave."""
+        """Whether a group has a name that the agent or libvirt gives to groups of guests."""
         if not group.rpartition("/")[2].startswith(_GUEST_PREFIXES):
             return False
-        # A user with a delegated group may give any name below it, to stay on quiet CPUs.
+        # A user with a delegated group may give such a name to a group below it, to stay on quiet CPUs.
         with contextlib.suppress(OSError):
             return os.lstat(f"{self.root}/{CONTROL_GROUPS}/{group}").st_uid in (0, os.geteuid())
         return False
 
     def find_group(self, pid: int) -> str:
-        """The group of a guest by its main process: for a domain that with all of its threads.
+        """The group of a guest's main process; for a domain, the group that contains all its threads.
 
-        Empty where the process has ended, or is in the root of the groups.
+        Empty if the process has ended or is in the root group.
         """
         for line in (self._files.text(f"proc/{pid}/cgroup") or "").splitlines():
             number, _, path = line.partition("::")
@@ -126,7 +132,7 @@ class GroupReader:
         return ""
 
     def write_cpus(self, group: str, text: str) -> None:
-        """Set the CPUs of a group; an empty text is those of its parent.
+        """Set the CPUs of a group; with an empty text the group gets the CPUs of its parent.
 
         :raises OSError: the kernel refuses it.
         """
@@ -138,12 +144,13 @@ class GroupReader:
                 return
             self._enable_cpusets(group.rpartition("/")[0])
         try:
-            # The kernel takes a line without content as an empty set, and ignores a write of nothing.
+            # The kernel takes an empty line as an empty set, and ignores a write of zero bytes.
             self._write_file(file, f"{text}\n")
         except OSError as error:
             if text or error.errno != errno.ENOSPC:
                 raise
-            # A group with processes that has CPUs never becomes empty again. All CPUs are the same for it.
+            # The kernel refuses an empty set for a group with processes that once had CPUs. A set of all CPUs
+            # has the same effect.
             self._write_file(file, f"{cpuset.format(self.read_possible())}\n")
 
     def _write_file(self, file: str, text: str) -> None:
@@ -166,7 +173,7 @@ class GroupReader:
                 kernel_files.write_text(file, "+cpuset\n")
 
     def _set_property(self, unit: str, text: str) -> bool:
-        """Tell systemd the CPUs of a unit, if systemd runs and knows the unit."""
+        """Set the CPUs of a unit through systemd; return whether systemd runs and knows the unit."""
         program = self._find_systemctl()
         if program is None or time.monotonic() < self._systemd_due:
             return False
@@ -191,7 +198,7 @@ class GroupReader:
         return True
 
     def _own_systemctl(self) -> str | None:
-        # systemd's sd_booted(3): the folder is there if systemd is the init system.
+        # The folder exists if systemd is the init system (sd_booted(3)).
         is_own = self.root == Path("/") and os.path.isdir("/run/systemd/system")
         return shutil.which("systemctl") if is_own else None
 
@@ -200,7 +207,7 @@ class GroupReader:
 
 
 def _await_text(file: str, text: str) -> bool:
-    """Whether a file has a text, or gets it within a moment. A missing file is an empty one."""
+    """Whether a file has this content, or gets it within a moment. A missing file counts as an empty one."""
     deadline = time.monotonic() + _APPLY_SECONDS
     while True:
         found = (kernel_files.read_optional(file) or "").strip()

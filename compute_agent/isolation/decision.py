@@ -1,11 +1,12 @@
-"""The wanted masks, as a pure function of facts, demand and originals.
+"""Decides the wanted masks: a pure function of facts, demand and originals.
 
-A mask keeps its original as long as that touches no quiet CPU. Otherwise the mask has the part of the
-original on the best sinks. An interrupt without such a part gets one sink, that with the fewest interrupts
-since boot. Sinks, best first: CPUs outside the dedicated set, then dedicated CPUs that no guest holds; of
-each, those of the device's NUMA node first. CPUs that guests hold are never sinks. The interrupts of a
-guest's own passthrough device go to the CPUs of that guest. Processes of the host keep off in the same way:
-``cpuset.cpus`` of their control groups are masks, too.
+A mask keeps its original as long as the original contains no quiet CPU. Otherwise the mask gets the CPUs of
+the original that are among the best sinks. If the original of an interrupt has no sink, the interrupt gets
+the sink with the fewest interrupts since boot. The best sinks are CPUs outside the dedicated set, and then
+dedicated CPUs that no guest holds. In both groups, CPUs of the device's NUMA node come first. CPUs that
+guests hold are never sinks. The interrupts of a guest's own passthrough device go to the CPUs of that guest.
+Processes of the host are kept off quiet CPUs in the same way: the files ``cpuset.cpus`` of their control
+groups are masks, too.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
 
 MAX_VECTORS: Final = 150
-"""Interrupts that a sink gets: an x86 CPU has about 200 vectors, and new devices need some."""
+"""Maximum number of interrupts that a sink gets. An x86 CPU has about 200 vectors, and new devices need some.
+"""
 
 NO_SINK: Final = "no CPU is left for it that no guest holds"
 KERNEL_MANAGED: Final = "the kernel does not let it move"
@@ -32,11 +34,11 @@ LOOSE: Final = "they are in the root of the control groups, which cannot have a 
 
 @dataclass(frozen=True, slots=True)
 class HeldCpus:
-    """The CPUs that a guest holds, and how far they are to be its own.
+    """The CPUs that a guest holds, and the isolation that the guest asks for.
 
-    :ivar quiet: the host's own work stays away from the CPUs.
+    :ivar quiet: whether the host's own work must avoid the CPUs.
     :ivar pid: the main process of the guest.
-    :ivar alone: the CPUs are to be a partition as well.
+    :ivar alone: whether the CPUs must also be a cpuset partition.
     :ivar group: the guest's control group, below the root of all control groups; empty: the group of its main
         process.
     :ivar vcpu_cpus: the host CPUs of each guest CPU.
@@ -97,7 +99,7 @@ class KernelAnswers:
 
 @dataclass(frozen=True, slots=True)
 class MaskWrite:
-    """A mask that is to change, and its new text."""
+    """A mask that has to change, and its new text."""
 
     mask: KernelMask
     cpus: CpuSet
@@ -106,7 +108,7 @@ class MaskWrite:
 
 @dataclass(frozen=True, slots=True)
 class StuckMask:
-    """A mask that the kernel does not change, the quiet CPUs in its reach, and the reason."""
+    """A mask that cannot be changed, the quiet CPUs that its work may use, and the reason."""
 
     mask: KernelMask
     cpus: CpuSet
@@ -115,7 +117,10 @@ class StuckMask:
 
 @dataclass(frozen=True, slots=True)
 class MaskPlan:
-    """Originals to be kept first, then writes. ``changed`` are masks that another program has changed."""
+    """The originals to save first, and the writes after that.
+
+    ``changed`` lists the masks that another program has changed.
+    """
 
     originals: OriginalMasks
     writes: tuple[MaskWrite, ...] = ()
@@ -126,14 +131,14 @@ class MaskPlan:
 def decide_masks(
     facts: IsolationFacts, demand: IsolationDemand, originals: OriginalMasks, answers: KernelAnswers
 ) -> MaskPlan:
-    """The plan for the masks of a host. Originals of another boot do not count."""
+    """Plan the masks of a host. Originals of another boot do not count."""
     if originals.boot != facts.boot:
         originals = OriginalMasks(facts.boot)
     return _MaskPlanner(facts, demand, originals, answers).plan_masks()
 
 
 class _MaskPlanner:
-    """Decides one mask after the other: interrupts that need a single sink are spread."""
+    """Decides one mask after the other, and spreads interrupts that need a single sink over the sinks."""
 
     def __init__(
         self,
@@ -149,7 +154,7 @@ class _MaskPlanner:
         self._tiers = (free - demand.dedicated, free & demand.dedicated)
         default = originals.masks.get(DEFAULT_MASK)
         self._default = None if default is None or not default.written else default
-        # What the kernel makes of threads in the root of the groups when a partition comes or goes.
+        # The masks that the kernel may give to threads in the root group when a partition is made or removed.
         self._replaced = {
             facts.online,
             facts.online - facts.partitioned,
@@ -162,7 +167,7 @@ class _MaskPlanner:
                 self._count_vector(mask, mask.reached_cpus)
 
     def plan_masks(self) -> MaskPlan:
-        """All masks of the facts, and originals of those that cannot be read now."""
+        """Decide about all masks in the facts, and keep the originals of masks that cannot be read now."""
         kept = {
             path: original
             for path, original in self._originals.masks.items()
@@ -182,7 +187,7 @@ class _MaskPlanner:
                     reason, cpus = f"{cpuset.named_cpus(cpus)} is offline", None
                 elif path in self._answers.refused or not mask.movable:
                     reason, cpus = self._answers.refused.get(path, KERNEL_MANAGED), None
-            # Without a quiet CPU in its reach it is an original that cannot be given back.
+            # If the mask contains no quiet CPU, its original cannot be restored.
             reached = self._reached_cpus(mask) & self._quiet
             if reason and (reached or original.written):
                 stuck.append(StuckMask(mask, reached, reason))
@@ -201,15 +206,15 @@ class _MaskPlanner:
         return MaskPlan(found, tuple(writes), (*stuck, *self._list_loose()), tuple(changed))
 
     def _reached_cpus(self, mask: KernelMask) -> CpuSet:
-        # A group without CPUs of its own has those of its parent.
+        # A group with an empty set uses the CPUs of its parent.
         return mask.reached_cpus or (self._facts.online if is_group(mask) else mask.cpus)
 
     def _group_cpus(self, cpus: CpuSet) -> CpuSet:
-        """The CPUs of a group; empty if it has all, as that is not a mask either."""
+        """The CPUs of a group; empty if the group has all CPUs, because this limits nothing."""
         return frozenset() if self._facts.possible and cpus >= self._facts.possible else cpus
 
     def _list_loose(self) -> Iterator[StuckMask]:
-        """Processes that no mask keeps off quiet CPUs."""
+        """An item for the processes that no mask keeps off quiet CPUs."""
         number = self._facts.loose_processes
         if self._quiet and number != 0:
             names, reason = ("all", NO_GROUPS) if number is None else (str(number), LOOSE)
@@ -217,7 +222,10 @@ class _MaskPlanner:
             yield StuckMask(mask, self._quiet, reason)
 
     def _kept_entry(self, path: str, mask: KernelMask, original: OriginalMask) -> dict[str, OriginalMask]:
-        """The entry of a mask. While CPUs are quiet each mask has one, later only changed masks."""
+        """The saved original of a mask.
+
+        While CPUs are quiet, each mask has one; afterwards only changed masks do.
+        """
         return {path: original} if self._quiet or mask.cpus != original.cpus else {}
 
     def _original_of(self, mask: KernelMask) -> tuple[OriginalMask, bool]:
@@ -230,14 +238,14 @@ class _MaskPlanner:
         if known is not None and self._is_ours(mask, known):
             return known, False
         if self._default is not None and self._takes_default(mask):
-            # Without the agent it would have the original default.
+            # Without the agent, the interrupt would have the original default mask.
             base = self._default.cpus
             return OriginalMask(base, mask.format_cpus(base), mask.names, (mask.cpus,)), False
         is_changed = known is not None and bool(mask.cpus & self._quiet)
         return OriginalMask(mask.cpus, mask.text, mask.names), is_changed
 
     def _is_ours(self, mask: KernelMask, known: OriginalMask) -> bool:
-        """Whether the present mask is the original, or there because of the agent."""
+        """Whether the present mask is the original, or is an effect of the agent's writes."""
         stored = self._answers.stored.get(mask.path)
         return (
             mask.cpus == known.cpus
@@ -255,7 +263,7 @@ class _MaskPlanner:
         )
 
     def _takes_default(self, mask: KernelMask) -> bool:
-        """Whether an interrupt has the default mask that the agent wrote, because it is new or was reset."""
+        """Whether an interrupt has the agent's default mask, because the interrupt is new or was reset."""
         return (
             mask.kind is MaskKind.INTERRUPT
             and self._default is not None
@@ -267,7 +275,7 @@ class _MaskPlanner:
         return original.text if cpus == original.cpus else mask.format_cpus(cpus)
 
     def _wanted_cpus(self, mask: KernelMask, original: OriginalMask) -> CpuSet | None:
-        """The wanted CPUs of a mask; None if it cannot leave a quiet CPU."""
+        """The wanted CPUs of a mask; None if there is no sink for its work."""
         base = original.cpus
         if mask.kind is MaskKind.PARENT:
             return base
@@ -291,7 +299,7 @@ class _MaskPlanner:
         return None
 
     def _as_stored(self, mask: KernelMask, cpus: CpuSet) -> CpuSet:
-        """The CPUs that the kernel makes of these, where that is known and touches no quiet CPU."""
+        """The CPUs that the kernel stores for ``cpus``, if known and without quiet CPUs; else ``cpus``."""
         written, stored = self._answers.stored.get(mask.path, (frozenset(), frozenset()))
         return stored if written == cpus and stored and not stored & self._quiet else cpus
 
@@ -303,7 +311,7 @@ class _MaskPlanner:
             yield tier
 
     def _choose_sink(self, mask: KernelMask, original: OriginalMask, sinks: CpuSet) -> int | None:
-        """One sink for an interrupt: that which it has, or the one with the fewest interrupts."""
+        """One sink for an interrupt: its present sink, or the sink with the fewest interrupts."""
         if len(mask.cpus) == 1 and mask.cpus <= sinks and mask.cpus in original.written:
             return min(mask.cpus)
         room = [cpu for cpu in sinks if self._vectors[cpu] < MAX_VECTORS]
@@ -314,12 +322,12 @@ class _MaskPlanner:
         return chosen
 
     def _count_vector(self, mask: KernelMask, cpus: CpuSet) -> None:
-        # Of a mask of several CPUs the kernel chooses one, which only its effective mask tells.
+        # If a mask has several CPUs, the kernel chooses one, which only the effective mask shows.
         if len(cpus) == 1:
             self._vectors.update(cpus)
             self._load[min(cpus)] += self._facts.counts.get(mask.irq_number, 0)
 
 
 def is_group(mask: KernelMask) -> bool:
-    """Whether a mask is that of a control group, which may be empty."""
+    """Whether a mask belongs to a control group, and so may be empty."""
     return mask.kind in (MaskKind.GROUP, MaskKind.PARENT)

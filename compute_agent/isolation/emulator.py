@@ -1,6 +1,6 @@
-"""Threads that run no guest CPU, and the CPUs that they belong on where another program pins guests.
+"""Decides on which CPUs emulator threads belong, on hosts where another program pins guests.
 
-Pure functions. The emulator threads are those of QEMU beside the guest CPUs, workers of vhost, and helpers.
+Pure functions. Emulator threads are QEMU's threads that run no guest CPU, the workers of vhost, and helpers.
 Emulator threads belong on shared CPUs of the guest's NUMA nodes. With the emulator policy ``isolate`` the
 guest has a dedicated CPU for them, which none of its guest CPUs uses. All other dedicated CPUs are for guest
 CPUs.
@@ -42,18 +42,18 @@ class EmulatorCpus:
 
 
 def find_misplaced(threads: Mapping[int, CpuSet], place: CpuAssignment, held: CpuSet) -> dict[int, CpuSet]:
-    """The threads that may use dedicated CPUs against the policy, each with these CPUs.
+    """The threads that may use dedicated CPUs against the policy: a dict from thread id to these CPUs.
 
-    :param threads: the CPUs of threads of a guest that run no guest CPU, by thread id.
+    :param threads: the CPUs of a guest's threads that run no guest CPU, by thread id.
     :param place: where the guest runs.
-    :param held: the CPUs that guests hold, all together.
+    :param held: the CPUs that all guests together hold.
     """
     reserved = held - (place.held_cpus - place.cpus)
     return {tid: cpus & reserved for tid, cpus in threads.items() if cpus & reserved}
 
 
 def tell_misplaced(misplaced: Mapping[int, CpuSet]) -> str:
-    """A sentence on misplaced threads; empty without any."""
+    """A message about misplaced threads; empty if there are none."""
     if not misplaced:
         return ""
     cpus = cpuset.format(frozenset().union(*misplaced.values()))

@@ -1,11 +1,11 @@
-"""The masks of a host as the kernel shows them.
+"""Reads the CPU masks of a host from the kernel.
 
 Files: /proc/irq (Documentation/core-api/irq/irq-affinity.rst), /sys/devices/virtual/workqueue
 (Documentation/core-api/workqueue.rst), kernel.watchdog_cpumask (Documentation/admin-guide/sysctl/kernel.rst)
-and rps_cpus (Documentation/networking/scaling.rst). The affinity of a kernel thread is a mask as well: it is
-read in /proc/PID/status, and set by sched_setaffinity(2). All paths are relative to the root of these
-folders. The files ``cpuset.cpus`` of control groups with processes of the host are masks as
-well; see :mod:`compute_agent.isolation.control_groups`.
+and rps_cpus (Documentation/networking/scaling.rst). The affinity of a kernel thread is also a mask: the agent
+reads it in /proc/PID/status and sets it by sched_setaffinity(2). All paths are relative to the root of these
+folders. The files ``cpuset.cpus`` of control groups with processes of the host are masks as well; see
+:mod:`compute_agent.isolation.control_groups`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ MASK_PATH: Final = re.compile(
 """The paths of all masks."""
 
 _PASSTHROUGH: Final = re.compile(r"vfio-[a-z]+\S*\(([0-9a-f:.]+)\)", re.ASCII)
-"""The action of an interrupt of a device that a guest has: ``vfio-msix[0](0000:3b:00.0)``."""
+"""The action of an interrupt of a device that is passed through to a guest: ``vfio-msix[0](0000:3b:00.0)``.
+"""
 
 _INTERRUPT_FILES: Final = frozenset(
     {
@@ -61,10 +62,10 @@ _INTERRUPT_FILES: Final = frozenset(
 """The files in the folder of an interrupt."""
 
 _VFIO_FILE: Final = re.compile(r"/dev/vfio/(?:([0-9]+)|devices/(vfio[0-9]+))", re.ASCII)
-"""The file of a passthrough device: of a group, or of the device itself (Linux 6.6)."""
+"""The device file of a passthrough device: of its VFIO group, or of the device itself (Linux 6.6)."""
 
 _MAX_FILES: Final = 8192
-"""Open files of a process that are listed: a process may have a million."""
+"""Maximum number of open files of a process that are listed: a process may have a million."""
 
 _STAT: Final = re.compile(
     r"[0-9]+ \((?P<name>.*)\) \S(?: -?[0-9]+){5} (?P<flags>[0-9]+)(?: -?[0-9]+){12} (?P<start>[0-9]+) ",
@@ -73,21 +74,25 @@ _STAT: Final = re.compile(
 """Name, flags and start of a thread in /proc/PID/stat (Documentation/filesystems/proc.rst)."""
 
 _NO_AFFINITY: Final = 0x04000000
-"""PF_NO_SETAFFINITY of include/linux/sched.h: a thread of one CPU, or a worker of workqueues."""
+"""PF_NO_SETAFFINITY of include/linux/sched.h: a thread that is bound to one CPU, or a worker of workqueues.
+"""
 
 _FOLLOWING: Final = ("irq/", "vhost-")
-"""Threads that others place: threads of interrupts follow their interrupts, threads of vhost follow their
-guest."""
+"""Threads that the agent does not place: threads of interrupts follow their interrupts, threads of vhost
+follow their guest.
+"""
 
 _INTERRUPT_THREAD: Final = re.compile(r"irq/([0-9]+)-", re.ASCII)
 _ALLOWED: Final = re.compile(r"^Cpus_allowed_list:\s*(\S*)$", re.MULTILINE)
 _SINCE: Final = " since "
 _TRUSTED_READS: Final = 30
-"""Reads after which threads without an affinity are looked at again, as a number may be of another one."""
+"""The number of reads after which ignored threads are checked again, because their ids may belong to other
+threads by then.
+"""
 
 
 class MaskKind(enum.StrEnum):
-    """The work that a mask binds."""
+    """The kind of work that a mask restricts."""
 
     DEFAULT = "default mask of interrupts"
     INTERRUPT = "interrupt"
@@ -98,22 +103,22 @@ class MaskKind(enum.StrEnum):
     THREAD = "kernel thread"
     GROUP = "control group"
     PARENT = "control group of guests"
-    """A group that guests are in or below, so that it keeps its original."""
+    """A group that contains guests, and therefore keeps its original."""
     PROCESSES = "processes"
-    """The processes in no control group that can have a mask."""
+    """Processes that are in the root group, which has no mask."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelMask:
-    """A mask: its file, and the CPUs that it names.
+    """A mask: its file, and the CPUs in it.
 
     Node, effective CPUs and movability are read only where a decision needs them.
 
     :ivar names: the actions of an interrupt, or name and start of a thread, which identify the interrupt or
         thread.
     :ivar node: the NUMA node of the device.
-    :ivar effective: the CPUs that the kernel chose of the mask.
-    :ivar movable: the file can be written.
+    :ivar effective: the CPUs of the mask that the kernel chose. :ivar movable: whether the file can be
+        written.
     """
 
     path: str
@@ -144,7 +149,7 @@ class KernelMask:
 
     @property
     def in_words(self) -> str:
-        """The mask in words: ``interrupt 45 (eth0-rx-1)``."""
+        """A text that names the mask, such as ``interrupt 45 (eth0-rx-1)``."""
         match = MASK_PATH.fullmatch(self.path)
         if self.kind is MaskKind.INTERRUPT:
             return (
@@ -172,12 +177,12 @@ class KernelMask:
         return parse_mask_text(self.path, text)
 
     def format_cpus(self, cpus: CpuSet) -> str:
-        """CPUs as the file takes them."""
+        """CPUs in the format of this file."""
         return cpuset.format(cpus) if self.is_list else cpuset.format_mask(cpus)
 
     @property
     def reached_cpus(self) -> CpuSet:
-        """The CPUs on which the work runs, as far as the kernel tells."""
+        """The CPUs on which the work runs, as far as the kernel shows them."""
         return self.effective or self.cpus
 
 
@@ -196,7 +201,7 @@ def parse_mask_text(path: str, text: str) -> CpuSet:
 
 @lru_cache(1024)
 def _parse_text(is_list: bool, text: str) -> CpuSet:
-    # Hundreds of masks have the same few texts.
+    # The function is cached because hundreds of masks have the same few texts.
     return cpuset.parse(text) if is_list else cpuset.parse_mask(text)
 
 
@@ -206,11 +211,12 @@ class IsolationFacts:
 
     :ivar boot: the identifier of the boot.
     :ivar gone: the known paths that do not exist any more.
-    :ivar counts: interrupts since boot by number, read where one needs another CPU.
-    :ivar owners: guests by the PCI address of their passthrough device.
-    :ivar loose_processes: processes of the host in no group that can have CPUs; None: the host has no such
-        groups.
-    :ivar partitioned: the CPUs of cpuset partitions, which the kernel keeps other work off.
+    :ivar counts: interrupts since boot, by number of the interrupt; read only if an interrupt needs another
+        CPU.
+    :ivar owners: uuids of guests by the PCI address of their passthrough device.
+    :ivar loose_processes: the number of host processes in the root group, which cannot be restricted; None:
+        the host has no groups with cpusets.
+    :ivar partitioned: the CPUs of cpuset partitions, from which the kernel keeps other work.
     :ivar possible: the CPUs that the host can ever have. A control group with all of them has no mask.
     """
 
@@ -234,7 +240,7 @@ class MaskReader:
         self.groups = GroupReader(root)
         self.partitions = PartitionFiles(root)
         self.balancers = BalancerSockets(root)
-        #: Kernel threads that have no affinity or follow something else, by number.
+        #: The ids of kernel threads that cannot be moved or that the agent does not place.
         self._fixed: set[str] = set()
         self._reads = 0
 
@@ -245,7 +251,7 @@ class MaskReader:
 
     @property
     def has_masks(self) -> bool:
-        """Whether interrupts of this host have masks at all, which a container may hide."""
+        """Whether this host shows masks of interrupts. A container may hide them."""
         return os.path.exists(self.root / DEFAULT_MASK)
 
     def read_facts(
@@ -255,7 +261,7 @@ class MaskReader:
         processes: Mapping[str, int] | None = None,
         guest_groups: Collection[str] = (),
     ) -> IsolationFacts:
-        """The masks, with details of those that touch a quiet CPU.
+        """The masks of the host, with details for masks that contain a quiet CPU.
 
         :param known: paths of masks that have originals.
         :param processes: main processes of guests by uuid, one of which may have a passthrough device.
@@ -286,12 +292,12 @@ class MaskReader:
     def _is_gone(self, path: str) -> bool:
         match = MASK_PATH.fullmatch(path)
         if match is not None and match["thread"]:
-            # A process may have the number now, or the thread may be bound to one CPU for good.
+            # A process may have the thread's id by now, or the thread may be bound to one CPU for good.
             threads, thread = kernel_files.list_kernel_threads(self.root), match["thread"]
             is_ended = threads is not None and thread not in threads
             return is_ended or (self._files.text(f"proc/{thread}/stat") is not None and thread in self._fixed)
         if match is not None and match["group"]:
-            # The file comes and goes with the controller; the group does not.
+            # The file exists only while the controller is enabled; the group stays.
             path = path.rpartition("/")[0]
         return not os.path.lexists(f"{self.root}/{path}")
 
@@ -304,7 +310,7 @@ class MaskReader:
         return len(set(present) - threads)
 
     def read_cpus(self, path: str) -> CpuSet | None:
-        """The CPUs of one mask; None where it cannot be read."""
+        """The CPUs of one mask; None if it cannot be read."""
         text = self._mask_text(path)
         try:
             return None if text is None else parse_mask_text(path, text)
@@ -330,14 +336,17 @@ class MaskReader:
         kernel_files.write_text(f"{self.root}/{path}", f"{text}\n")
 
     def renew_threads(self) -> None:
-        """Have threads of interrupts follow these again: the kernel gave them all CPUs with a partition."""
+        """Make threads of interrupts follow their interrupts again.
+
+        When a partition is made, the kernel gives these threads all CPUs.
+        """
         for thread in kernel_files.list_kernel_threads(self.root) or []:
             match = _STAT.match(self._files.text(f"proc/{thread}/stat") or "")
             found = None if match is None else _INTERRUPT_THREAD.match(match["name"])
             if found is not None:
                 path = f"{INTERRUPTS}/{found[1]}/smp_affinity_list"
                 if text := self._files.text(path):
-                    # The thread moves when it runs next. One that has nothing to do disturbs nothing.
+                    # The thread moves when it runs next. A thread that does not run disturbs no guest.
                     with contextlib.suppress(OSError):
                         kernel_files.write_text(f"{self.root}/{path}", f"{text}\n")
 
@@ -346,13 +355,14 @@ class MaskReader:
 
         :raises OSError: the kernel refuses it, or the root is not that of this kernel.
         """
-        # Below another root the numbers are those of another machine.
+        # If the root is a captured tree, its thread ids are those of another machine.
         if self.root != Path("/"):
             raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP), str(self.root))
         os.sched_setaffinity(thread, cpus)
 
     def _read_masks(self, known: Collection[str]) -> Iterator[KernelMask]:
-        # The default first: an interrupt that is made afterwards has what this says, or something newer.
+        # The default mask is read first, so that an interrupt that is made afterwards has this default or a
+        # newer one.
         for path, kind in ((DEFAULT_MASK, MaskKind.DEFAULT), (WATCHDOG_MASK, MaskKind.WATCHDOG)):
             yield from self._read_mask(path, kind)
         yield from self._read_interrupts(known)
@@ -368,11 +378,11 @@ class MaskReader:
                 if queue.startswith("rx-"):
                     yield from self._read_mask(f"{folder}/rps_cpus", MaskKind.PACKETS)
                 elif queue.startswith("tx-"):
-                    # A device with one queue has the file, and no mask in it.
+                    # A device with one queue has the file, but the file contains no mask.
                     yield from self._read_mask(f"{folder}/xps_cpus", MaskKind.TRANSMISSION)
 
     def _read_groups(self, known: Collection[str], guest_groups: Collection[str]) -> Iterator[KernelMask]:
-        """The control groups of the host's processes, and those with originals that guests are in now."""
+        """The control groups of host processes, and groups with a saved original that contain guests now."""
         foreign = dict.fromkeys(self.groups.list_foreign(guest_groups), MaskKind.GROUP)
         before = {match["group"] for path in known if (match := MASK_PATH.fullmatch(path)) and match["group"]}
         for group in sorted(before - foreign.keys()):
@@ -381,7 +391,7 @@ class MaskReader:
         for group, kind in foreign.items():
             path = f"{CONTROL_GROUPS}/{group}/{GROUP_CPUS}"
             if os.path.isdir(self.root / CONTROL_GROUPS / group):
-                # No file: the controller is not enabled, so that no CPUs are set.
+                # If the file is missing, the controller is not enabled, and no CPUs are set.
                 text = self._files.text(path) or ""
                 try:
                     yield KernelMask(path, kind, parse_mask_text(path, text), text)
@@ -391,7 +401,8 @@ class MaskReader:
     def _read_interrupts(self, known: Collection[str]) -> Iterator[KernelMask]:
         for number in self._files.list_numbers(INTERRUPTS, ""):
             path = f"{INTERRUPTS}/{number}/smp_affinity_list"
-            # The folders of actions are beside these files. A look at each entry would cost more.
+            # The folders of the actions are in the same folder as these files. To check the type of each
+            # entry would cost more.
             names = self._files.list_names(f"{INTERRUPTS}/{number}")
             actions = printable_text(", ".join(name for name in names if name not in _INTERRUPT_FILES))
             # An interrupt without an action never fires, and takes the default when it gets one.
@@ -399,7 +410,7 @@ class MaskReader:
                 yield from self._read_mask(path, MaskKind.INTERRUPT, actions)
 
     def _read_threads(self) -> Iterator[KernelMask]:
-        """The threads of the kernel that can move."""
+        """The masks of kernel threads that can move."""
         present = kernel_files.list_kernel_threads(self.root) or []
         self._reads += 1
         self._fixed = set() if self._reads % _TRUSTED_READS == 0 else self._fixed.intersection(present)
@@ -412,14 +423,14 @@ class MaskReader:
                 self._fixed.add(thread)
 
     def _thread_names(self, thread: str) -> str:
-        """Name and start of a kernel thread that can move; empty for others."""
+        """Name and start time of a kernel thread that can move; empty for all other threads."""
         match = _STAT.match(self._files.piece_text(f"proc/{thread}/stat") or "")
         if match is None or int(match["flags"]) & _NO_AFFINITY or match["name"].startswith(_FOLLOWING):
             return ""
         return printable_text(f"{match['name']}{_SINCE}{match['start']}")
 
     def _mask_text(self, path: str) -> str | None:
-        """The part of a file that is the mask."""
+        """The text of the mask in a file."""
         text = self._files.piece_text(path)
         if text is None or not path.endswith("/status"):
             return text
@@ -468,7 +479,7 @@ class MaskReader:
         return found
 
     def _read_owners(self, processes: Mapping[str, int]) -> dict[str, str]:
-        """Guests by the PCI address of a device that they have open through VFIO."""
+        """Uuids of guests by the PCI addresses of the devices that their processes have open through VFIO."""
         found: dict[str, str] = {}
         for uuid, pid in processes.items():
             folder = f"proc/{pid}/fd"
@@ -495,7 +506,7 @@ class MaskReader:
     def _is_device(self, opened: str, path: str) -> bool:
         """Whether an open file is a device of the host.
 
-        A process may have another file of that name, in a mount namespace of its own.
+        A process may have another file with this name in its own mount namespace.
         """
         try:
             has, wanted = (os.stat(f"{self.root}/{each}") for each in (opened, path.lstrip("/")))

@@ -1,13 +1,13 @@
-"""irqbalance: keeps interrupts off quiet CPUs by a ban that it takes on its socket, and gives the ban back.
+"""Bans quiet CPUs in irqbalance through its socket, so that it moves no interrupts there, and lifts the bans.
 
 irqbalance listens on ``/run/irqbalance/irqbalancePID.sock``, one connection and one command at a time
-(``sock_handle`` in its irqbalance.c). ``setup`` answers its interval and the banned CPUs. ``settings cpus
-LIST`` replaces the banned CPUs. After ``settings cpus NULL`` irqbalance uses those of its environment again.
-Both commands take effect with its next scan. A ban ends with the process, so that another process needs it
-again.
+(``sock_handle`` in its irqbalance.c). ``setup`` returns its interval and the banned CPUs. ``settings cpus
+LIST`` replaces the banned CPUs. After ``settings cpus NULL`` irqbalance uses the banned CPUs of its
+environment again. Both commands take effect with its next scan. A ban ends with the process of irqbalance, so
+a new process needs a new ban.
 
-A *key* is the name of a socket and the time when it was made: another process has another one. The *base* of
-a ban is what irqbalance had banned before, which the agent keeps in each ban.
+A *key* is the name of a socket and the time when it was made, so each process of irqbalance has another key.
+The *base* of a ban is the set of CPUs that irqbalance had banned before. The agent keeps them banned.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ _NAME: Final = re.compile(r"irqbalance[0-9]{1,10}\.sock", re.ASCII)
 _MAX_SOCKETS: Final = 4
 _ANSWER_SECONDS: Final = 1.0
 _SILENT_SECONDS: Final = 30.0
-"""Time without a question after one that had no answer: each of them delays the round."""
+"""Seconds without a command after irqbalance did not answer, because each wait for an answer delays the
+round.
+"""
 
 _ANSWER_BYTES: Final = 1 << 16
 _ANSWER: Final = re.compile(rb"SLEEP (?P<seconds>[0-9]{1,9}) .*?BANNED (?P<mask>[0-9a-fA-F,]+)", re.DOTALL)
@@ -52,16 +54,16 @@ NOT_ROOTS: Final = "the socket is not root's"
 
 
 class BalancerError(Exception):
-    """irqbalance does not take a command; the text is the reason."""
+    """irqbalance does not accept a command; the text is the reason."""
 
 
 class BalancerGoneError(BalancerError):
-    """The process of a socket has ended."""
+    """The irqbalance process of a socket has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptBan:
-    """The ban of an irqbalance: its base, and the CPUs that the agent wrote; none once it is given back."""
+    """The ban of one irqbalance: its base, and the CPUs that the agent wrote; empty if it was lifted."""
 
     base: CpuSet
     written: CpuSet = frozenset()
@@ -71,9 +73,8 @@ class KeptBan:
 class SeenBan:
     """The CPUs that an irqbalance has banned.
 
-    :ivar sent: the CPUs that this process wrote last, or no CPUs to return to the environment; None: this
-        process wrote nothing.
-    :ivar is_pending: irqbalance has not scanned since.
+    :ivar sent: the CPUs that this agent process last wrote; empty: it lifted the ban; None: it wrote nothing.
+    :ivar is_pending: whether irqbalance has not scanned since the last write.
     """
 
     cpus: CpuSet
@@ -83,7 +84,10 @@ class SeenBan:
 
 @dataclass(frozen=True, slots=True)
 class BanPlan:
-    """Bans to be kept first, then writes by key. No CPUs: the return to the environment."""
+    """The bans to save first, and the writes by key after that.
+
+    A write without CPUs lifts the ban.
+    """
 
     kept: Mapping[str, KeptBan] = field(default_factory=dict)
     writes: Mapping[str, CpuSet] = field(default_factory=dict)
@@ -92,9 +96,9 @@ class BanPlan:
 def decide_bans(
     seen: Mapping[str, SeenBan], silent: Collection[str], quiet: CpuSet, kept: Mapping[str, KeptBan]
 ) -> BanPlan:
-    """The bans of all irqbalance of a host.
+    """Decide the bans for all irqbalance processes of a host.
 
-    :param silent: keys of instances that do not answer; the agent changes nothing of these.
+    :param silent: keys of processes that do not answer; the agent does not change their bans.
     """
     found = {key: ban for key, ban in kept.items() if key in silent}
     writes: dict[str, CpuSet] = {}
@@ -104,7 +108,7 @@ def decide_bans(
         if quiet <= ban.base:
             if ban.written:
                 writes[key] = frozenset()
-            # Until the next scan irqbalance shows the former ban, which is not what it had before.
+            # Until its next scan irqbalance shows the agent's former ban, which is not its base.
             if ban.written or (known is not None and not _is_returned(now, ban)):
                 found[key] = ban
             continue
@@ -123,20 +127,21 @@ def _is_due(now: SeenBan, ban: KeptBan, wanted: CpuSet) -> bool:
     if ban.written != wanted:
         return True
     if now.sent == wanted:
-        # irqbalance itself bans hot CPUs as well: more than wanted is right.
+        # irqbalance may ban more CPUs than the agent wants, for example overheated ones, so more bans than
+        # wanted are no difference.
         return not (now.is_pending or wanted <= now.cpus)
     return now.cpus != wanted
 
 
 @dataclass(slots=True)
 class _BalancerMemory:
-    """Memory about one irqbalance.
+    """The agent's memory about one irqbalance process.
 
     :ivar sent: the CPUs that were written last.
-    :ivar scanned: the time by which irqbalance has scanned since then.
+    :ivar scanned: the time by which irqbalance will have scanned after that write.
     :ivar reason: the reason why the agent does not ask irqbalance before the time ``again``; empty:
         irqbalance answers.
-    :ivar seconds: the time between scans of irqbalance.
+    :ivar seconds: the seconds between two scans of irqbalance.
     """
 
     sent: CpuSet | None = None
@@ -147,7 +152,7 @@ class _BalancerMemory:
 
 
 class BalancerSockets:
-    """The sockets of irqbalance below a root. Each exchange has a limit of time and of bytes."""
+    """The sockets of irqbalance below a root. Each exchange has a time limit and a size limit."""
 
     def __init__(self, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder = f"{root}/{SOCKETS}"
@@ -155,7 +160,7 @@ class BalancerSockets:
         self._memories: dict[str, _BalancerMemory] = {}
 
     def read_bans(self) -> tuple[dict[str, SeenBan], dict[str, str]]:
-        """The bans of all irqbalance that answer, and reasons of others, by key."""
+        """The bans of irqbalance processes that answer, and the errors of those that do not, by key."""
         seen: dict[str, SeenBan] = {}
         failures: dict[str, str] = {}
         keys = sorted(self._list_keys())
@@ -172,11 +177,11 @@ class BalancerSockets:
         return seen, failures
 
     def write_ban(self, key: str, cpus: CpuSet) -> None:
-        """Ban CPUs, or without CPUs have irqbalance return to those of its environment.
+        """Ban CPUs; without CPUs, let irqbalance return to the banned CPUs of its environment.
 
-        :raises BalancerError: irqbalance does not take the command, or may still take it.
+        :raises BalancerError: irqbalance did not confirm the command, and may still execute it.
         """
-        # irqbalance reads the first word only.
+        # irqbalance reads only the first word of the list.
         self._send_command(key, f"settings cpus {cpuset.format(cpus) or 'NULL'}")
         memory = self._memories.setdefault(key, _BalancerMemory())
         memory.sent, memory.scanned = cpus, self._clock() + memory.seconds + _SCAN_MARGIN
@@ -186,7 +191,7 @@ class BalancerSockets:
             raise BalancerError(memory.reason)
         try:
             answer = self._send_command(key, "setup")
-            # A process that is not allowed to ask gets nothing.
+            # irqbalance sends nothing to a process without permission.
             if not answer:
                 raise BalancerError(REFUSED)
             match = _ANSWER.fullmatch(answer.strip(b"\0\n "))
@@ -219,7 +224,7 @@ class BalancerSockets:
         return found
 
     def _send_command(self, key: str, command: str) -> bytes:
-        """Send a command. The answer, which ends when irqbalance closes the connection.
+        """Send a command, and return the answer, which ends when irqbalance closes the connection.
 
         :raises BalancerGoneError: no process listens there.
         :raises BalancerError:
@@ -228,7 +233,8 @@ class BalancerSockets:
         if match is None:
             raise BalancerGoneError
         try:
-            # A path through the folder's descriptor fits into the 107 bytes of a socket's name.
+            # The path goes through the folder's descriptor, because the name of a socket has at most 107
+            # bytes.
             folder = os.open(self._folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 found = os.stat(match["name"], dir_fd=folder, follow_symlinks=False)
@@ -245,7 +251,7 @@ class BalancerSockets:
         except (FileNotFoundError, ConnectionRefusedError):
             raise BalancerGoneError from None
         except OSError as error:
-            # The queue of connections is full where one hangs.
+            # If a connection hangs, the queue of connections is full.
             is_full = error.errno == errno.EAGAIN
             raise BalancerError(NO_ANSWER if is_full else os.strerror(error.errno or 0)) from None
 
@@ -287,7 +293,7 @@ def _is_trusted(user: int) -> bool:
 
 
 def tell_failures(failures: Mapping[str, str]) -> tuple[str, ...]:
-    """Sentences about irqbalance that do not take bans."""
+    """Messages about irqbalance processes that do not accept bans."""
     found = []
     for key, reason in sorted(failures.items()):
         match = BALANCER_KEY.fullmatch(key)

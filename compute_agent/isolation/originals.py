@@ -1,7 +1,7 @@
 """The originals of masks, in one file of the state folder: their contents before the agent's first write.
 
-The file is written before the first mask is, so that an agent that was killed at any moment finds it. The
-file is valid for one boot, because a reboot restores all masks.
+The file is written before the first mask, so the next agent finds the originals even if this agent is killed.
+The file is valid for one boot, because a reboot restores all masks.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _VERSION: Final = 1
 class OriginalMask:
     """The original of a mask: its text, the actions of its interrupt, and the value that the agent wrote.
 
-    ``written`` are CPUs that a mask may have because of the agent: the last ones written, and the ones before
-    until the last are read back.
+    ``written`` has the sets of CPUs that the mask may have because of the agent. These are the set of the
+    last write and, until that was read back, the set of the write before.
     """
 
     cpus: CpuSet
@@ -46,9 +46,9 @@ class OriginalMask:
 class OriginalMasks:
     """All originals of a boot by path.
 
-    :ivar quiet: the CPUs that were quiet last.
-    :ivar partitioned: the CPUs that were in partitions last.
-    :ivar groups: texts of files of control groups that are about partitions.
+    :ivar quiet: the CPUs that were quiet at the last write.
+    :ivar partitioned: the CPUs that were in partitions at the last write.
+    :ivar groups: the original contents of the partition files of control groups, by path.
     :ivar bans: bans of irqbalance by key.
     """
 
@@ -65,7 +65,7 @@ class OriginalStore(Protocol):
 
     @property
     def kept_originals(self) -> OriginalMasks:
-        """The originals that are kept.
+        """The saved originals.
 
         :raises OSError: the originals cannot be read.
         """
@@ -80,7 +80,7 @@ class OriginalStore(Protocol):
 
 
 class OriginalsFile:
-    """Keeps originals in a file, which is read when it is asked for first."""
+    """Keeps originals in a file, which is read at first use."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -89,7 +89,7 @@ class OriginalsFile:
 
     @property
     def kept_originals(self) -> OriginalMasks:
-        """The originals in the file; none where it is absent or damaged.
+        """The originals in the file; empty if the file is absent or damaged.
 
         :raises UnsafeFileError: the file is not ours.
         :raises OSError: the file cannot be read.
@@ -115,7 +115,7 @@ class OriginalsFile:
         return self._kept
 
     def keep_originals(self, originals: OriginalMasks) -> None:
-        """Replace the file. A damaged one is put aside first.
+        """Replace the file. A damaged file is renamed first.
 
         :raises OSError:
         """
@@ -153,10 +153,7 @@ def dump_originals(originals: OriginalMasks) -> bytes:
 
 
 def parse_originals(content: bytes) -> OriginalMasks:
-    """The originals of a file.
-
-    :raises ValueError: the content is something else.
-    """
+    """The originals in a file's content. :raises ValueError: the content has another form."""
     return kept_json.parse(_VERSION, content, lambda found: _read_originals(kept_json.checked_data(found)))
 
 
@@ -184,7 +181,7 @@ def _read_text(path: str, text: Any) -> str:
 
 
 def _read_original(path: str, one: Any) -> OriginalMask:
-    # The agent writes to these files as root: a path from elsewhere is not believed.
+    # The agent writes to these paths as root, so paths that are not those of masks are refused.
     if MASK_PATH.fullmatch(path) is None or "/../" in path:
         raise ValueError(f"{path!r} is not a mask")
     text = kept_json.text(one["text"])

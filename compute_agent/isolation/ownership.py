@@ -1,7 +1,7 @@
-"""The right to change masks of a host, which one agent has at a time.
+"""The right to change the masks of a host, which only one agent has at a time.
 
-Two agents of a host have different guests, as one has domains and the other processes. Each would take the
-masks of the other for drift. So the first one with a quiet guest keeps the right until all masks have their
+Two agents of a host have different guests: one has domains and the other processes. Each agent would take the
+other's masks for drift. So the first agent with a quiet guest keeps the right until all masks have their
 originals.
 """
 
@@ -21,19 +21,19 @@ LOCK_FILE: Final = "isolation.lock"
 
 
 class MaskOwnership:
-    """Takes a lock in a folder that all agents of the host share. For one thread."""
+    """Takes a lock in a folder that all agents of the host share. Only one thread may use it."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        """``folder`` is that of the lock; None: there is no other agent."""
+        """Use a lock in ``folder``; None: there is no other agent."""
         self._path = None if folder is None else folder / LOCK_FILE
         self._held: int | None = None
-        #: The reason why no lock can be taken, in words; empty without a problem.
+        #: The reason why no lock can be taken; empty without a problem.
         self.problem = ""
 
     def find_objection(self) -> str:
-        """Take the right; the reason why another agent has it, or empty if it is ours.
+        """Take the right; return a reason if another agent has it, and an empty text otherwise.
 
-        Without a lock the right counts as ours, and ``problem`` has the reason.
+        If no lock can be taken, this agent has the right, and ``problem`` contains the reason.
         """
         if self._path is None or (self._held is not None and is_held(self._path, self._held)):
             return ""
@@ -47,12 +47,12 @@ class MaskOwnership:
             # Few hosts have two agents, and the folder may be absent in a container: guests stay isolated.
             problem = f"a second agent of this host would undo the masks, as no lock can be taken: {error}"
             if problem != self.problem:
-                LOG.warning("Quiet CPUs: %s", problem)
+                LOG.warning("The masks of quiet CPUs are not locked: %s", problem)
         self.problem = problem
         return ""
 
     def give_up(self) -> None:
-        """Let another agent have the right."""
+        """Release the right for another agent."""
         if self._held is not None:
             with contextlib.suppress(OSError):
                 os.close(self._held)

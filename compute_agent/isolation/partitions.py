@@ -1,13 +1,13 @@
 """Cpuset partitions for guests of level ``alone``: the kernel itself keeps all other work off their CPUs.
 
 See Documentation/admin-guide/cgroup-v2.rst, "cpuset.cpus.partition". The group of each guest CPU becomes a
-partition, or the group of the whole guest where it has only CPUs that it holds. A partition below other
-groups is remote (Linux 6.7): each group above it names its CPUs in ``cpuset.cpus.exclusive``. Before Linux
-6.11 the CPUs of a partition have to be in ``cpuset.cpus`` of the groups above, too, so an empty one there
-gets all CPUs.
+partition. If all CPUs of a guest are CPUs that it holds, the group of the whole guest does. A partition with
+parents that are no partitions is remote (Linux 6.7): each ancestor group lists its CPUs in
+``cpuset.cpus.exclusive``. Before Linux 6.11 the CPUs must also be in ``cpuset.cpus`` of the ancestors, so an
+empty ``cpuset.cpus`` there gets all CPUs.
 
-A write that the kernel accepts may leave the partition invalid, with the reason in its file. Partitions are
-given back from the innermost group to the outermost.
+A write that the kernel accepts may leave the partition invalid; the file then contains the reason. Partitions
+are removed from the innermost group to the outermost.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _EFFECTIVE: Final = "cpuset.cpus.exclusive.effective"
 _PARTITION: Final = "cpuset.cpus.partition"
 
 _CAP_SYS_ADMIN: Final = 21
-"""Its number in linux/capability.h."""
+"""The number of CAP_SYS_ADMIN in linux/capability.h."""
 
 MEMBER: Final = "member"
 ISOLATED: Final = "isolated"
@@ -52,7 +52,7 @@ NO_CPUSET: Final = "alone: its control group cannot have CPUs"
 
 @dataclass(frozen=True, slots=True)
 class PartitionTarget:
-    """A group of a guest that is to be a partition of these CPUs."""
+    """A group of a guest that should become a partition with these CPUs."""
 
     uuid: str
     group: str
@@ -73,7 +73,8 @@ class PartitionTarget:
 class GroupState:
     """The cpuset files of a group; None for a file that the kernel does not have.
 
-    :ivar passed: the exclusive CPUs that the groups above really pass down.
+    :ivar passed: the exclusive CPUs that the ancestor groups really pass down
+        (``cpuset.cpus.exclusive.effective``).
     """
 
     cpus: str | None = None
@@ -88,7 +89,7 @@ class GroupState:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """The groups of targets, the groups above these, and the groups with originals."""
+    """The groups of targets, their ancestors, and the groups with saved originals."""
 
     online: CpuSet = frozenset()
     groups: Mapping[str, GroupState] = field(default_factory=dict)
@@ -96,10 +97,9 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """Originals to be kept first, then writes in their order.
+    """The originals to save first, and the writes after that, in their order.
 
-    :ivar refused: sentences by guest.
-    :ivar valid: the CPUs of partitions that the kernel has.
+    :ivar refused: messages by uuid of the guest. :ivar valid: the CPUs of the valid partitions in the kernel.
     """
 
     originals: Mapping[str, str]
@@ -109,7 +109,7 @@ class PartitionPlan:
 
 
 def is_partition_text(path: str, text: object) -> bool:
-    """Whether a text can be the original of a file."""
+    """Whether a text can be the original content of a file."""
     if not isinstance(text, str):
         return False
     if path.endswith(f"/{_PARTITION}"):
@@ -129,7 +129,7 @@ def decide_partitions(
 
 
 class _PartitionPlanner:
-    """Collects the texts that files are to have, and then the writes in the kernel's order."""
+    """Collects the wanted contents of files, and then lists the writes in the order that the kernel needs."""
 
     def __init__(self, facts: PartitionFacts, originals: Mapping[str, str]) -> None:
         self._facts, self._originals = facts, originals
@@ -146,7 +146,8 @@ class _PartitionPlanner:
         touched = {_group_of(path) for path, _ in writes}
         for group, kind in self._kinds.items():
             state = self._facts.groups[group].partition
-            # An invalid one becomes valid by itself if its cause goes; a change of the agent is none.
+            # The kernel makes an invalid partition valid when the cause ends, but not after a change by the
+            # agent, which must write again.
             changed = any(group == each or group.startswith(f"{each}/") for each in touched)
             if state != kind and (_state_word(state) != kind or changed):
                 writes.append((_path(group, _PARTITION), kind))
@@ -165,7 +166,7 @@ class _PartitionPlanner:
         if state.exclusive is None and not is_local:
             self._refused[target.uuid].append(NO_REMOTE)
             return
-        # The pins of a guest come first: a partition of other CPUs would make them fail.
+        # A guest is pinned before its partition is made: pins outside of a partition's CPUs would fail.
         if cpuset.parse_or_empty(state.cpus) != target.cpus:
             return
         self._kinds[target.group] = target.partition_kind
@@ -187,7 +188,7 @@ class _PartitionPlanner:
                 self._filled.add(group)
 
     def _list_returns(self) -> Iterator[tuple[str, str]]:
-        """Originals of files that no target needs: the innermost group first, its partition before all."""
+        """The writes that restore files, innermost groups first, and partitions before all other files."""
         order = [_PARTITION, _EXCLUSIVE, GROUP_CPUS]
         paths = [
             (-path.count("/"), order.index(match["file"]), path, match["group"], match["file"])
@@ -201,7 +202,7 @@ class _PartitionPlanner:
                 yield path, self._originals[path]
 
     def _list_grants(self) -> Iterator[tuple[str, str]]:
-        """Exclusive CPUs of groups, the outermost first."""
+        """The writes that give exclusive CPUs to groups, outermost groups first."""
         for group in sorted(self._exclusive, key=lambda group: (group.count("/"), group)):
             state = self._facts.groups.get(group, GroupState())
             if group in self._filled and not state.cpus:
@@ -227,7 +228,10 @@ class _PartitionPlanner:
         return self._is_wanted(group, file) or (has is not None and self._has_changed(path, has))
 
     def _has_changed(self, path: str, has: str) -> bool:
-        """Whether a file differs from its original. The kernel has no way back from CPUs to none."""
+        """Whether a file differs from its original.
+
+        If the original is empty, all CPUs count as equal: the kernel does not accept an empty set again.
+        """
         is_all = path.endswith(f"/{GROUP_CPUS}") and cpuset.parse_or_empty(has) >= self._facts.online
         return has != self._originals[path] and not (is_all and not self._originals[path])
 
@@ -245,19 +249,19 @@ class PartitionFiles:
 
     @property
     def has_remote(self) -> bool:
-        """Whether the kernel has partitions below groups that are none."""
-        # The file of the root is younger (Linux 6.8), and there without any group.
+        """Whether the kernel supports partitions below groups that are no partitions."""
+        # The file of the root group is newer (Linux 6.8), and exists even without any group.
         return os.path.exists(self.root / CONTROL_GROUPS / "cpuset.cpus.isolated")
 
     @property
     def may_make(self) -> bool:
-        """Whether this process may make such partitions; this takes CAP_SYS_ADMIN."""
+        """Whether this process may make remote partitions, which requires CAP_SYS_ADMIN."""
         return has_capability(self._files.text("proc/self/status") or "", _CAP_SYS_ADMIN)
 
     def list_targets(
         self, uuid: str, group: str, cpus: CpuSet, vcpu_cpus: tuple[CpuSet, ...]
     ) -> tuple[list[PartitionTarget], str]:
-        """The groups of a guest that are to be partitions, and what it cannot have, in words.
+        """The groups of a guest that should be partitions, and a message about guest CPUs that get none.
 
         :param group: the group of the whole guest.
         :param cpus: the CPUs that the guest holds.
@@ -267,13 +271,13 @@ class PartitionFiles:
         names = self._files.list_names(f"{CONTROL_GROUPS}/{group}/libvirt")
         found = {int(match["number"]): name for name in names if (match := _VCPU.fullmatch(name))}
         if not found:
-            # The group of a process has the CPUs of its guest CPUs, whatever those of an emulator are.
+            # The group of a process guest has the CPUs of its guest CPUs; emulator CPUs do not matter.
             wanted = frozenset[int]().union(*vcpu_cpus)
             if not wanted <= cpus:
                 others = cpuset.named_cpus(wanted - cpus)
                 return [], f"alone: other threads of it are in the same control group, on {others}"
             return [PartitionTarget(uuid, group, wanted)], ""
-        # Guest CPUs on shared CPUs have no partition, and miss none.
+        # Guest CPUs on shared CPUs need no partition.
         sets = dict(enumerate(vcpu_cpus))
         wanted_sets = {number: sets.get(number, frozenset()) for number in found}
         targets = [
@@ -288,7 +292,7 @@ class PartitionFiles:
         return targets, ""
 
     def read_facts(self, groups: Collection[str]) -> PartitionFacts:
-        """The facts about groups, and about those above them."""
+        """The facts about groups and their ancestors."""
         online = self._files.cpu_list("sys/devices/system/cpu/online") or frozenset()
         wanted = {above for group in groups for above in (group, *groups_above(group))}
         return PartitionFacts(
@@ -317,7 +321,7 @@ class PartitionFiles:
 
 
 def groups_above(group: str) -> list[str]:
-    """The groups above one, without the root, the outermost first."""
+    """The ancestors of a group without the root, the outermost first."""
     return [group[:place] for place, letter in enumerate(group) if letter == "/"]
 
 

@@ -1,7 +1,7 @@
-"""Makes the masks of a host what a demand says: reads, keeps originals, writes the difference, reads back.
+"""Sets the masks of a host as a demand says: reads them, saves originals, writes the difference, reads back.
 
-Partitions come after masks, since the kernel takes their CPUs out of the mask of workqueues: the original has
-to be read before. Partitions are given back before masks for the same reason.
+Partitions are made after masks are written: the kernel removes their CPUs from the mask of workqueues, so the
+original must be read before. For the same reason partitions are removed before masks are restored.
 """
 
 from __future__ import annotations
@@ -50,20 +50,22 @@ from compute_agent.model.cpuset import CpuSet, named_cpus
 LOG = logging.getLogger(__name__)
 
 _ROUNDS: Final = 4
-"""A write, a second write if a CPU had no free vector or a device was reset meanwhile, and a last reading."""
+"""The number of passes: a write, a second write if a CPU had no free vector or a device was reset, and a last
+reading.
+"""
 
 _FINAL: Final = frozenset({errno.EIO, errno.EPERM})
-"""The kernel's answers for an interrupt that never moves: EIO up to Linux 6.11, then EPERM."""
+"""The kernel's errors for an interrupt that cannot be moved: EIO up to Linux 6.11, then EPERM."""
 
 _PASSING: Final = frozenset({errno.EBUSY, errno.EAGAIN, errno.EINTR})
 
 
 @dataclass(frozen=True, slots=True)
 class IsolationStatus:
-    """The CPUs that are quiet or alone, what stays on them, and how many files are not their originals.
+    """The quiet CPUs, the work that stays on them, and the number of files that differ from their originals.
 
-    :ivar refused: by guest, sentences about partitions that the guest does not have.
-    :ivar balancers: sentences about irqbalance that do not keep off the quiet CPUs.
+    :ivar refused: by uuid of the guest, messages about partitions that the guest does not have.
+    :ivar balancers: messages about irqbalance processes that do not avoid the quiet CPUs.
     :ivar unlocked: the reason why another agent may write the same masks; empty if none can.
     """
 
@@ -77,12 +79,12 @@ class IsolationStatus:
 
     @property
     def refusal_sentences(self) -> tuple[str, ...]:
-        """Sentences about all that may disturb quiet CPUs."""
+        """Messages about everything that may disturb quiet CPUs."""
         return (*stuck_sentences(self.stuck), *self.balancers, *filter(None, [self.unlocked]))
 
 
 class HostIsolator:
-    """Carries demands out.
+    """Sets masks, partitions and bans of irqbalance as demands say.
 
     One thread calls this object at a time, in the process that locks the state folder.
     """
@@ -94,18 +96,21 @@ class HostIsolator:
         count_drift: Callable[[], object] = lambda: None,
         ownership: MaskOwnership | None = None,
     ) -> None:
-        """``count_drift`` is called for each mask that another program has changed."""
+        """Begin without quiet CPUs.
+
+        ``count_drift`` is called for each mask that another program has changed.
+        """
         self._ownership = MaskOwnership() if ownership is None else ownership
         self._reader = reader
         self._partitions = reader.partitions
         self._balancers = reader.balancers
         self._store = store
         self._count_drift = count_drift
-        #: Masks that the kernel does not change, by path: the actions then, and the reason.
+        #: Masks that the kernel refused to change, by path: the mask's actions at that time, and the reason.
         self._refused: dict[str, tuple[str, str]] = {}
-        #: CPUs that were written, and what the kernel made of them, by path.
+        #: The CPUs that were written and the CPUs that the kernel stored, by path.
         self._stored: dict[str, tuple[CpuSet, CpuSet]] = {}
-        #: The inputs of the last decision, and its plan.
+        #: The inputs of the last decision, and the plan that it made.
         self._decided: (
             tuple[tuple[IsolationFacts, IsolationDemand, OriginalMasks, KernelAnswers], MaskPlan] | None
         ) = None
@@ -123,18 +128,18 @@ class HostIsolator:
         :raises OSError: the originals cannot be read.
         """
         found = self._store.kept_originals
-        # Nothing but the boot is read where there is nothing to give back.
+        # If there is nothing to restore, only the boot id is read.
         is_empty = not (found.masks or found.groups or found.bans)
         return found if is_empty or found.boot == self._reader.boot_id else OriginalMasks()
 
     @property
     def _has_originals(self) -> bool:
-        """Whether anything is left to give back."""
+        """Whether any original is left to restore."""
         kept = self.kept_originals
         return bool(kept.masks or kept.groups or kept.bans)
 
     def bring_about(self, demand: IsolationDemand) -> IsolationStatus:
-        """Set the masks as a demand says; the status lists masks that remain.
+        """Set the masks as a demand says; return the status, which lists masks that could not be set.
 
         :raises OSError: originals cannot be kept; nothing is written then.
         """
@@ -142,7 +147,7 @@ class HostIsolator:
             quiet = [guest.uuid for guest in demand.guests if guest.quiet]
             self._show_status(IsolationStatus(refused=dict.fromkeys(quiet, (objection,))))
             return self.status
-        # Before masks, which irqbalance would move back.
+        # The bans come before masks, because irqbalance would change masks back.
         balancers = self._set_bans(demand.quiet_cpus)
         targets, refused = self._list_targets(demand)
         kept = self.kept_originals
@@ -155,7 +160,7 @@ class HostIsolator:
         if has_returned:
             self._reader.renew_threads()
         stuck, changed = self._set_masks(demand, plan.valid)
-        # Each look reads all groups, so that a round without changes has one.
+        # Each call reads all groups, so a round without changes makes only one.
         if has_returned or former != targets:
             plan, has_changed = self._set_partitions(targets)
             if has_changed:
@@ -175,7 +180,7 @@ class HostIsolator:
         return self.status
 
     def _set_bans(self, quiet: CpuSet) -> tuple[str, ...]:
-        """Have each irqbalance ban the quiet CPUs as well. Sentences about those that do not.
+        """Make each irqbalance also ban the quiet CPUs; return messages about those that do not.
 
         :raises OSError: bans cannot be kept; nothing is written then.
         """
@@ -203,7 +208,7 @@ class HostIsolator:
         return tell_failures(failures)
 
     def _keep_bans(self, bans: Mapping[str, KeptBan]) -> None:
-        """Keep bans beside the other originals.
+        """Save the bans together with the originals.
 
         :raises OSError: the bans cannot be kept.
         """
@@ -212,7 +217,7 @@ class HostIsolator:
             self._store.keep_originals(kept)
 
     def _set_masks(self, demand: IsolationDemand, partitioned: CpuSet) -> tuple[tuple[StuckMask, ...], int]:
-        """Bring masks about. What stays, and how many are not their originals."""
+        """Set the masks; return those that could not be set, and the number that differ from originals."""
         failures: dict[str, str] = {}
         full: CpuSet = frozenset()
         plan = MaskPlan(OriginalMasks())
@@ -231,7 +236,7 @@ class HostIsolator:
         return stuck, sum(bool(mask.written) for mask in plan.originals.masks.values())
 
     def _keep_originals(self, demand: IsolationDemand) -> None:
-        """Keep the originals of kernel threads that are new: the kernel places all again with a partition.
+        """Save the originals of new kernel threads. The kernel moves all threads when a partition is made.
 
         :raises OSError: the originals cannot be kept.
         """
@@ -243,7 +248,7 @@ class HostIsolator:
     def _list_targets(
         self, demand: IsolationDemand
     ) -> tuple[list[PartitionTarget], dict[str, tuple[str, ...]]]:
-        """The groups that are to be partitions, and reasons of guests without such."""
+        """The groups that should be partitions, and the reasons of guests that get none."""
         targets: list[PartitionTarget] = []
         refused: dict[str, tuple[str, ...]] = {}
         for guest in demand.guests:
@@ -260,7 +265,7 @@ class HostIsolator:
         return guest.group or (self._reader.groups.find_group(guest.pid) if guest.pid else "")
 
     def _set_partitions(self, targets: Sequence[PartitionTarget]) -> tuple[PartitionPlan, bool]:
-        """Bring partitions about, and give the others back. Whether anything was written.
+        """Make the wanted partitions and remove all others; return the plan, and whether it wrote anything.
 
         :raises OSError: originals cannot be kept; nothing is written then.
         """
@@ -282,7 +287,7 @@ class HostIsolator:
                     self._partitions.write_text(path, text)
                     has_changed = True
                 except FileNotFoundError:
-                    continue  # the group has gone
+                    continue  # the group was removed
                 except OSError as error:
                     failures[path] = os.strerror(error.errno or 0)
         return _with_failures(plan, targets, failures), has_changed
@@ -305,7 +310,7 @@ class HostIsolator:
         return self._decide_masks(demand, originals, frozenset(), originals.partitioned)[1].writes
 
     def plan_bans(self, demand: IsolationDemand) -> tuple[CpuSet, ...]:
-        """The bans that irqbalance would get; no CPUs: the return to those of its environment.
+        """The bans that irqbalance processes would get. An empty set lifts a ban.
 
         :raises OSError: originals cannot be read.
         """
@@ -338,7 +343,7 @@ class HostIsolator:
         refused = {path: reason for path, (_, reason) in self._refused.items()}
         self._stored = {path: pair for path, pair in self._stored.items() if path in facts.masks}
         inputs = facts, demand, originals, KernelAnswers(refused, full, dict(self._stored))
-        # A comparison costs a fifth of a decision, and most rounds have the inputs of the round before.
+        # To compare the inputs costs a fifth of a decision, and in most rounds they have not changed.
         if self._decided is None or self._decided[0] != inputs:
             self._decided = inputs, decide_masks(*inputs)
         return facts, self._decided[1]
@@ -346,14 +351,14 @@ class HostIsolator:
     def _write_masks(
         self, writes: Iterable[MaskWrite], facts: IsolationFacts, full: CpuSet
     ) -> tuple[dict[str, str], CpuSet]:
-        """Write masks. What the kernel does not take, and CPUs without a free vector."""
+        """Write masks; return the refusals by path, and the CPUs without a free vector."""
         failures: dict[str, str] = {}
         for write in writes:
             path = write.mask.path
             try:
                 self._reader.write_mask(path, write.text, write.mask.names)
             except (FileNotFoundError, ProcessLookupError):
-                continue  # the device or the thread has gone
+                continue  # the device was removed, or the thread has ended
             except OSError as error:
                 if error.errno in _FINAL:
                     self._refused[path] = write.mask.names, KERNEL_MANAGED
@@ -388,9 +393,12 @@ class HostIsolator:
 
     def _show_status(self, status: IsolationStatus) -> None:
         if status.quiet != self.status.quiet:
-            LOG.info("Quiet CPUs: %s", cpuset.format(status.quiet) or "none")
+            LOG.info(
+                "The CPUs without interrupts and kernel work (quiet CPUs) are now: %s",
+                cpuset.format(status.quiet) or "none",
+            )
         if status.alone != self.status.alone:
-            LOG.info("CPUs in partitions: %s", cpuset.format(status.alone) or "none")
+            LOG.info("The quiet CPUs in cpuset partitions are now: %s", cpuset.format(status.alone) or "none")
         if status.balancers != self.status.balancers:
             for sentence in status.balancers:
                 LOG.warning("%s", sentence)
@@ -400,7 +408,7 @@ class HostIsolator:
 def _with_failures(
     plan: PartitionPlan, targets: Iterable[PartitionTarget], failures: Mapping[str, str]
 ) -> PartitionPlan:
-    """The plan with the kernel's errors among the reasons of the guests concerned."""
+    """The plan, with the kernel's errors added to the messages of the guests concerned."""
     if not failures:
         return plan
     refused = {uuid: list(reasons) for uuid, reasons in plan.refused.items()}
@@ -414,7 +422,7 @@ def _with_failures(
 
 
 def _unfinished_masks(plan: MaskPlan, quiet: CpuSet, failures: Mapping[str, str]) -> Iterable[StuckMask]:
-    """The masks that should have changed, and did not."""
+    """The masks that should have changed but did not."""
     for write in plan.writes:
         mask = write.mask
         reason = failures.get(mask.path, f"the kernel has {cpuset.format(mask.cpus)} instead")
@@ -422,7 +430,7 @@ def _unfinished_masks(plan: MaskPlan, quiet: CpuSet, failures: Mapping[str, str]
 
 
 def stuck_sentences(stuck: Iterable[StuckMask], cpus: CpuSet | None = None) -> tuple[str, ...]:
-    """Sentences about masks that stay on some CPUs, or on any: one for each reason."""
+    """Messages about masks that still contain some of ``cpus``, one for each reason."""
     together: dict[str, list[str]] = defaultdict(list)
     for one in stuck:
         if cpus is None or one.cpus & cpus:

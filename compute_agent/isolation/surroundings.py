@@ -1,8 +1,8 @@
-"""Boot options of a host and programs beside the agent that matter to quiet and shared CPUs.
+"""Finds boot options and programs of the host that affect quiet CPUs or shared CPUs.
 
 Boot options: Documentation/admin-guide/kernel-parameters.txt of Linux. ``isolcpus`` takes CPUs out of load
 balancing, and ``nohz_full`` stops their tick while one thread runs. The kernel shows both in
-/sys/devices/system/cpu. A kernel without these files has the boot line alone.
+/sys/devices/system/cpu. For a kernel without these files, the agent reads the boot line.
 
 TuneD runs as the process ``tuned``, and its profile is in /etc/tuned/active_profile.
 """
@@ -39,7 +39,7 @@ _BALANCER: Final = "irqbalance"
 
 @dataclass(frozen=True, slots=True)
 class BootIsolation:
-    """The CPUs of boot options.
+    """The CPUs in the boot options.
 
     :ivar unbalanced: CPUs of ``isolcpus``, among which the kernel moves no threads.
     :ivar tickless: CPUs of ``nohz_full``.
@@ -50,7 +50,7 @@ class BootIsolation:
 
 
 def read_boot_isolation(root: Path) -> BootIsolation:
-    """The CPUs of boot options of the host below ``root``; none where they cannot be read."""
+    """The CPUs in the boot options of the host below ``root``; empty if they cannot be read."""
     files = SysFiles(root)
     line = (files.text(_BOOT_LINE) or "").split()
     return BootIsolation(_option_cpus(files, line, ISOLCPUS), _option_cpus(files, line, NOHZ_FULL))
@@ -69,13 +69,13 @@ def _option_cpus(files: SysFiles, line: list[str], option: str) -> CpuSet:
             words = value.split(",") if option == ISOLCPUS else [value]
             flags = [word for word in words if word in _FLAGS]
             cpus = cpuset.parse_or_empty(",".join(word for word in words if word not in _FLAGS))
-            # The kernel takes the last one.
+            # If an option occurs several times, the kernel uses the last one.
             found = cpus if not flags or _DOMAIN in flags else frozenset()
     return found
 
 
 def boot_warnings(boot: BootIsolation, cpu_sets: CpuSets) -> Iterator[str]:
-    """Sentences about shared CPUs that boot options are not for."""
+    """Warnings about boot options that contain shared CPUs, for which they are not meant."""
     shared = (cpu_sets.shared | cpu_sets.emulator) - cpu_sets.dedicated
     remedy = "name them in [compute] cpu_dedicated_set, or remove them from the boot line"
     if cpus := shared & boot.unbalanced:
@@ -91,7 +91,7 @@ def boot_warnings(boot: BootIsolation, cpu_sets: CpuSets) -> Iterator[str]:
 
 
 def writer_warnings(root: Path) -> list[str]:
-    """Sentences about running programs that write the masks of quiet CPUs, too."""
+    """Warnings about running programs that also write the masks of quiet CPUs."""
     names = _process_names(root)
     found = []
     if _TUNED in names:
@@ -110,7 +110,7 @@ def writer_warnings(root: Path) -> list[str]:
 
 
 def _read_profile(root: Path) -> str:
-    """The active profiles of TuneD; empty where it has none."""
+    """The active profiles of TuneD; empty if there are none."""
     try:
         content = kernel_files.read(f"{root}/{ACTIVE_PROFILE}", _PROFILE_BYTES)
     except OSError:
@@ -119,7 +119,7 @@ def _read_profile(root: Path) -> str:
 
 
 def _process_names(root: Path) -> set[str]:
-    """The names of the programs above that run on the host."""
+    """The names of the running processes of the host that also write masks."""
     files = SysFiles(root)
     names = (files.text(f"proc/{number}/comm") for number in files.list_numbers("proc", ""))
     return {name for name in names if name in (_TUNED, _BALANCER)}

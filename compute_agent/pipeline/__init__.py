@@ -1,4 +1,4 @@
-"""The pipeline from events to settings of the kernel: a queue, a worker, a cache of guests and a state file.
+"""The pipeline turns events into kernel settings, by a queue, a worker, a cache of guests and a state file.
 
 A driver, a report or a command puts an event into the queue (:mod:`~compute_agent.pipeline.events`). The
 worker (:mod:`~compute_agent.pipeline.worker`) then does the following for one event at a time:
@@ -15,5 +15,5 @@ Invariants: only the worker changes the cache. The worker sends no request to Pl
 allocations. A controller that fails stays pending and is called again after the next event.
 
 ``agent``, ``cmd``, ``loops``, ``throttling`` and ``usage`` may import this package. The package imports
-controllers, drivers, policies, and the frozen values of ``report``.
+controllers, drivers, policies, and the frozen dataclasses of ``report``.
 """

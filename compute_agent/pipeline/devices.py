@@ -1,4 +1,4 @@
-"""Reports PCI devices that vanish while guests hold them, and that return."""
+"""Reports PCI devices that vanish while guests hold them, and devices that return."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOG = logging.getLogger(__name__)
 
 
 class HeldDeviceWatch:
-    """Records events about PCI devices that vanish while guests hold them, and that return.
+    """Records events about PCI devices that vanish while guests hold them, and devices that return.
 
     Only the worker uses it.
     """

@@ -23,10 +23,11 @@ from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 
 KEPT_SECONDS: Final = 60.0
-"""Seconds for which a guest is expected until its process exists; later, the start counts as failed."""
+"""Seconds within which the process of an expected guest must exist; after that, the start counts as failed.
+"""
 
 STARTING_SECONDS: Final = 600.0
-"""Seconds for which a guest with a process is expected until it runs; clearing huge pages takes minutes."""
+"""Seconds within which an expected guest with a process must run. Clearing huge pages takes minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class ExpectedGuest:
     """A guest that is about to start.
 
     :ivar guest: the guest, with pid 0 until its process exists.
-    :ivar until: the monotonic second from which on the guest is not expected any more.
+    :ivar until: the time, in monotonic seconds, after which the guest is not expected any more.
     :ivar delay: the age of the guest's process, in seconds, when it was put into its cache group; None: not
         yet.
     """
@@ -73,7 +74,7 @@ class ExpectedGuests:
     def waiting_guests(self) -> list[ExpectedGuest]:
         """The expected guests that are not in the cache yet, without those that are late or have ended."""
         now = self._now()
-        # Dropped at each call, because no event reports a start that has failed.
+        # Late and ended guests are dropped at each call, because no event reports a start that has failed.
         self._expected = {
             uuid: one
             for uuid, one in self._expected.items()
@@ -87,10 +88,10 @@ class ExpectedGuests:
             self._expected[guest.uuid] = replace(one, delay=procfs.process_age(guest.pid))
 
     def delay_of(self, guest: Guest) -> float | None:
-        """The age of a guest's process, in seconds, when it was put into its cache group; None if it is gone.
+        """The age in seconds of a guest's process when it was put into its cache group; None if it has ended.
 
-        For a guest that was not expected, this is the present age. An expected guest is not expected any more
-        after the call. Another start of the guest that was announced meanwhile stays expected.
+        For a guest that was not expected, the result is the present age. An expected guest is not expected
+        any more after the call. Another start of the guest that was announced meanwhile stays expected.
         """
         age, one = procfs.process_age(guest.pid), self._expected.get(guest.uuid)
         if one is None or (one.guest.pid or guest.pid) != guest.pid or (age is None and not one.guest.pid):
@@ -129,7 +130,7 @@ class GuestEnforcer:
         """Replace the controllers, such as after a reload, and mark each as pending for all guests."""
         self._controllers = controllers
         self.cache.controllers = frozenset(controller.name for controller in controllers)
-        # Also without guests, because sync() applies the classes of CPUs to the host.
+        # Controllers run even without guests, because sync() applies the classes of CPUs to the host.
         self.cache.synced = False
         for entry in self.cache:
             self.cache.mark_pending(entry)
@@ -180,7 +181,7 @@ class GuestEnforcer:
 
     def lift_limits(self, entry: CachedGuest, host_state: HostState) -> None:
         """Remove the limits of a guest that gets the setting ``preserve``. A failure is logged."""
-        # Cleared first, because the target has a copy of the limits.
+        # The limits are cleared first, because the target has a copy of them.
         entry.limits.clear()
         target = self._target_for(entry, host_state)
         # Controllers of cache groups (acts_early) remove their limits in sync().
@@ -229,7 +230,7 @@ class GuestEnforcer:
         return [controller for controller in self._controllers if controller.acts_early]
 
     def update_gauges(self) -> None:
-        """Set the gauge of pending changes for each controller."""
+        """Set the metric for the number of pending changes of each controller."""
         for controller in self._controllers:
             waiting = sum(1 for _ in self.cache.pending_for(controller.name))
             self._metrics.pending.labels(controller.name).set(waiting)
@@ -252,7 +253,7 @@ class GuestEnforcer:
         self._log_refused()
 
     def _log_refused(self) -> None:
-        """Note the requests of guests that controllers have refused, and record each new one as an event."""
+        """Note the requests of guests that controllers refused, and record each new refusal as an event."""
         for entry in self.cache:
             uuid = entry.guest.uuid
             refused = tuple(
@@ -271,7 +272,7 @@ class GuestEnforcer:
             self._metrics.refused_settings.labels(controller.name).set(refusals)
 
     def _compare_guest(self, entry: CachedGuest, host_state: HostState) -> None:
-        # The agent must not change a preserved guest, so that differences are no drift.
+        # The agent must not change a preserved guest, so its differences are no drift.
         if entry.guest.settings.preserve:
             return
         target = self._target_for(entry, host_state)
@@ -312,7 +313,7 @@ class GuestEnforcer:
 
     def refresh_online(self, host_state: HostState) -> HostState:
         """The host state with the CPUs that are online now."""
-        # Called for each guest: the file is read only on hosts with a power manager.
+        # The function is called for each guest, so it reads the file only on hosts with a power manager.
         if self._read_online is None or not host_state.powered:
             return host_state
         return host_state.with_online(self._read_online())
@@ -323,7 +324,7 @@ class GuestEnforcer:
 
 
 def _target_of(one: ExpectedGuest, host_state: HostState) -> GuestTarget:
-    # Without an assignment, because libvirt sets CPUs and memory itself during the start.
+    # The target has no assignment, because libvirt itself sets CPUs and memory during the start.
     return GuestTarget(one.guest, None, host_state.topology.online, one.allocation)
 
 

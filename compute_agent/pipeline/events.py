@@ -1,8 +1,8 @@
 """Events of the worker's queue.
 
-An event has all data that the worker needs, so that the worker sends no request to Placement. ``as_of`` is
-the monotonic second of the request that read the event's allocations. The *answer* to an event is the result
-of the future that ``submit()`` returns.
+An event contains all data that the worker needs. So the worker sends no requests to Placement. ``as_of`` is
+the time, in monotonic seconds, of the request that read the event's allocations. The *answer* to an event is
+the result of the future that ``submit()`` returns.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class StartGuest:
 
     :ivar command: the program and arguments of the guest.
     :ivar cwd: the working directory of the guest.
-    :ivar declared: the names of those settings that the order sets explicitly.
+    :ivar declared: the names of the settings that the order sets explicitly.
     :ivar owner: project, user and type of the guest's consumer in Placement; None: unknown.
     """
 
@@ -67,7 +67,7 @@ class GuestStarted:
     """A driver reports a running guest.
 
     :ivar allocation: the guest's allocation; None: Placement was not asked, or did not answer.
-    :ivar since: the monotonic second at which the driver saw the guest.
+    :ivar since: the time, in monotonic seconds, at which the driver saw the guest.
     :ivar started: whether the guest has just started. Otherwise it has changed its settings or its main
         process, or the agent sees it for the first time.
     :ivar owner: project, user and type of the guest's consumer; None: unchanged.
@@ -116,8 +116,8 @@ class GuestStopped:
 class AllocationsRead:
     """The allocations of guests were read from Placement.
 
-    :ivar allocations: the allocation of each guest by uuid, its own or that of its migration. Empty: the
-        guest holds nothing any more.
+    :ivar allocations: the allocation of each guest by uuid. While a guest migrates, this may be the
+        allocation of the migration. Empty: the guest holds nothing any more.
     :ivar held: the allocations of all consumers on this host, with or without a guest, by consumer; None:
         unchanged.
     :ivar migrations: the migrations that hold the allocation of a guest, by uuid of the guest.
@@ -146,9 +146,10 @@ class HostStateChanged:
 class ConfigureGuest:
     """An operator or the fleet sets and unsets settings of a guest.
 
-    The answer comes when the settings are saved and applied. It is GuestGoneError if there is no such guest.
+    The answer comes when the settings are saved and applied. The answer is GuestGoneError if there is no such
+    guest.
 
-    :ivar texts: the values as text, by setting.
+    :ivar texts: a dict from the name of each setting to its value as text.
     :ivar unset: the names of settings to remove.
     """
 
@@ -165,7 +166,7 @@ class LimitGuest:
     The answer comes when the kernel has the limit. It is GuestGoneError if there is no such guest, or the
     error of the controller.
 
-    :ivar limit: the limit in the unit of the control's lever; None: no limit.
+    :ivar limit: the limit, in the unit of the control's lever; None: the limit is removed.
     """
 
     uuid: str
@@ -191,7 +192,8 @@ class MoveGuest:
 class UseMeasured:
     """The CPU use of guests was measured, as means over minutes.
 
-    :ivar use: the use in cores by uuid; the use of a missing guest is unknown.
+    :ivar use: the mean CPU use in cores, by uuid of the guest. The use of a guest without an entry is
+        unknown.
     """
 
     use: Mapping[str, float]

@@ -14,19 +14,20 @@ from compute_agent.report.history import ConsumerOwner
 
 @dataclass(slots=True)
 class CachedGuest:
-    """One guest with all that the worker knows of it.
+    """One guest, with its allocation, assignment and pending changes.
 
-    :ivar allocation: the guest's allocation on this host by the last answer of Placement; None: no answer
+    :ivar allocation: the guest's allocation on this host in the last answer of Placement; None: no answer
         yet.
     :ivar assignment: the CPUs of the guest; None: the agent does not place the guest.
     :ivar refusal: the reason why the policy refused the guest; empty: it did not. The assignment of a refused
-        guest keeps it off the CPUs that other guests hold.
-    :ivar stray: a clause about CPUs that the guest holds outside of the current CPU sets; empty: none.
-    :ivar refused: requests of the guest that controllers have refused, as sentences with the reason.
-    :ivar limits: the limits of throttling by control, in the unit of the lever.
+        guest contains no CPUs that other guests hold.
+    :ivar stray: a text about CPUs that the guest holds outside of the current CPU sets; empty: none.
+    :ivar refused: messages about requests of the guest that controllers have refused.
+    :ivar limits: the limits that throttling has set, by control, in the unit of the control's lever.
     :ivar pending: the names of the controllers that have not applied the present state of the guest yet.
-    :ivar as_of: the monotonic second of the request that read the allocation from Placement.
-    :ivar migration: the migration that holds the guest's allocation; None: the guest's own consumer holds it.
+    :ivar as_of: the time, in monotonic seconds, of the request that read the allocation from Placement.
+    :ivar migration: the consumer of the migration that holds the guest's allocation; None: the guest's own
+        consumer holds it.
     :ivar cache_delay: the age of the guest's process, in seconds, when it was put into its cache group; None:
         unknown.
     :ivar owner: project, user and type of the guest's consumer in Placement; None: unknown.
@@ -50,8 +51,7 @@ class CachedGuest:
 class UnclaimedHolding:
     """The allocation on this host of a consumer without a guest on this host.
 
-    :ivar since: the monotonic second since which the consumer has this allocation without a guest, as far as
-        the agent knows.
+    :ivar since: the time, in monotonic seconds, at which the agent first saw this allocation without a guest.
     """
 
     allocation: Allocation
@@ -74,8 +74,8 @@ class GuestCache:
         """The last known state of guests that may run but that the driver cannot manage. They keep their
         CPUs."""
         self._guests: dict[str, CachedGuest] = {}
-        # Computed again only after a change: the placer compares it at each event, which is fast for the same
-        # object.
+        # The mapping is computed again only after a change. The placer compares it at each event, and
+        # comparing an object with itself is fast.
         self._holdings: Mapping[str, frozenset[int]] | None = None
 
     def __iter__(self) -> Iterator[CachedGuest]:
@@ -93,7 +93,7 @@ class GuestCache:
         """Add a guest, and mark all controllers as pending for it."""
         self._guests[entry.guest.uuid] = entry
         self._holdings = None
-        # The entry of the guest has its allocation and CPUs from now on.
+        # From now on, the cache entry has the allocation and the CPUs of the guest.
         self.unclaimed.pop(entry.guest.uuid, None)
         self.lost.pop(entry.guest.uuid, None)
         self.mark_pending(entry)
@@ -124,7 +124,8 @@ class GuestCache:
         """Replace the allocations of consumers without a guest; drop the migrations that hold nothing here.
 
         :param allocations: the allocations of all consumers on this host, by consumer.
-        :param now: monotonic seconds, the time since which new and changed allocations count as unclaimed.
+        :param now: the present time in monotonic seconds, from which new and changed allocations count as
+            unclaimed.
         """
         before, self.unclaimed = self.unclaimed, {}
         for consumer, allocation in allocations.items():
@@ -160,7 +161,7 @@ class GuestCache:
     def held_cpus(self) -> Mapping[str, frozenset[int]]:
         """The dedicated CPUs that guests hold, by uuid; a new object after each change."""
         if self._holdings is None:
-            # Guests of the cache replace lost ones of the same uuid.
+            # A guest in the cache replaces a lost guest with the same uuid.
             held = {uuid: _held_cpus(entry.assignment) for uuid, entry in self.lost.items()}
             held |= {uuid: _held_cpus(entry.assignment) for uuid, entry in self._guests.items()}
             self._holdings = {uuid: cpus for uuid, cpus in held.items() if cpus}

@@ -1,4 +1,4 @@
-"""Settings of running guests: a file with settings by hand and by the fleet, and resolution of all sources.
+"""Settings of running guests: resolves them from all sources, and stores settings by hand and by the fleet.
 
 Settings by hand cannot be stored in domain metadata, because Nova writes a domain's definition again at each
 hard reboot and resize. A file of the agent keeps them, by uuid of the guest, until they are unset or the
@@ -34,10 +34,11 @@ _VERSION: Final = 1
 """Version of the content of the file."""
 
 GONE_SECONDS: Final = 600.0
-"""Seconds after which the settings of a guest that left this host are removed; a hard reboot is shorter."""
+"""Seconds after which the settings of a guest that left this host are removed. A hard reboot takes less time.
+"""
 
 MANUAL_SOURCES: Final = (SettingSource.BY_HAND, SettingSource.FLEET)
-"""The sources with settings in the file."""
+"""The sources of the settings that the file contains."""
 
 _Texts = Mapping[str, Mapping[SettingSource, Mapping[str, str]]]
 """Values as text, by uuid of the guest, source and setting."""
@@ -59,7 +60,7 @@ class ManualSettings:
         self._lock = threading.Lock()
         self._texts: _Texts = {} if path is None else _load_texts(path)
         self._absent: dict[str, float] = {}
-        """The monotonic second since which a guest with settings has not been on this host, by uuid."""
+        """The time, in monotonic seconds, since which a guest with settings has been absent, by uuid."""
 
     @classmethod
     def look_up(cls, path: Path) -> ManualSettings:
@@ -70,11 +71,11 @@ class ManualSettings:
         found = cls()
         try:
             found._texts = _parse_texts(read_own(path))
-        # Raised, although UnsafeFileError is an OSError: the file is not damaged but dangerous.
+        # UnsafeFileError is an OSError, but is raised here: the file is not damaged but dangerous.
         except UnsafeFileError:
             raise
         except (OSError, ValueError):
-            # The running agent renames a damaged file and logs this.
+            # Only the running agent renames a damaged file, and logs this.
             pass
         return found
 
@@ -84,11 +85,11 @@ class ManualSettings:
         return frozenset(self._texts)
 
     def setting_texts(self, uuid: str, source: SettingSource) -> Mapping[str, str]:
-        """The values of a guest's settings from one source as text, by setting."""
+        """A dict from the name of each setting of a guest to its value as text, for one source."""
         return self._texts.get(uuid, {}).get(source, {})
 
     def values(self, uuid: str) -> ManualValues:
-        """The parsed values of a guest's settings, by source and setting."""
+        """The parsed values of a guest's settings, by source and by name of the setting."""
         return {
             source: {name: read_setting(name, text) for name, text in texts.items()}
             for source, texts in self._texts.get(uuid, {}).items()
@@ -97,7 +98,7 @@ class ManualSettings:
     def change_settings(
         self, uuid: str, source: SettingSource, texts: Mapping[str, str], unset: Collection[str] = ()
     ) -> None:
-        """Set and unset settings of a guest from one source; they are on disk when this returns.
+        """Set and unset settings of a guest from one source, and wait until they are on disk.
 
         :raises OSError: the settings cannot be saved; the former ones stay in force.
         """
@@ -181,20 +182,20 @@ def _manual_source(text: str) -> SettingSource:
 def _checked_text(name: str, text: Any) -> str:
     if name not in SETTING_NAMES:
         raise ValueError(f"there is no setting {name!r}")
-    # Only checked here: values() parses the text.
+    # The result is not used: the call checks the text, and values() parses it again.
     read_setting(name, kept_json.text(text))
     return str(text)
 
 
 @dataclass(frozen=True, slots=True)
 class ChangedSettings:
-    """The settings that differ between two states of a guest, as text: ``qos_class = BE (rule night)``."""
+    """A text with the changed settings of a guest, such as ``qos_class = BE (rule night)``."""
 
     words: tuple[str, ...]
 
     @classmethod
     def compare_guests(cls, before: Guest, after: Guest) -> ChangedSettings:
-        """The settings with another value in ``after``, each with its new source."""
+        """The settings with a new value in ``after``, each with the source of the new value."""
         return cls(
             tuple(
                 f"{name} = {setting_text(getattr(after.settings, name)) or 'none'}"
@@ -207,7 +208,7 @@ class ChangedSettings:
 
 @dataclass(frozen=True, slots=True)
 class ResolutionInput:
-    """A guest with the inputs from which its settings are resolved: facts, and settings by hand and fleet."""
+    """A guest, and the inputs of its settings: its facts, and the settings by hand and by the fleet."""
 
     guest: Guest
     facts: GuestFacts
@@ -254,7 +255,7 @@ class GuestClassifier:
     def resolution_input(
         self, guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None, host_state: HostState
     ) -> ResolutionInput:
-        """The inputs of a guest's settings, with which a caller can try other rules."""
+        """The inputs of a guest's settings. A caller can resolve them with other rules."""
         return ResolutionInput(
             guest, guest_facts(guest, allocation, owner, host_state), self.manual.values(guest.uuid)
         )
@@ -269,7 +270,7 @@ class GuestClassifier:
                 )
         if guest.setting_problems:
             self._reported[guest.uuid] = set(guest.setting_problems)
-        # Forgotten, so that a problem that comes back later is reported again.
+        # Solved problems are forgotten, so that a problem that comes back is reported again.
         else:
             del self._reported[guest.uuid]
 

@@ -1,4 +1,4 @@
-"""The host state: hardware and configuration as one frozen value, by which the worker decides."""
+"""The host state: the hardware and the configuration in a frozen object that the worker decides by."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ class HostState:
     :ivar policy: the function that assigns CPUs to guests.
     :ivar place_unallocated: whether guests without an allocation run on the shared CPUs. Otherwise the agent
         does not place them.
-    :ivar former: zones that had a provider in another shape of the tree. A guest with an allocation from such
-        a provider stays in the zone until it is moved.
-    :ivar rebalance_gain: the minimum gain for which a running guest is moved (see
+    :ivar former: zones of an earlier shape of the provider tree. A guest with an allocation at a provider of
+        such a zone stays in the zone until it is moved.
+    :ivar rebalance_gain: the minimum gain of a move of a running guest (see
         :mod:`compute_agent.policy.running_guests`); None: guests are not moved.
     :ivar refuse_unplaced: whether a guest that is refused at its start is stopped.
-    :ivar root_known: whether the root provider is known. Until then, no part of an allocation counts as one
-        of this host.
+    :ivar root_known: whether the root provider is known. Until then, no amount of an allocation counts as an
+        amount on this host.
     :ivar pools: the pools of CPUs.
-    :ivar warnings: sentences about parts of provider files that have no effect.
+    :ivar warnings: messages about entries of provider files that have no effect.
     :ivar classification: the rules for settings of guests.
-    :ivar powered: the dedicated CPUs that a power manager takes offline and brings online.
+    :ivar powered: the dedicated CPUs that a power manager may take offline and bring online.
     :ivar wakes: whether the agent is this power manager.
-    :ivar set_apart: CPUs of the boot options ``isolcpus`` and ``nohz_full``.
+    :ivar set_apart: CPUs in the boot options ``isolcpus`` and ``nohz_full``.
     :ivar alone_classes: the names of classes of guests with the isolation level ``alone``.
     """
 
@@ -81,23 +81,23 @@ class HostState:
         return (self.topology.parked & self.cpu_sets.dedicated | self.cpu_sets.offline) - self.powered
 
     def with_online(self, online: CpuSet) -> HostState:
-        """The host state in which, of the power manager's CPUs, exactly those in ``online`` are online."""
+        """A copy in which the power manager's CPUs in ``online`` are online, and its other CPUs offline."""
         topology = self.topology.with_online(online, self.powered)
-        # The same object if nothing has changed, which makes comparisons of host states fast.
+        # If nothing has changed, the same object is returned, which makes comparisons of host states fast.
         return self if topology is self.topology else replace(self, topology=topology)
 
     @property
     def all_zones(self) -> tuple[ProviderNode, ...]:
-        """The zones of the present tree, and then the zones of former shapes of the tree."""
+        """The zones of the present provider tree, and then the zones of its former shapes."""
         return (*self.tree.nodes, *self.former)
 
     @property
     def zone_cpus(self) -> dict[str, frozenset[int]]:
-        """The own CPUs (see own_cpus()) of each zone in ``all_zones``, by uuid of its provider."""
+        """The result of own_cpus() for each zone in ``all_zones``, by uuid of its provider."""
         return {zone.uuid: self.own_cpus(zone) for zone in self.all_zones}
 
     def own_cpus(self, zone: ProviderNode) -> frozenset[int]:
-        """The CPUs of a zone without CPUs of the pools in it; if the zone is a pool, all of its CPUs."""
+        """The CPUs of a zone, without the CPUs of pools inside the zone. For a pool, all of its CPUs."""
         return zone.cpus if zone.pool else zone.cpus - self.cpu_sets.pooled
 
     @property
@@ -112,7 +112,7 @@ class HostState:
 
     @property
     def has_pools(self) -> bool:
-        """Whether the tree has pools of CPUs, or had some of which guests may still hold CPUs."""
+        """Whether the tree has CPU pools, or had pools of which guests may still hold CPUs."""
         return any(zone.pool for zone in self.all_zones)
 
     def surrounding_cpus(self, zone: ProviderNode) -> frozenset[int]:
@@ -127,7 +127,7 @@ class HostState:
         """The CPUs from which the policy may choose.
 
         :param holdings: the dedicated CPUs that guests hold, by uuid.
-        :param use: the CPU use of guests in cores; None: the choice does not depend on the use.
+        :param use: the CPU use of each guest in cores, by uuid; None: the choice does not depend on CPU use.
         """
         lent = self._lent_cpus(holdings) if self.lends_cpus else {}
         # The use of single CPUs is not known: the use of a guest is spread evenly over its CPUs.
@@ -146,7 +146,7 @@ class HostState:
 
     @property
     def lends_cpus(self) -> bool:
-        """Whether guests may float on dedicated CPUs that no guest holds."""
+        """Whether guests may also float on dedicated CPUs that no guest holds."""
         return self.policy is STATIC_PLUS or any(pool.max_cpus is not None for pool in self.pools)
 
     def _lent_cpus(self, holdings: Mapping[str, frozenset[int]]) -> Mapping[str, frozenset[int]]:
@@ -207,7 +207,7 @@ def request_for(host_state: HostState, guest: Guest, allocation: Allocation) -> 
 
 
 def is_alone(host_state: HostState, settings: GuestSettings) -> bool:
-    """Whether the isolation level of a guest, its own or that of its class, is ``alone``."""
+    """Whether a guest has the isolation level ``alone``, from its own setting or from its class."""
     if settings.isolation:
         return settings.isolation is IsolationLevel.ALONE
     return settings.qos_class in host_state.alone_classes

@@ -41,11 +41,11 @@ def observe_guest(driver: GuestDriver, guest: Guest) -> KernelPlacement:
 LOG = logging.getLogger(__name__)
 
 Limits = Mapping[str, Mapping[ThrottleControl, float]]
-"""The limits of throttling by uuid of the guest and by control, in the unit of the lever."""
+"""The limits that throttling has set, by uuid of the guest and by control, in the unit of the lever."""
 
 
 class GuestLifecycle:
-    """Keeps the guests of the cache equal to the guests of the driver. Only the worker uses it."""
+    """Keeps the guests in the cache equal to the guests that the driver reports. Only the worker uses it."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class GuestLifecycle:
         migrations: Mapping[str, str],
         owners: Mapping[str, ConsumerOwner],
     ) -> None:
-        """Remember the state that a former agent has saved, until take_over() uses it.
+        """Remember the state that a former agent has saved, for take_over().
 
         :param saved: the guests by uuid.
         :param limits: the limits of throttling by uuid of the guest.
@@ -103,9 +103,9 @@ class GuestLifecycle:
         """Add a guest that runs, or update its entry, and place it.
 
         :param allocation: the guest's allocation; None: Placement was not asked, or did not answer.
-        :param as_of: the monotonic second of the request to Placement.
-        :param started: whether the driver reports a start. The cache cannot determine this: a guest may
-            continue with another pid, and may be found before its start is reported.
+        :param as_of: the time, in monotonic seconds, of the request to Placement. :param started: whether the
+            driver reports a start. The cache cannot determine this: a guest may continue with another pid,
+            and may be found before its start is reported.
         :param owner: project, user and type of the guest's consumer; None: unchanged.
         """
         # The allocation of a migration counts only if Placement's answer is empty, or if a new guest has no
@@ -139,7 +139,7 @@ class GuestLifecycle:
             entry.allocation, entry.as_of = allocation, as_of
             entry.migration = None if through is None else through.migration
         self._placer.place_guest(entry)
-        # Only a guest that has just started is stopped, because others would lose work.
+        # Only a guest that has just started is stopped, because a guest that has run longer would lose work.
         if started and entry.refusal and self._placer.host_state.refuse_unplaced:
             self._stop_unplaced(entry)
 
@@ -162,7 +162,7 @@ class GuestLifecycle:
         before = entry.guest
         if guest == before:
             return False
-        # With another pid, this is a new run of the guest, and no change of a running one.
+        # Another pid means a new run of the guest and not a change of a running guest.
         if guest.pid == before.pid:
             self._classifier.report_change(before, guest)
         # Limits are removed now, because throttling ignores preserved guests from now on.
@@ -192,7 +192,7 @@ class GuestLifecycle:
                 self._classifier.forget_guest(uuid)
 
     def forget_ended(self, guest: Guest, ending: str = "") -> None:
-        """Remove an ended guest from the cache, and note its allocation as one without a guest.
+        """Remove an ended guest from the cache, and note that its allocation has no guest any more.
 
         :param ending: the exit status or signal as text; empty if unknown.
         """
@@ -224,7 +224,8 @@ class GuestLifecycle:
         if (saved := self._saved) is None:
             return False
         running = {guest.uuid: guest for guest in self._driver.guests()}
-        # Set before the changes below, so that an error in them does not lead to a second takeover.
+        # The mark is set before the changes below, so that an error in them does not lead to a second
+        # takeover.
         self._saved = None
         for uuid, guest in running.items():
             if (old := saved.get(uuid)) is not None:
@@ -318,7 +319,7 @@ class GuestLifecycle:
         return allocation
 
     def _through_migration(self, uuid: str) -> GuestHolding | None:
-        """The allocation that a migration holds for a guest on this host.
+        """The allocation on this host that the consumer of a migration holds for a guest.
 
         None without a migration, or if the guest's own consumer holds an allocation.
         """

@@ -1,4 +1,4 @@
-"""The placer: assigns CPUs to the guests of the cache, by calls of the policy for one guest at a time."""
+"""The placer assigns CPUs to the guests in the cache. It calls the policy for one guest at a time."""
 
 from __future__ import annotations
 
@@ -49,9 +49,11 @@ class GuestPlacer:
         self.use: Mapping[str, float] = {}
         """The measured CPU use of guests, in cores by uuid."""
         self._balanced: object = None
-        """The inputs of the last search for a move that found none. Equal inputs need no new search."""
+        """The inputs of the last search that found no guest to move. Equal inputs need no new search."""
         self._synced: tuple[HostState, Mapping[str, CpuSet]] | None = None
-        """The host state and held CPUs before the last pass of sync(). Equal ones need no further pass."""
+        """The host state and held CPUs before the last pass of sync(). If both are unchanged, no further pass
+        is needed.
+        """
         self._contested: tuple[HostState, CpuSet] | None = None
         """The host state, and the held CPUs on which guests may also float, at the last _keep_apart()."""
 
@@ -136,7 +138,10 @@ class GuestPlacer:
         self._cache.assign_cpus(entry, decision)
 
     def place_all(self) -> None:
-        """Place all guests after a change of the host, and mark all controllers as pending for each guest."""
+        """Place all guests again after a change of the host.
+
+        All controllers become pending for each guest.
+        """
         for entry in self._cache:
             self._cache.mark_pending(entry)
             self.take_up(entry)
@@ -144,7 +149,7 @@ class GuestPlacer:
     def take_up(self, entry: CachedGuest) -> None:
         """Place a guest that is already running.
 
-        A guest without a known allocation and assignment stays where it is as long as no guest holds a CPU.
+        A guest without a known allocation and assignment keeps its CPUs as long as no guest holds a CPU.
         """
         is_known = entry.allocation is not None or entry.assignment is not None
         if self._is_followed(entry) or is_known or self._cache.held_cpus():
@@ -178,7 +183,7 @@ class GuestPlacer:
     def _memory_of_kind(self, entry: CachedGuest, bound: frozenset[int]) -> frozenset[int]:
         """The NUMA nodes for the memory of a guest that another program has placed.
 
-        They are the nodes with the memory type in the guest's settings. The result is ``bound`` if the guest
+        The nodes are those with the memory type in the guest's settings. The result is ``bound`` if the guest
         has no memory type, if the host has no node of that type, or if ``bound`` has other nodes.
 
         :param bound: the nodes to which the memory is bound now; empty: not bound.
@@ -205,8 +210,8 @@ class GuestPlacer:
                     self._follow_guest(entry)
             self._log_strays()
             return
-        # A guest that gets CPUs may leave others that a refused guest can use, so passes are repeated. Each
-        # one places at least one refused guest, so there are at most as many passes as guests.
+        # A guest that gets CPUs may leave other CPUs that a refused guest can use, so passes are repeated.
+        # Each one places at least one refused guest, so there are at most as many passes as guests.
         for _ in range(len(self._cache) + 1):
             present = self.host_state, self._cache.held_cpus()
             if present == self._synced:
@@ -216,7 +221,7 @@ class GuestPlacer:
                     self.place_guest(entry)
             self._keep_apart()
             self._log_strays()
-            # The values from before this pass: if the pass has changed them, another one follows.
+            # These are the values from before this pass. If the pass has changed them, another pass follows.
             self._synced = present
 
     def plan_move(self, entry: CachedGuest) -> CpuAssignment | PlacementRefusal | None:
@@ -255,7 +260,7 @@ class GuestPlacer:
         return frozenset().union(*(demand.cpus for demand in demands))
 
     def _keep_apart(self) -> None:
-        """Move floating guest CPUs of all guests off the CPUs that guests hold now."""
+        """Move the floating guest CPUs of all guests off the CPUs that other guests hold now."""
         sets, reachable = self.host_state.cpu_sets, self.host_state.reachable_cpus
         held = frozenset[int]().union(*self._cache.held_cpus().values())
         floated_on = (
@@ -352,14 +357,15 @@ class GuestPlacer:
         return self.host_state.cpu_supply(self._cache.held_cpus(), self.use), request
 
     def rebalance_guests(self) -> None:
-        """Move the running guest with the largest gain, if moves are configured and it gains enough."""
+        """Move the running guest with the largest gain, if moves are configured and the gain is enough."""
         host_state = self.host_state
         if host_state.rebalance_gain is None:
             return
         guests = [
             (request_for(host_state, entry.guest, entry.allocation), entry.assignment)
             for entry in self._cache
-            # Only guests in a settled state: a move of another one could undo a change that is under way.
+            # Only guests without pending changes are moved: the move of another guest could undo a change
+            # that is under way.
             if entry.allocation
             and entry.assignment
             and not (entry.refusal or entry.pending or entry.migration or entry.guest.settings.preserve)
@@ -419,7 +425,7 @@ def stray_warning(uuid: str, stray: str, name: str = "") -> str:
 
 
 def place_words(entry: CachedGuest) -> str:
-    """The CPUs of a guest as the end of a sentence, such as `` on dedicated CPUs 2-3``."""
+    """The end of a message about a guest, with its CPUs, such as `` on dedicated CPUs 2-3``."""
     if entry.assignment is None:
         return " on any CPU, and the agent leaves it there"
     if entry.assignment.dedicated:

@@ -1,4 +1,4 @@
-"""The state file: data that must outlive the agent and that no other source has.
+"""The state file: data that must outlive the agent and that the agent cannot read anywhere else.
 
 The file is JSON with a version and a checksum, and is replaced as a whole (see :mod:`compute_agent.files`).
 Its loss costs little: the agent reads assignments back from the kernel, and claims its providers in Placement
@@ -33,7 +33,7 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class SavedGuest:
-    """The part of a guest that the state file keeps: its allocation and its assignment."""
+    """The data of a guest in the state file: its allocation and its assignment."""
 
     allocation: Allocation | None
     assignment: CpuAssignment | None
@@ -44,7 +44,8 @@ class AgentState:
     """The whole content of the state file.
 
     :ivar guests: the guests by uuid.
-    :ivar owned: the resource classes and traits that the agent wrote at each provider, by uuid.
+    :ivar owned: the resource classes and traits that the agent wrote to each provider, by uuid of the
+        provider.
     :ivar driver: the name of the driver of the guests; empty: unknown.
     :ivar maintenance: the last maintenance order of an operator; None: there was none.
     :ivar unclaimed: the allocations on this host of consumers without a guest, by uuid of the consumer.
@@ -73,7 +74,9 @@ class StateFile:
     """The state file of the agent. Several threads may replace parts of the state at once."""
 
     def __init__(self, path: Path) -> None:
-        """Read the file. The state is empty if the file is absent, or damaged and therefore renamed.
+        """Read the file.
+
+        The state is empty if the file is absent, or if it is damaged. A damaged file is renamed.
 
         :raises UnsafeFileError: other users could have written the file.
         :raises OSError: the file cannot be read, or a damaged file cannot be renamed.
@@ -243,8 +246,8 @@ def dump(state: AgentState) -> bytes:
     # would act on it.
     if state.former_watermarks is not None:
         data["qos"] = state.former_watermarks
-    # Without indentation, with which json would use its slow encoder in Python. Each start of a guest writes
-    # the whole file.
+    # The text has no indentation, because json uses a slow encoder in Python for indented texts. Each start
+    # of a guest writes the whole file.
     return kept_json.dump(VERSION, kept_json.checked_content(data))
 
 
@@ -257,7 +260,7 @@ def parse(content: bytes) -> AgentState:
         document = json.loads(content)
         version = document["version"]
         if version != VERSION:
-            # Compared by type, because True is an instance of int, too.
+            # Exact types are compared, because True is an instance of int, too.
             later = type(version) is int and version > VERSION
             origin = ": a later release wrote it, which can use it again" if later else ""
             raise ValueError(f"version {version!r} is not {VERSION}{origin}")
@@ -308,7 +311,7 @@ def _nova_root(content: Any) -> NovaRoot | None:
 def _former_values(content: Any) -> FormerValues:
     """Parse former values, and check that each path is one of a CPU.
 
-    The agent will write the values to these paths, so that a damaged file must not name others.
+    The agent will write the values to these paths, so a damaged file must not name other paths.
     """
     if content is None:
         return FormerValues()

@@ -1,7 +1,7 @@
 """The worker: handles events in order, and keeps the cache, the kernel and the state file consistent.
 
-Steps of an event: find or add the guest in the cache, place guests by the policy, mark controllers as
-pending, run the controllers, save the state.
+The worker handles an event in these steps: it updates the guest in the cache, places guests by the policy,
+marks controllers as pending, runs them, and saves the state.
 """
 
 from __future__ import annotations
@@ -63,17 +63,17 @@ LOG = logging.getLogger(__name__)
 
 
 class GuestOverview:
-    """Sets metrics and logs warnings about the guests of a cache. Only the worker uses it."""
+    """Sets metrics and logs warnings about the guests in a cache. Only the worker uses it."""
 
     def __init__(self, cache: GuestCache, driver: RunningGuests, metrics: AgentMetrics) -> None:
         self._cache = cache
         self._driver = driver
         self._metrics = metrics
         self._unallocated: frozenset[str] = frozenset()
-        """Uuids of the guests without an allocation that the log has a warning about."""
+        """Uuids of the guests for which the log already has a warning about a missing allocation."""
 
     def show_gauges(self, topology: HostTopology) -> None:
-        """Set the gauges that count guests, such as those without an allocation."""
+        """Set the metrics that count guests, such as guests without an allocation."""
         metrics, entries = self._metrics, list(self._cache)
         metrics.guests.set(len(entries))
         # An empty allocation is an answer of Placement. Guests without an answer (None) are counted below as
@@ -146,8 +146,8 @@ class GuestPipeline:
         """Build the parts of the pipeline; start() starts its thread.
 
         :param save: writes to disk the guests, the allocations of consumers without a guest, and the guests
-            of migrations by consumer. It may raise OSError.
-        :param read_online: reads the CPUs that are online now; None: they do not change.
+            of migrations by consumer. It may raise OSError. :param read_online: reads the CPUs that are
+            online now; None: they do not change.
         :param manual: the settings by hand and by the fleet; None: these settings do not outlive the process.
         """
         self._driver = driver
@@ -168,7 +168,7 @@ class GuestPipeline:
         )
         self._overview = GuestOverview(self._cache, driver, metrics)
         self._applied = 0.0
-        """The monotonic second at which the controllers last ran."""
+        """The time, in monotonic seconds, at which the controllers last ran."""
         # The queue has no bound: a sender that waited for space might hold a lock that the worker needs.
         self._queue: queue.SimpleQueue[tuple[Event, Future[Any], float]] = queue.SimpleQueue()
         # Reentrant, because code that runs within an event also calls guests() and guest_views().
@@ -199,7 +199,7 @@ class GuestPipeline:
             return sorted(views, key=lambda one: one.guest.uuid)
 
     def guests(self) -> list[Guest]:
-        """All guests, without allocations and assignments. It costs a tenth of guest_views()."""
+        """All guests, without allocations and assignments, at a tenth of the cost of guest_views()."""
         with self._lock:
             return [entry.guest for entry in self._cache]
 
@@ -223,7 +223,7 @@ class GuestPipeline:
 
     @property
     def host_state(self) -> HostState:
-        """The host state by which the worker decides."""
+        """The host state that the worker's decisions use."""
         return self._placer.host_state
 
     @property
@@ -264,8 +264,9 @@ class GuestPipeline:
         If the driver cannot list the guests, the worker tries again before each event.
 
         :param saved: the guests in the state file, by uuid.
-        :param listener: turns reports of the driver into events; None: only ends of guests become events.
-        :param limits: the limits of throttling, by uuid of the guest.
+        :param listener: called for each change that the driver reports; None: only ends of guests become
+            events.
+        :param limits: the limits that throttling has set, by uuid of the guest.
         :param unclaimed: the last known allocations of consumers without a guest, by consumer.
         :param migrations: uuids of migrating guests, by the consumer of the migration.
         :param owners: the last known owners of consumers, by uuid.
@@ -325,7 +326,8 @@ class GuestPipeline:
             self._devices.compare_trees(tree, event.host_state.tree, self._cache)
             if event.controllers is not None:
                 self._enforcer.use_controllers(event.controllers)
-        # At each event, because CPUs go on and offline without an event.
+        # The online CPUs are read at each event, because no event reports that CPUs go offline or come
+        # online.
         self._placer.host_state = self._enforcer.refresh_online(self.host_state)
         self._report_stopped()
         try:
@@ -346,7 +348,7 @@ class GuestPipeline:
             case GuestExpected(guest, allocation, owner):
                 guest = self._classifier.classify_guest(guest, allocation, owner, self.host_state)
                 self._enforcer.expect_guest(guest, allocation, self.host_state)
-                # Without _finish_event(): libvirt waits for the answer, and no assignment has changed.
+                # _finish_event() is left out: libvirt waits for the answer, and no assignment has changed.
                 return None
             case GuestAppeared(guest):
                 self._enforcer.begin_guest(guest, self.host_state)
@@ -354,13 +356,13 @@ class GuestPipeline:
             case GuestStopped(guest, ending):
                 self._lifecycle.forget_ended(guest, ending)
             case AllocationsRead(allocations, as_of, held, migrations, owners):
-                # First the consumers: hold_for() drops ended migrations. Then the guests, which add current
-                # ones.
+                # Consumers come first, because hold_for() drops ended migrations. The guests after them add
+                # current migrations.
                 if held is not None:
                     self._cache.hold_for(held, as_of)
                 self._read_allocations(allocations, migrations, owners, as_of)
             case HostStateChanged():
-                # Settings first, because the policy depends on them.
+                # Settings are resolved first, because the policy depends on them.
                 for entry in self._cache:
                     self._lifecycle.classify_again(entry)
                 self._placer.place_all()
@@ -374,11 +376,11 @@ class GuestPipeline:
                 self._placer.use = use
             case ReconcileGuests():
                 self._lifecycle.reconcile_guests()
-                # After reconcile_guests(), which updates the set of present guests.
+                # This comes after reconcile_guests(), which updates the set of present guests.
                 self._lifecycle.forget_absent()
                 self._placer.rebalance_guests()
         self._finish_event()
-        # After the controllers, which have put the guest into its cache group.
+        # This comes after the controllers, which have put the guest into its cache group.
         if isinstance(event, GuestStarted) and event.started:
             self._enforcer.note_cache_delay(event.guest)
         return None
@@ -387,7 +389,7 @@ class GuestPipeline:
         self.submit(GuestStopped(change.guest, change.ending))
 
     def _start_guest(self, event: StartGuest) -> GuestView:
-        """Create a guest in a held state, pin it and release it, so that it starts on its own CPUs."""
+        """Create the held process of a guest, pin it and release it, so that it starts on its own CPUs."""
         driver, assignment = self._admit_guest(event)
         guest = driver.create_guest(
             event.uuid,
@@ -402,13 +404,13 @@ class GuestPipeline:
             entry = self._new_entry(guest, event, assignment)
             self._cache.add(entry)
             self._placer.sync()
-            # Other guests come first, because floating ones have to leave the CPUs of the new guest.
+            # Other guests come first, because floating guests have to leave the CPUs of the new guest.
             self._enforcer.apply(self.host_state, but=entry)
             self._enforcer.apply_to(entry, self.host_state)
             driver.release(guest)
         except Exception:
-            # The program of the guest has not begun, so that nothing is lost by removing it. A guest that
-            # stayed held after an unexpected error would keep its CPUs and never run.
+            # The program of the guest has not begun, so its removal loses no work. A guest that stayed held
+            # after an unexpected error would keep its CPUs and never run.
             self._cache.discard(guest.uuid)
             driver.discard(guest)
             raise
@@ -470,7 +472,7 @@ class GuestPipeline:
         for uuid, held in allocations.items():
             entry = self._cache.get(uuid)
             if entry is None or as_of < entry.as_of:
-                continue  # The entry has a newer answer of Placement, such as from a start of the guest.
+                continue  # The entry has a newer answer of Placement, for example from a start.
             entry.as_of = as_of
             allocation = self.host_state.own_part(held)
             self._follow_migration(entry, migrations.get(uuid))
@@ -567,7 +569,7 @@ class GuestPipeline:
         sets, record = self.host_state.cpu_sets, self._recorder.record_event
         if gone := self._stopped - before:
             record(LOG.warning, EventKind.CPU_OFFLINE, None, "Dedicated %s went offline", named_cpus(gone))
-        # CPUs that have left the dedicated set since are not reported.
+        # CPUs that are no longer in the dedicated set are not reported.
         if back := before - self._stopped & sets.dedicated:
             record(LOG.info, EventKind.CPU_ONLINE, None, "Dedicated %s online again", named_cpus(back))
 
@@ -583,10 +585,11 @@ class GuestPipeline:
     def _finish_event(self) -> None:
         """End an event: adapt the assignments of all guests, run the controllers, save the state."""
         self._placer.sync()
-        # The kernel before the file: after a crash in between, the next agent reads assignments back from the
-        # kernel.
+        # The kernel is written before the file: after a crash in between, the next agent reads assignments
+        # back from the kernel.
         self._enforcer.apply(self.host_state)
-        # Before the save, because the time until a guest is pinned does not include the write of the file.
+        # The time is recorded before the save, because the time until a guest is pinned does not include the
+        # write of the file.
         self._applied = time.monotonic()
         self._overview.warn_of_unallocated()
         guests = {entry.guest.uuid: SavedGuest(entry.allocation, entry.assignment) for entry in self._cache}
@@ -594,7 +597,7 @@ class GuestPipeline:
             unclaimed = {consumer: one.allocation for consumer, one in self._cache.unclaimed.items()}
             # Lost guests are saved, too, so that they keep their CPUs across a restart of the agent.
             self._save(guests | self._cache.lost, unclaimed, dict(self._cache.migrations))
-        # Logged and not raised: guests get their CPUs also while the disk is full.
+        # The error is logged and not raised, so that guests get their CPUs even while the disk is full.
         except OSError as error:
             LOG.error("The state cannot be saved: %s; the agent tries again", error)
             self._metrics.state_failures.inc()

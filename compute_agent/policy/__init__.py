@@ -2,12 +2,12 @@
 
 Nouns
     A *dedicated* CPU backs PCPU and belongs to one guest. *Shared* CPUs back VCPU, and guests float on them.
-    The *supply* is the host, with the purpose of each CPU and the holders of dedicated ones.
+    The *supply* describes the host: the purpose of each CPU, and which guests hold dedicated CPUs.
 
-    A *request* has the needs of one guest: the number of its guest CPUs, a *demand* for each provider of its
-    allocation, a thread policy and an emulator policy. A demand has amounts of PCPU and VCPU, and the CPUs of
-    the provider's zone. An *assignment* has the CPUs that each guest CPU may use, and CPUs that are kept
-    empty for the guest. A *refusal* has the reason why there is no assignment.
+    A *request* describes the needs of one guest: the number of its guest CPUs, a *demand* for each provider
+    of its allocation, a thread policy and an emulator policy. A demand has amounts of PCPU and VCPU, and the
+    CPUs of the provider's zone. An *assignment* lists the CPUs that each guest CPU may use, and CPUs that are
+    kept empty for the guest. A *refusal* states why there is no assignment.
 
     A *policy* is a function from supply and request to an assignment or a refusal. Policies that place guests
     share :func:`base.place_guest`, and differ only in the choice of dedicated CPUs among the free CPUs of a

@@ -1,6 +1,6 @@
-"""The nouns of placement, the pieces of the host with their free cores, and the common part of all policies.
+"""The types of placement, the pieces of the host with their free cores, and the code that all policies share.
 
-A piece has the CPUs of one NUMA node, one L3 domain and one package. CPUs are numbers of logical CPUs.
+A piece consists of the CPUs of one NUMA node, one L3 cache and one package. CPUs are numbers of logical CPUs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CpuPiece:
-    """The CPUs of one NUMA node, L3 domain and package. An id of these three is None if it is unknown."""
+    """The CPUs of one NUMA node, L3 cache and package. An id is None if it is unknown."""
 
     id: int
     cpus: CpuSet
@@ -31,22 +31,24 @@ class CpuPiece:
 
 
 class CoreKind(NamedTuple):
-    """The kind of a free core: the number of free threads, and whether these are all its threads."""
+    """The kind of a free core: the number of its free threads, and whether all its threads are free."""
 
     free: int
     whole: bool
 
 
 Amounts = tuple[tuple[CoreKind, int], ...]
-"""Numbers of cores by kind. Kinds with more free threads come first, and broken cores before whole ones."""
+"""Numbers of cores by kind. Kinds with more free threads come first, and partly used cores before wholly free
+cores.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FreeCores:
     """The free CPUs of a piece.
 
-    ``cores`` has the free threads of each core, by kind of core, with the lowest core first. ``amounts`` has
-    the number of cores of each kind.
+    ``cores`` maps each kind to the free threads of its cores, with the lowest core first. ``amounts`` maps
+    each kind to the number of its cores.
     """
 
     piece: CpuPiece
@@ -60,7 +62,7 @@ class CpuLayout(NamedTuple):
 
     piece_of: Mapping[int, CpuPiece]
     memory_node_of: Mapping[int, int]
-    """The NUMA node of each CPU on a node with memory."""
+    """The NUMA node of each CPU, for nodes with memory."""
 
 
 def free_cores(topology: HostTopology, free: CpuSet) -> list[FreeCores]:
@@ -105,11 +107,14 @@ take longer than a placement.
 """
 
 _HOSTS: Final = 4
-"""Maximum number of cached layouts. The agent has one topology, and a new one when CPUs go on or offline."""
+"""Maximum number of cached layouts. The agent uses one topology at a time, and a new one when CPUs go offline
+or come online.
+"""
 
 
 def _known_layout(topology: HostTopology) -> CpuLayout:
-    # By identity: the hash of a topology covers all CPUs of the host, and would be computed for each guest.
+    # The key is the identity, because the hash of a topology covers all CPUs of the host and would be
+    # computed for each guest.
     known = _LAYOUTS.get(id(topology))
     if known is None:
         if len(_LAYOUTS) >= _HOSTS:
@@ -131,7 +136,7 @@ def _lay_out(topology: HostTopology) -> CpuLayout:
     ]
     return CpuLayout(
         {cpu: piece for piece in pieces for cpu in piece.cpus},
-        # In reverse order, so that the first of several nodes with a CPU counts, as in node_of().
+        # The order is reversed, so that the first of several nodes with a CPU counts, as in node_of().
         {cpu: node.id for node in reversed(topology.numa_nodes) if node.memory_kib for cpu in node.cpus},
     )
 
@@ -143,7 +148,7 @@ def _core_threads(topology: HostTopology, cpus: Sequence[int]) -> tuple[tuple[Cp
 
 @dataclass(frozen=True, slots=True)
 class ProviderDemand:
-    """The part of an allocation that one provider serves.
+    """The CPUs that an allocation takes from one provider.
 
     :ivar zone: the name of the provider's zone (host, NUMA node or cache) for messages.
     :ivar cpus: the online CPUs of the zone. On a host with pools, only the CPUs of ``pool``; if ``pool`` is
@@ -165,13 +170,13 @@ class ProviderDemand:
 
 @dataclass(frozen=True, slots=True)
 class GuestRequest:
-    """The needs of one guest. A guest without demands has no allocation, and floats on all shared CPUs.
+    """The needs of one guest. A guest without demands has no allocation, and runs on any shared CPU.
 
     :ivar guest: the uuid of the guest.
     :ivar vcpus: the number of guest CPUs.
     :ivar dedicated: the number of guest CPUs that the flavor wants dedicated; 0 if unknown.
-    :ivar mems: the NUMA nodes on which the guest's allocation has memory; empty if its providers of memory
-        are not NUMA nodes.
+    :ivar mems: the NUMA nodes that provide the memory of the guest's allocation; empty if its memory is from
+        providers that are not NUMA nodes.
     :ivar near: the NUMA nodes of the guest's PCI devices. The guest gets CPUs of these nodes if they have
         enough.
     :ivar near_only: whether the guest is refused if the nodes in ``near`` have too few CPUs.
@@ -211,8 +216,8 @@ class GuestRequest:
     def used_pcpu(self) -> int:
         """The number of dedicated CPUs on which threads of the guest run.
 
-        Each guest CPU that does not float has one, and emulator threads with emulator policy isolate have
-        one. Siblings that thread policy isolate keeps empty do not count.
+        Each guest CPU that does not float uses one, and so do the emulator threads with emulator policy
+        isolate. Siblings that thread policy isolate keeps empty do not count.
         """
         on_shared = sum([demand.vcpu for demand in self.demands])
         emulator = int(self.has_emulator_cpu)
@@ -233,13 +238,13 @@ class PlacementRefusal:
 _UNSUITED: Final = 1000.0
 """Penalty of a core that does not suit the isolation level of a guest.
 
-It is above the sum of the loads of all siblings of any core, each of which is at most 1.
+The penalty is above the sum of the loads of all siblings of any core, each of which is at most 1.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class CpuSupply:
-    """The CPUs of the host, with their purposes and their holders.
+    """The CPUs of the host, their purposes, and the guests that hold them.
 
     :ivar cpu_sets: the purpose of each CPU: dedicated, shared, or of a pool.
     :ivar holdings: the dedicated CPUs that guests hold, by uuid.
@@ -251,7 +256,7 @@ class CpuSupply:
     lent: Mapping[str, CpuSet] = field(default_factory=dict)
     """Free dedicated CPUs on which guests may float, by pool. The empty name stands for guests of no pool."""
     busy: Mapping[int, float] = field(default_factory=dict)
-    """The busy part of the time, from 0 to 1, of each dedicated CPU for which it is measured."""
+    """The share of time, from 0 to 1, for which each measured dedicated CPU is busy."""
     woken: CpuSet = frozenset()
     """Parked CPUs that a policy may give to a guest, because the agent can bring them online."""
 
@@ -259,7 +264,7 @@ class CpuSupply:
     """CPUs of the boot options ``isolcpus`` and ``nohz_full``, for guests with isolation level ``alone``."""
 
     def core_order(self, request: GuestRequest) -> Callable[[int], float] | None:
-        """Return a sort key of equal cores, computed from one of their CPUs; None without a preference.
+        """Return a sort key for cores of one kind, computed from a CPU of the core; None: no preference.
 
         Cores that suit the isolation level of the guest come first, then cores with idle siblings.
         """
@@ -276,7 +281,7 @@ class CpuSupply:
         return bool(self.set_apart) and (cpu in self.set_apart) != request.alone
 
     def sibling_load(self, request: GuestRequest, cpu: int) -> float:
-        """The load that other guests put on the sibling threads of a CPU, in busy CPUs; 0 if not measured."""
+        """The load of other guests on the sibling threads of a CPU; 1 is one busy CPU; 0 if not measured."""
         if not self.busy:
             return 0.0
         own = self.holdings.get(request.guest, frozenset())
@@ -286,7 +291,7 @@ class CpuSupply:
     def taken_cpus(self, request: GuestRequest) -> CpuSet:
         """The CPUs that other guests hold."""
         held = self.holdings
-        # Copied only for a guest that already holds CPUs; a new guest does not.
+        # The set is copied only for a guest that already holds CPUs, which a new guest does not.
         if request.guest in held:
             held = {guest: cpus for guest, cpus in held.items() if guest != request.guest}
         return frozenset().union(*held.values())
@@ -298,7 +303,9 @@ class CpuSupply:
 
 
 Policy = Callable[[CpuSupply, GuestRequest], CpuAssignment | PlacementRefusal | None]
-"""A policy: it assigns CPUs to a guest, refuses the guest, or leaves the guest as it is (None)."""
+"""A policy: a function that assigns CPUs to a guest, refuses the guest, or returns None to leave it on its
+CPUs.
+"""
 
 Chooser = Callable[[CpuSupply, GuestRequest, ProviderDemand, CpuSet], tuple[int, ...] | PlacementRefusal]
 """Chooses exactly ``demand.pcpu`` of the free CPUs of a demand, in the order of the guest CPUs, or refuses.
@@ -371,7 +378,7 @@ def _choose_near(
 
 
 def near_cpus(supply: CpuSupply, request: GuestRequest, cpus: CpuSet) -> CpuSet:
-    """The part of ``cpus`` that is on the NUMA nodes of the guest's PCI devices."""
+    """The CPUs among ``cpus`` that are on the NUMA nodes of the guest's PCI devices."""
     return cpus & supply.topology.cpus_of(request.near)
 
 
@@ -410,8 +417,8 @@ def build_assignment(
 def memory_of(supply: CpuSupply, request: GuestRequest, cpus: CpuSet, pinned: bool) -> CpuSet:
     """The NUMA nodes for the memory of a guest on ``cpus``; empty: any node.
 
-    The nodes are those of the guest's definition, or else those of its allocation. If both name none, they
-    are the nodes of ``cpus`` for a guest that is ``pinned`` or has to be near its devices.
+    The guest's definition decides, and otherwise its allocation. If neither names a node, a guest that is
+    ``pinned`` or has to be near its devices gets the nodes of ``cpus``.
     """
     told = request.constraints.memory_nodes or request.mems
     follows = pinned or (request.near_only and bool(request.near))
@@ -421,11 +428,12 @@ def memory_of(supply: CpuSupply, request: GuestRequest, cpus: CpuSet, pinned: bo
 def refit_assignment(
     supply: CpuSupply, request: GuestRequest, current: CpuAssignment
 ) -> CpuAssignment | None:
-    """The assignment that keeps the guest's present dedicated CPUs, if they serve the request; else None.
+    """The assignment that keeps the guest's present dedicated CPUs; None if these do not serve the request.
 
-    The CPUs do not serve the request if their number or zones differ from the allocation, or if another
-    guest holds one of them. With thread policy isolate, all siblings have to be among them. CPUs that have
-    left ``cpu_dedicated_set`` or gone offline still serve the request: a running guest is not moved for that.
+    The CPUs do not serve the request if their number or zones differ from the allocation, or if another guest
+    holds one of them. With thread policy isolate, all siblings have to be among them. CPUs that have left
+    ``cpu_dedicated_set`` or gone offline still serve the request, because a running guest is not moved for
+    that.
     """
     if _was_allocated_shared(request):
         return None
@@ -453,16 +461,16 @@ def _what_may_be_its_own(
     used = _used_cpus(supply, request, current.dedicated, current.withheld)
     if request.thread_policy is ThreadPolicy.ISOLATE and request.has_emulator_cpu and used:
         beside = supply.topology.threads_of(used[-1]) - {used[-1]}
-        # For an assignment that was read back from the kernel, it is unknown whether the allocation includes
-        # these siblings.
+        # If the assignment was read back from the kernel, it is unknown whether the allocation includes the
+        # siblings.
         yield tuple(cpu for cpu in current.dedicated if cpu not in beside)
 
 
 def in_place(fresh: CpuAssignment, current: CpuAssignment, request: GuestRequest) -> CpuAssignment:
-    """The ``fresh`` assignment, with guest CPUs left on their present host CPUs if these are the same ones.
+    """The ``fresh`` assignment, reordered so that guest CPUs stay on their present host CPUs where possible.
 
-    The order of ``fresh`` counts if the definition names the dedicated guest CPUs and ``current`` pins
-    others.
+    The order of ``fresh`` is kept if the definition names the dedicated guest CPUs and ``current`` pins other
+    guest CPUs.
     """
     own = frozenset(fresh.dedicated)
     named = request.dedicated_vcpus
@@ -476,7 +484,7 @@ def in_place(fresh: CpuAssignment, current: CpuAssignment, request: GuestRequest
     if frozenset().union(*pinned) != frozenset().union(*were_pinned):
         return fresh
     floating = [cpus for cpus in fresh.vcpu_cpus if not cpus <= own]
-    # All floating guest CPUs have the same host CPUs, so any of them will do.
+    # All floating guest CPUs have the same host CPUs, so any of these sets is the right one.
     vcpu_cpus = tuple(cpus if cpus <= own else floating[0] for cpus in current.vcpu_cpus)
     return replace(fresh, vcpu_cpus=vcpu_cpus)
 
@@ -493,7 +501,7 @@ def _is_isolated(
     if request.thread_policy is not ThreadPolicy.ISOLATE or not dedicated:
         return True
     used = _used_cpus(supply, request, dedicated, withheld)
-    # The last used CPU, that of the emulator threads, may share its core with other guests.
+    # The last used CPU belongs to the emulator threads, and may share its core with other guests.
     alone = used[:-1] if request.has_emulator_cpu else used
     return len(used) >= request.used_pcpu and all(
         supply.topology.threads_of(cpu) <= frozenset(dedicated) for cpu in alone
@@ -501,7 +509,7 @@ def _is_isolated(
 
 
 def _amounts_match(supply: CpuSupply, request: GuestRequest, dedicated: CpuSet) -> bool:
-    """Whether a guest's dedicated CPUs equal the allocation in number, zone by zone."""
+    """Whether the number of a guest's dedicated CPUs in each zone equals the allocation."""
     remaining = dedicated
     missing: list[CpuSet] = []
     for demand in request.demands:
@@ -509,7 +517,7 @@ def _amounts_match(supply: CpuSupply, request: GuestRequest, dedicated: CpuSet) 
         if len(inside) > demand.pcpu and not demand.around:
             return False
         inside = frozenset(sorted(inside)[: demand.pcpu])
-        # Zones have only usable CPUs. An offline CPU of the guest may stand for a missing one.
+        # Zones list only usable CPUs. An offline CPU of the guest counts for a CPU that is missing.
         missing += [demand.around] * (demand.pcpu - len(inside))
         remaining -= inside
     # A usable CPU outside of ``cpus`` but within ``around`` was moved to another pool by the options.
@@ -524,9 +532,9 @@ def _amounts_match(supply: CpuSupply, request: GuestRequest, dedicated: CpuSet) 
 def floating_cpus(supply: CpuSupply, request: GuestRequest) -> CpuSet:
     """The CPUs on which guest CPUs without a dedicated CPU float.
 
-    They are the shared CPUs of the zones with VCPU, or without an allocation all shared CPUs of no pool. Lent
-    CPUs are added if there are shared CPUs. A guest with ``near_only`` floats on the nodes of its devices, if
-    these have any of the CPUs.
+    They are the shared CPUs of the zones from which the guest has VCPU. Without an allocation, they are all
+    shared CPUs outside of pools. Lent CPUs are added if there are shared CPUs. A guest with ``near_only``
+    floats on the nodes of its devices, if these have any of the CPUs.
     """
     found = _floating_anywhere(supply, request)
     return (near_cpus(supply, request, found) if request.near_only else found) or found
@@ -536,7 +544,7 @@ def _floating_anywhere(supply: CpuSupply, request: GuestRequest) -> CpuSet:
     online = supply.topology.online
     if not request.demands:
         shared, lent = supply.cpu_sets.open_shared & online, supply.lent.get("", frozenset())
-        # Lent CPUs may be taken back at any time, so that a guest must not have lent CPUs only.
+        # Lent CPUs may be taken back at any time, so a guest must not have lent CPUs only.
         return shared | lent if shared else shared
     found: CpuSet = frozenset()
     for demand in request.demands:
@@ -556,9 +564,9 @@ def _why_not_shared(supply: CpuSupply, request: GuestRequest) -> str:
 
 
 def shared_emulator_cpus(supply: CpuSupply, request: GuestRequest, held: CpuSet, own: CpuSet) -> CpuSet:
-    """The shared CPUs for the emulator threads of a guest: of its zones, or else all outside of pools.
+    """The shared CPUs for a guest's emulator threads: those of its zones, or else all outside of pools.
 
-    If some of them are on the NUMA nodes of ``own``, the result has only these.
+    If some of these CPUs are on the NUMA nodes of ``own``, the result contains only those.
 
     :param held: CPUs that guests hold.
     :param own: host CPUs on which the guest's CPUs run.
@@ -576,7 +584,10 @@ def shared_emulator_cpus(supply: CpuSupply, request: GuestRequest, held: CpuSet,
 def _used_cpus(
     supply: CpuSupply, request: GuestRequest, dedicated: tuple[int, ...], withheld: CpuSet
 ) -> tuple[int, ...]:
-    """The dedicated CPUs on which threads run: all, or with thread policy isolate the first of each core."""
+    """The dedicated CPUs on which threads run.
+
+    With thread policy isolate, this is the first CPU of each core.
+    """
     if request.thread_policy is not ThreadPolicy.ISOLATE:
         return dedicated
     used: list[int] = []

@@ -1,4 +1,4 @@
-"""Constraints: the CPUs that a guest's definition demands, and placement within them. All functions are pure.
+"""Constraints: the CPUs to which a guest's definition limits it, and placement within them. Pure functions.
 
 Nouns
     The *limit* of a guest CPU is the set of host CPUs that the guest's definition allows. The definition may
@@ -66,8 +66,8 @@ def _cpus_of_nodes(topology: HostTopology, nodes: frozenset[int]) -> CpuSet:
 def give_out(zones: Sequence[tuple[CpuSet, int]], floating: CpuSet, limits: Limits) -> dict[int, int] | None:
     """Assign dedicated CPUs to guest CPUs within their limits; None if this is impossible.
 
-    The keys of the result are the numbers of guest CPUs. A guest CPU without a dedicated CPU floats on the
-    part of ``floating`` within its limit.
+    The result maps numbers of guest CPUs to dedicated CPUs. A guest CPU without a dedicated CPU floats on the
+    CPUs of ``floating`` within its limit.
 
     :param zones: the free CPUs of each zone, and the number of CPUs to assign from it.
     """
@@ -141,7 +141,7 @@ class _CpuFlow:
 
 
 def within_constraints(policy: Policy) -> Policy:
-    """Return a policy that places guests within their demands, and by ``policy`` where this is possible."""
+    """Return a policy that places guests within their limits, and like ``policy`` where this is possible."""
 
     def place_constrained(
         supply: CpuSupply, request: GuestRequest
@@ -178,7 +178,7 @@ def _place_within(
 ) -> CpuAssignment | PlacementRefusal | None:
     if (lost := _first_empty(limits)) is not None:
         return _refuse_in_place(f"guest CPU {lost} may use only CPUs that are offline")
-    # A request that the policy refuses without limits is impossible with limits, too.
+    # If the policy refuses the request without limits, it is also impossible with limits.
     first = policy(supply, request)
     if isinstance(first, PlacementRefusal):
         return PlacementRefusal(first.reason, leave=True)
@@ -210,7 +210,7 @@ def _place_within(
 
 
 def _with_kinds(limits: Limits, request: GuestRequest, floating: CpuSet) -> Limits:
-    """The limits without shared CPUs for dedicated guest CPUs, and with shared CPUs only for the others.
+    """The limits, with only dedicated CPUs for dedicated guest CPUs, and only shared CPUs for all others.
 
     The limits stay as they are if the definition does not name the dedicated guest CPUs, or if a limit would
     become empty.
@@ -227,10 +227,10 @@ def _with_kinds(limits: Limits, request: GuestRequest, floating: CpuSet) -> Limi
 def _give_out(
     policy: Policy, supply: CpuSupply, request: GuestRequest, floating: CpuSet, slots: Limits
 ) -> tuple[Mapping[int, int] | None, CpuSet]:
-    """Dedicated CPUs by slot (guest CPU, or emulator threads), and the CPUs that are kept empty.
+    """The dedicated CPU of each slot (a guest CPU or the emulator threads), and the CPUs that are kept empty.
 
-    The CPUs are those that the policy chooses, if they fit the limits, or else any free CPUs. The first part
-    is None if neither is possible.
+    The CPUs are those that the policy chooses, if they fit the limits, or else any free CPUs. The first item
+    of the result is None if neither is possible.
     """
     usable = frozenset[int]().union(*slots)
     narrow = request.narrowed_to(usable)

@@ -1,4 +1,4 @@
-"""The choice of free cores by thread policy: as few cores as possible, and few broken cores.
+"""Chooses free cores by thread policy: as few cores as possible, and few broken cores.
 
 A core is *broken* if only some of its threads are free, because guests use the others.
 """
@@ -24,11 +24,11 @@ from compute_agent.policy.base import (
 
 
 class CoreDemand(NamedTuple):
-    """A demand for CPUs in terms of cores.
+    """The number of CPUs and cores that one provider must serve.
 
     :ivar cpus: the number of CPUs.
     :ivar cores: with thread policy isolate, the minimum number of whole cores.
-    :ivar extra: whether one of the CPUs, that of the emulator threads, need not be in a whole core.
+    :ivar extra: whether one of the CPUs is for the emulator threads, which need no whole core.
     """
 
     policy: ThreadPolicy
@@ -38,12 +38,13 @@ class CoreDemand(NamedTuple):
 
 
 class CoreCost(NamedTuple):
-    """The cost of a choice of CPUs. A lower ``cores`` is better; ``broken`` decides between equal ones.
+    """The cost of a choice of CPUs. Lower is better. ``broken`` decides between choices with equal ``cores``.
 
     :ivar cores: the number of cores of the choice. With thread policy spread, the number of CPUs that share a
         core with another CPU of the guest.
-    :ivar broken: the number of whole cores that the choice breaks, less the number of broken cores of which
-        it takes all free threads. With thread policy spread, the number of cores shared with other guests.
+    :ivar broken: the number of wholly free cores that the choice uses in part, less the number of broken
+        cores of which it takes all free threads. With thread policy spread, the number of cores shared with
+        other guests.
     """
 
     cores: int
@@ -80,7 +81,7 @@ def capacity(free: FreeCores, want: CoreDemand) -> int:
 
 
 def choice_cost(pieces: Sequence[FreeCores], want: CoreDemand) -> CoreCost | None:
-    """The cost of the best choice of cores of the pieces; None if no choice meets the demand."""
+    """The cost of the best choice of cores in the pieces; None if no choice meets the demand."""
     if want.policy is ThreadPolicy.SPREAD:
         return _cost_of_spreading(pieces, want.cpus)
     plan = _best_plan(_core_amounts(pieces), want)
@@ -92,9 +93,9 @@ def choose_cpus(
 ) -> tuple[int, ...]:
     """The CPUs of the best choice, core by core. choice_cost() must have found that there is a choice.
 
-    Among cores of one kind, those of the first pieces and the lowest ones are taken.
+    Among cores of one kind, the cores of the first pieces come first, and within a piece the lowest.
 
-    :param beside: a sort key of cores, computed from one of their CPUs; it comes before that order.
+    :param beside: a sort key for cores, computed from a CPU of the core; it takes precedence over this order.
     """
     if want.policy is ThreadPolicy.SPREAD:
         return tuple(_one_by_one(pieces, beside))[: want.cpus]
@@ -129,7 +130,8 @@ def _cores_of_kind(
     return cores if beside is None else sorted(cores, key=lambda core: beside(core[0]))
 
 
-# Cached, because a plan depends only on numbers of cores by kind, which are equal for most caches of a host.
+# The function is cached, because a plan depends only on numbers of cores by kind, which are equal for most
+# caches of a host.
 @lru_cache(maxsize=4096)
 def _best_plan(amounts: Amounts, want: CoreDemand) -> CorePlan | None:
     usable = tuple((kind, number) for kind, number in amounts if _FITS[want.policy](kind))
@@ -204,7 +206,7 @@ def _fewest_cores(
                 )
         elif not missing:
             offer_plan(CoreCost(used, -mended), filled, None)
-        # At most one core is taken in part: of two, one could be filled with CPUs taken from the other.
+        # At most one core is taken in part: if there were two, one could be filled with CPUs of the other.
         elif not only_whole:
             taken = dict(filled)
             for kind, available in amounts:
@@ -250,7 +252,7 @@ def _cores_to_spread_over(
 
 
 def core_demand(request: GuestRequest, demand: ProviderDemand) -> CoreDemand:
-    """The demand of one provider in terms of cores.
+    """The number of CPUs and cores that one provider must serve to a request.
 
     With thread policy isolate, each guest CPU needs a core. The cores are divided over the zones in
     proportion to PCPU.

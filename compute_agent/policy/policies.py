@@ -3,19 +3,18 @@
 ``none``
     Guests are counted and listed. The agent does not change their CPUs.
 
-``follow``
-    Another program, such as Nova, pins guests. The agent moves no guest, and reads assignments from the
-    kernel: the CPUs of guest CPUs and of other threads, and the NUMA nodes of memory. An example: CPUs 0-3
-    are dedicated and 4-7 shared. A guest with guest CPUs pinned to CPUs 1 and 3, and its emulator on 4-7,
-    has the dedicated CPUs 1 and 3. A guest on 4-7 without pins floats there.
+``follow`` Another program, such as Nova, pins guests. The agent moves no guest, and reads assignments from
+the kernel. An assignment has the CPUs of guest CPUs and of other threads, and the NUMA nodes of memory. An
+example: CPUs 0-3 are dedicated and 4-7 shared. A guest with guest CPUs pinned to CPUs 1 and 3, and its
+emulator on 4-7, has the dedicated CPUs 1 and 3. A guest on 4-7 without pins floats there.
 
 ``static``, ``static-plus`` and ``static-pools``
     A guest gets the lowest free dedicated CPUs.
 
-``topology-aware``
-    A guest gets CPUs of few caches and nodes, such that whole cores and caches stay free for other guests.
-    Candidates are groups of pieces with free cores: single pieces, or else pieces of one node, or else of
-    several nodes. The candidate with the lowest rank is chosen; :func:`_rank_group` lists the criteria.
+``topology-aware`` A guest gets CPUs of few caches and nodes, such that whole cores and caches stay free for
+other guests. Candidates are groups of pieces with free cores. Single pieces are tried first, then pieces of
+one node, then pieces of several nodes. The candidate with the lowest rank is chosen; :func:`_rank_group`
+lists the criteria.
 """
 
 from __future__ import annotations
@@ -76,12 +75,12 @@ def found_assignment(cpu_sets: CpuSets, vcpus: int, found: KernelPlacement) -> C
     """The assignment of a guest that another program has placed, from the CPUs that the kernel shows.
 
     CPUs count as dedicated if a guest CPU is pinned to them and they are a part of the dedicated set. CPUs of
-    the other threads count as dedicated if they are in the set, too, and no guest CPU may use them. A guest
-    that may use the whole set floats on it.
+    the other threads count as dedicated if they are also in the dedicated set and no guest CPU may use them.
+    A guest that may use the whole set floats on it.
     """
     vcpu_cpus = tuple(found.vcpu_cpus.get(number) or found.cpus for number in range(vcpus))
     emulator = found.emulator_cpus or found.cpus
-    # In the order of guest CPUs, as in assignments that the agent makes.
+    # The CPUs are in the order of guest CPUs, as in assignments that the agent makes.
     own = [cpu for cpus in vcpu_cpus if _is_own(cpus, cpu_sets) for cpu in sorted(cpus)]
     if own and _is_own(emulator, cpu_sets) and emulator.isdisjoint(frozenset().union(*vcpu_cpus)):
         own += sorted(emulator)
@@ -113,8 +112,8 @@ def _choose_lowest(
 ) -> tuple[int, ...] | PlacementRefusal:
     order = supply.core_order(request)
     if request.thread_policy is ThreadPolicy.PREFER:
-        # In ascending order, except for CPUs that do not suit the isolation level; sibling load does not
-        # count.
+        # The CPUs are in ascending order, but CPUs that do not suit the isolation level come last. Sibling
+        # load does not count.
         return tuple(sorted(free, key=lambda cpu: (supply.is_unsuited(request, cpu), cpu))[: demand.pcpu])
     cores, want = free_cores(supply.topology, free), core_demand(request, demand)
     if choice_cost(cores, want) is None:
@@ -130,7 +129,7 @@ Candidate = tuple[Group, CoreCost]
 
 
 def place_by_topology(supply: CpuSupply, request: GuestRequest) -> CpuAssignment | PlacementRefusal:
-    """Policy ``topology-aware``: place a guest on few caches and nodes, and keep whole ones free."""
+    """Policy ``topology-aware``: place a guest on few caches and nodes, so that others stay wholly free."""
     return place_guest(supply, request, _choose_best)
 
 
@@ -170,7 +169,7 @@ def _rank_group(topology: HostTopology, group: Group, found: CoreCost, count: in
     - the number of L3 domains
     - the number of packages
     - the distance between the nodes
-    - the cost of the choice of cores, which has two parts
+    - the cost of the choice of cores (two numbers, see :class:`CoreCost`)
     - whether the CPUs suit the level of isolation, and the load of siblings where it was measured
     - whether a piece that was wholly free is used only in part
     - the number of free CPUs left in the used pieces, so that other pieces keep more free CPUs
@@ -226,7 +225,7 @@ def _across_nodes(
 
 
 def _distinct_pieces(available: Sequence[FreeCores]) -> Iterable[FreeCores]:
-    """The first piece of each set of pieces that differ only by their ids."""
+    """The pieces without duplicates: of pieces that differ only by their ids, the first one."""
     return {
         (free.piece.node, free.piece.package, free.cpus == free.piece.cpus, free.amounts): free
         for free in reversed(available)
@@ -234,7 +233,7 @@ def _distinct_pieces(available: Sequence[FreeCores]) -> Iterable[FreeCores]:
 
 
 def _distinct_groups(candidates: Iterable[Candidate | None]) -> Iterator[Candidate]:
-    """The candidates without repeated groups of pieces."""
+    """The candidates without duplicates of groups of pieces."""
     return iter({frozenset(each[0]): each for each in candidates if each is not None}.values())
 
 

@@ -1,4 +1,4 @@
-"""Running guests: reading assignments back, confining guests that cannot be placed, and moves that pay off.
+"""Running guests: reads assignments back, confines guests that cannot be placed, and finds useful moves.
 
 ``read_back`` recognises an assignment from the CPUs that the kernel shows for a guest, such as after a
 restart of the agent.
@@ -12,9 +12,9 @@ CPU is shared. A confined guest runs on 0-2. It runs on 1-2 while a guest holds 
 held.
 
 Rebalancing moves at most one guest at a time, and only if the gain is large enough. The unit of costs is an
-L3 domain that a guest crosses; the constants have the weights. A shared core counts by pairs of guests, so
-that each move lowers the sum of all costs by at least its gain. With a threshold above 0, moves therefore
-come to an end, and no guest moves back and forth.
+L3 domain that a guest crosses; the constants below it define the weights. A shared core counts by pairs of
+guests, so that each move lowers the sum of all costs by at least its gain. With a threshold above 0, moves
+therefore come to an end, and no guest moves back and forth.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def _vcpu_positions(request: GuestRequest, vcpu_cpus: Mapping[int, CpuSet]) -> t
 def _own_cpus(request: GuestRequest, seen: CpuSet, positions: tuple[CpuSet, ...]) -> CpuSet:
     """The CPUs that probably belong to a guest on a host where guests may float on dedicated CPUs.
 
-    They are the CPUs to each of which a guest CPU is pinned. With emulator policy isolate, a single further
-    CPU is that of the emulator threads. If the guest CPUs are not known, they are all CPUs of the guest,
+    They are the CPUs to which exactly one guest CPU is pinned. With emulator policy isolate, a single further
+    CPU belongs to the emulator threads. If the guest CPUs are not known, they are all CPUs of the guest,
     unless these are more than its threads could be pinned to.
     """
     alone = request.emulator_policy is EmulatorPolicy.ISOLATE
@@ -137,7 +137,7 @@ def may_stay(current: CpuAssignment, taken: CpuSet, online: CpuSet) -> bool:
 
 
 L3_CROSSED: Final = 1.0
-"""Cost of each L3 domain of a guest after the first. Each NUMA node has L3 domains of its own."""
+"""Cost of each L3 domain of a guest after the first. No L3 domain belongs to two NUMA nodes."""
 NODE_CROSSED: Final = 3.0
 """Cost of each NUMA node of a guest after the first."""
 PACKAGE_CROSSED: Final = 6.0
@@ -148,9 +148,10 @@ BUSY_SIBLINGS: Final = 4.0
 """Cost of a shared core if use is measured: multiplied by the use, from 0 to 1, of the less busy guest."""
 # Above MEMORY_MOVED, so that a guest leaves such CPUs even if its memory has to follow.
 OUTSIDE: Final = 4.0
-"""Cost of each CPU of a guest that has left the dedicated set."""
+"""Cost of each CPU of a guest that is no longer in the dedicated set."""
 MEMORY_MOVED: Final = 2.0
-"""Cost of moving all memory of a guest to other NUMA nodes. Leaving half of its nodes costs half of it."""
+"""Cost of moving all memory of a guest to other NUMA nodes. A guest that leaves half of its nodes costs half.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,7 @@ def best_move(
     for request, current in guests:
         cost = place_cost(supply, request, current)
         if cost < min_gain:
-            continue  # even a new assignment without any cost would not gain enough
+            continue  # even a move to an assignment without cost would gain too little
         for wanted in _requests_to_try(supply, request):
             new = policy(supply, wanted)
             if not isinstance(new, CpuAssignment):
@@ -200,7 +201,7 @@ def _requests_to_try(supply: CpuSupply, request: GuestRequest) -> Iterable[Guest
 
 
 def place_cost(supply: CpuSupply, request: GuestRequest, assignment: CpuAssignment) -> float:
-    """The cost of an assignment: zones crossed, shared cores, and CPUs outside of the dedicated set."""
+    """The cost of an assignment, for crossed zones, shared cores, and CPUs outside of the dedicated set."""
     topology, cpus = supply.topology, assignment.held_cpus
     return (
         L3_CROSSED * _zones_crossed([cache.cpus for cache in topology.l3_domains], cpus)
@@ -212,7 +213,7 @@ def place_cost(supply: CpuSupply, request: GuestRequest, assignment: CpuAssignme
 
 
 def move_cost(current: CpuAssignment, new: CpuAssignment) -> float:
-    """The cost of a move: the part of the guest's memory nodes that it leaves, times MEMORY_MOVED."""
+    """The cost of a move: the share of the guest's memory nodes that it leaves, times MEMORY_MOVED."""
     left = current.mems - new.mems
     return MEMORY_MOVED * len(left) / len(current.mems) if new.mems and left else 0.0
 

@@ -1,4 +1,4 @@
-"""Pools of CPUs: admission of guests, and idle dedicated CPUs that floating guests may borrow.
+"""CPU pools: admits guests to pools, and lends idle dedicated CPUs to floating guests.
 
 Lending changes no inventory, and a guest that gets a lent CPU takes it from the borrowers at once. Pools with
 ``max_cpus`` borrow first, in the order of their names. A pool borrows its own idle dedicated CPUs first, then
@@ -21,7 +21,7 @@ from compute_agent.policy.base import PlacementRefusal, ProviderDemand
 
 
 def refuse_outside(demands: Sequence[ProviderDemand]) -> PlacementRefusal | None:
-    """Refuse a guest that holds CPUs outside of pools, or none; None if it holds only CPUs of pools."""
+    """Refuse a guest that holds CPUs outside of pools or no CPUs; None if all its CPUs are of pools."""
     outside = [demand.zone for demand in demands if not demand.pool]
     if demands and not outside:
         return None
@@ -92,7 +92,7 @@ def lend_cpus(
         there = idle & one.zones & (one.cpus | (topology.online - cpu_sets.pooled))
         own, others = sorted(there & one.cpus), there - one.cpus
         whole = [cpu for cpu in others if topology.threads_of(cpu) <= idle]
-        # From the end, because policies give the lowest CPUs to the next guests.
+        # CPUs are lent from the end, because policies give the lowest CPUs to the next guests.
         order = [*own, *sorted(whole, reverse=True), *sorted(others.difference(whole), reverse=True)]
         found[one.pool] = frozenset(order[: max(0, one.max_cpus - own_shared)])
         idle -= found[one.pool]

@@ -1,7 +1,7 @@
 """The agent's reports to Placement, and its reading of Placement.
 
 Modules
-    - ``reporter``: makes Placement's providers equal to the host's tree, and remembers the agent's own parts
+    - ``reporter``: makes Placement's providers equal to the host's tree, and remembers what the agent wrote
     - ``plan``: the actions that lead from one tree to another, and the values of other programs that stay
     - ``held_amounts``: amounts that guests still hold, and that must not be offered again
     - ``devices``: PCI devices of other programs, devices that are gone, and devices that were used
@@ -17,7 +17,7 @@ Modules
 Order of calls
     A report reads the providers (``reporter.ProviderReader``), reserves held amounts and plans. The reporter
     saves the names that may become the agent's own, sends the plan, and saves the names that have become its
-    own. So after a crash between these steps the agent still knows all of its parts.
+    own. So after a crash between these steps the agent still knows everything that it wrote.
 
 Plans, reshapes and decisions of the audit are pure functions. ``loops``, ``agent`` and ``cmd`` import this
 package. The package imports ``inventory``, ``host`` and ``model``, and no driver.

@@ -1,10 +1,10 @@
-"""Errors of Placement, one class for each reaction of a caller; tracing of requests; and shapes of answers.
+"""Errors of Placement, with one class for each reaction of a caller, and checks of the shapes of answers.
 
-Each answer is checked when it arrives: code that met a wrong type later would already have used half of the
+Each answer is checked when it arrives: code that finds a wrong type later has already used half of the
 answer. A shape is one of the following:
 
-- ``str``, ``int`` or ``float`` (which also accepts integers). A truth value is none of these, and numbers
-  have a limit.
+- ``str``, ``int`` or ``float`` (which also accepts integers). A boolean has none of these types, and numbers
+  have an upper limit.
 - ``(str, float)``: a value of one of these types
 - ``[shape]``: a list with items of that shape
 - ``EachValue(shape)``: an object with any names and with values of that shape
@@ -92,10 +92,10 @@ REQUEST_ID: Final = "X-Openstack-Request-Id"
 
 
 class RequestSpans(Protocol):
-    """Receives the spans of the agent's work and its requests; see :mod:`compute_agent.report.tracing`."""
+    """Traces the agent's work and its requests as spans; see :mod:`compute_agent.report.tracing`."""
 
     def trace_work(self, name: str, /) -> AbstractContextManager[None]:
-        """Make all requests within this context parts of one trace."""
+        """Put all requests within this context into one trace."""
 
     def trace_request(
         self, method: str, url: str, headers: dict[str, str], /

@@ -1,8 +1,8 @@
-"""The audit: guests that migrate, and differences between guests and their allocations. Pure functions.
+"""The audit: finds differences between guests and their allocations, and guests that migrate. Pure functions.
 
-:func:`resolve_holdings` finds the consumer that holds the place of a migrating guest.
-:func:`compare_holdings` finds differences; :func:`decide_creation` and :func:`decide_deletion` decide on
-repairs.
+:func:`resolve_holdings` finds the consumer that holds the allocation of a migrating guest.
+    :func:`compare_holdings` finds differences; :func:`decide_creation` and :func:`decide_deletion` decide on
+    repairs.
 
 Nouns
     Before Nova moves or resizes a guest, its conductor gives the guest's allocations to another consumer, the
@@ -18,17 +18,17 @@ Matching
     A guest that has lost its allocation here may have a claim as its migration. The claim must have the same
     amounts and be *new*: it was absent from the last listing. Its type must be unknown or a migration, and
     its owner unknown or the guest's. If the agent lost its state, it does not know the former allocation of
-    the guest. The claim then has to suit the CPUs on which the guest runs, and its owner or type has to be
-    known and right.
+    the guest. The claim then must contain the CPUs on which the guest runs, and its owner or type must be
+    known and fit the guest.
 
-    Guests of one flavor that move at the same time cannot be told apart. A wrong pair does no harm: their
-    claims are equal, and each guest gets one. When a claim disappears, the guest that still runs gets another
-    claim.
+    Guests of one flavor that move at the same time cannot be told apart. A wrong match does no harm: their
+    claims are equal, and each guest gets one of them. When a claim disappears, the guest that still runs gets
+    another claim.
 
 Invariants
     - A claim belongs to at most one guest.
-    - The number of guests with a claim is the largest possible.
-    - A guest that has its former allocation back is not migrating.
+    - As many guests as possible get a claim.
+    - A guest that has got its former allocation back is not migrating.
     - A guest that never held anything gets no claim.
 """
 
@@ -51,19 +51,19 @@ MIGRATION_TYPE: Final = "MIGRATION"
 UNKNOWN_TYPE: Final = "unknown"
 
 Owner = tuple[str, str]
-"""The uuids of a project and of a user."""
+"""A pair of uuids: of a project and of a user."""
 
 
 @dataclass(frozen=True, slots=True)
 class MovedGuest:
     """A running guest of this host that no longer has the allocations that the agent remembers.
 
-    :ivar before: the guest's former allocation here, of its own consumer or of ``migration``; None: not
-        known.
-    :ivar own: the present allocation of the guest's own consumer here.
+    :ivar before: the guest's former allocation on this host, held by its own consumer or by ``migration``;
+        None: not known.
+    :ivar own: the present allocation of the guest's own consumer on this host.
     :ivar migration: the consumer of the guest's migration, as found before; empty: none.
     :ivar owner: the owner of the guest's consumer; None if the consumer holds nothing anywhere.
-    :ivar suitable: the consumers that hold claims on the CPUs on which the guest runs.
+    :ivar suitable: the consumers with a claim that contains the CPUs on which the guest runs.
     """
 
     uuid: str
@@ -76,7 +76,7 @@ class MovedGuest:
 
 @dataclass(frozen=True, slots=True)
 class MigrationClaim:
-    """The allocation here of a consumer without a guest on this host.
+    """The allocation on this host of a consumer that has no guest on this host.
 
     :ivar consumer_type: the type of the consumer; None if Placement has no consumer types.
     :ivar new: whether the claim was absent from the last listing.
@@ -92,7 +92,7 @@ class MigrationClaim:
 def resolve_holdings(
     guests: Sequence[MovedGuest], claims: Iterable[MigrationClaim]
 ) -> dict[str, GuestHolding]:
-    """The present allocations of each guest: of its own consumer, or of its migration's.
+    """The present allocation of each guest, held by its own consumer or by the consumer of its migration.
 
     :param claims: the claims of consumers without a known guest.
     """
@@ -106,7 +106,7 @@ def resolve_holdings(
             found[guest.uuid] = GuestHolding(guest.own)
         # A known migration keeps its claim: another match could swap the claims of equal guests.
         elif guest.migration in free:
-            # A claim belongs to one guest only, so it is no longer free.
+            # A claim belongs to one guest only, so no other guest can get it now.
             found[guest.uuid] = GuestHolding(
                 free.pop(guest.migration).allocation, GuestMigration(guest.migration)
             )
@@ -133,7 +133,7 @@ def _options(guest: MovedGuest, claims: Iterable[MigrationClaim]) -> list[str]:
 
 
 def _may_be(guest: MovedGuest, claim: MigrationClaim) -> bool:
-    # None: Placement has no types. "unknown": the client sends none, as Nova does.
+    # None: Placement has no consumer types. "unknown": the client sends no type, like Nova.
     if claim.consumer_type not in (None, UNKNOWN_TYPE, MIGRATION_TYPE):
         return False
     if guest.owner is not None and claim.owner is not None and guest.owner != claim.owner:
@@ -187,13 +187,13 @@ UNKNOWN_OWNER: Final = "00000000-0000-0000-0000-000000000000"
 _GUEST_TYPE: Final = "INSTANCE"
 
 Decision = ConsumerAllocations | str
-"""The new allocations of a consumer, or a sentence with the reason why nothing changes."""
+"""The new allocations of a consumer, or the reason why nothing changes."""
 
 
 class FindingKind(enum.StrEnum):
     """The kinds of findings.
 
-    A guest that migrates is no fault: its migration's consumer holds its place here.
+    A guest that migrates is not a fault: the consumer of the migration holds its allocation on this host.
     """
 
     UNALLOCATED = "guest without allocation"
@@ -210,23 +210,25 @@ class FindingKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AuditedGuest:
-    """A guest that runs on this host, with what the audit compares.
+    """A guest that runs on this host, with the values that the audit compares.
 
     :ivar vcpus: the number of guest CPUs.
     :ivar location: the CPUs on which the guest runs.
-    :ivar dedicated: the number of guest CPUs with dedicated CPUs by the flavor; None: not known.
+    :ivar dedicated: the number of guest CPUs that have dedicated CPUs according to the flavor; None: not
+        known.
     :ivar extra_cpu: whether the emulator threads get a dedicated CPU of their own, if any guest CPU is
         dedicated.
     :ivar resources: the amounts of the flavor by resource class, without CPUs.
     :ivar refusal: the reason why the guest has no CPUs; empty if it has some.
-    :ivar stray: words about CPUs that the guest holds outside the present CPU sets.
-    :ivar migration: the consumer that holds the guest's CPUs during a migration; empty: none.
-    :ivar held: the CPUs that the guest should have for itself.
+    :ivar stray: a text about CPUs that the guest holds outside the present CPU sets. :ivar migration: the
+        consumer that holds the guest's CPUs during a migration; empty: none.
+    :ivar held: the CPUs that no other guest should use.
     :ivar known: the guest's allocation, as the agent remembers it.
     :ivar dedicated_vcpus: the guest CPUs that the mask of the flavor names as dedicated.
     :ivar pinned_vcpus: the guest CPUs that run on ``held`` CPUs only.
-    :ivar misplaced: words about threads that run no guest CPU, yet run on dedicated CPUs.
-    :ivar devices: words about PCI devices that the guest has but does not hold, or holds but does not have.
+    :ivar misplaced: a text about threads that run on dedicated CPUs although they run no guest CPU.
+    :ivar devices: a text about PCI devices that the guest uses but has not allocated, or has allocated but
+        does not use.
     """
 
     uuid: str
@@ -253,7 +255,7 @@ class AuditFinding:
 
     :ivar consumer: the uuid of the guest or other consumer.
     :ivar name: the name of the guest; empty if there is none.
-    :ivar allocation: what the consumer holds on this host.
+    :ivar allocation: the allocation of the consumer on this host.
     :ivar detail: explains the difference.
     """
 
@@ -270,7 +272,7 @@ class HealOptions:
 
     :ivar heal: create missing allocations of guests.
     :ivar delete: delete allocations that have had no guest for ``min_age`` seconds.
-    :ivar confirmed: the only consumers with allocations that may be deleted; None: all.
+    :ivar confirmed: the consumers of which allocations may be deleted; None: all consumers.
     :ivar dry_run: report the repairs without making them.
     :ivar consumers: the consumers to check; empty: all.
     """
@@ -287,11 +289,11 @@ class HealOptions:
 class ConsumerRecord:
     """The state of a consumer just before a repair.
 
-    The repair is decided again on this record, because time has passed since the finding.
+    The audit decides again from this record, because time has passed since the finding.
 
     :ivar holds: the allocations of the consumer on all hosts.
-    :ivar ours: the part of the allocations on this host.
-    :ivar here: whether the consumer's guest is on this host.
+    :ivar ours: the allocations on this host alone.
+    :ivar here: whether this host has a guest of this consumer.
     """
 
     holds: ConsumerAllocations
@@ -361,10 +363,7 @@ def compare_holdings(
 
 
 def _overlapping_cpus(guest: AuditedGuest, guests: Iterable[AuditedGuest]) -> str:
-    """The CPUs of a guest that another guest should have for itself, too, in words.
-
-    Empty if there are none.
-    """
+    """A text about CPUs that two guests should each have alone; empty if there are none."""
     return ", ".join(
         f"{named_cpus(common)} also of guest {full_name(other.name, other.uuid)}"
         for other in guests
@@ -373,7 +372,7 @@ def _overlapping_cpus(guest: AuditedGuest, guests: Iterable[AuditedGuest]) -> st
 
 
 def _kind_differences(guest: AuditedGuest) -> str:
-    """The guest CPUs on dedicated CPUs if they differ from the flavor's mask, in words.
+    """A text with the guest CPUs on dedicated CPUs, if they differ from the flavor's mask.
 
     Empty if they agree.
     """
@@ -425,10 +424,7 @@ def needed_amounts(guest: AuditedGuest, holds: Mapping[str, int] | None = None) 
 
 
 def _amount_differences(guest: AuditedGuest, holds: Mapping[str, int]) -> str:
-    """The difference between the amounts that a guest holds and those that it needs, in words.
-
-    Empty if none.
-    """
+    """A text with the difference between the amounts that a guest holds and needs; empty if none."""
     wanted = {"PCPU": 0, "VCPU": 0} | needed_amounts(guest, holds)
     if holds.get("PCPU", 0) == len(guest.location.own) > wanted["PCPU"] and guest.location.pinned_vcpus:
         # Dedicated CPUs that the guest holds to keep siblings empty are no difference.

@@ -1,4 +1,4 @@
-"""HTTP answers with limits on their size and on the time until their last byte.
+"""Limits the size of HTTP answers, and the time until their last byte.
 
 The server is not trusted. A few megabytes of gzip decompress to gigabytes, and one byte every few seconds
 satisfies any timeout between two bytes. The agent runs as root on each compute host, so one such server could
@@ -39,14 +39,14 @@ An empty list has two bytes as text, and a hundred times as many when it is pars
 """
 
 REQUEST_TIMEOUTS: Final = 3
-"""The time limit of a whole request, as a multiple of the timeout between two bytes."""
+"""The time limit of a whole request, as a multiple of the longest time between two bytes."""
 
 ROUND_SECONDS: Final = 300.0
 """The time limit in seconds for all requests of one report. The first report of a large host sends some
 hundreds.
 """
 
-# The size of the answer is checked after each piece of this number of bytes.
+# An answer is read in pieces of this number of bytes, and its size is checked after each piece.
 _PIECE_BYTES: Final = 2**16
 
 _LOCAL: Final = threading.local()

@@ -1,4 +1,4 @@
-"""Places amounts of resource classes on a host's providers, near the CPUs of a guest."""
+"""Finds providers of a host for amounts of resource classes, near the CPUs of a guest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Held = Mapping[str, Mapping[str, Mapping[str, int]]]
 class CpuLocation:
     """The CPUs of a running guest.
 
-    :ivar own: dedicated CPUs of this guest alone: those that it uses, and siblings that it keeps empty.
+    :ivar own: the dedicated CPUs of this guest: CPUs that it uses, and siblings that are kept empty.
     :ivar floating: the other CPUs on which the guest may run.
     :ivar pinned_vcpus: the number of guest CPUs that are pinned to CPUs in ``own``.
     """
@@ -62,7 +62,7 @@ class FreeCapacity:
     ) -> dict[str, dict[str, int]] | str:
         """Find providers for the amounts, near the CPUs of a guest.
 
-        Parts that do not fit on the nearest providers go to others.
+        Amounts that do not fit on the nearest providers go to other providers.
 
         :param has: the present allocations of the consumer, by provider and resource class.
         :param amounts: the wanted amounts by resource class.
@@ -75,8 +75,8 @@ class FreeCapacity:
     ) -> dict[str, dict[str, int]] | str:
         """Find providers for the amounts of a consumer without a running guest.
 
-        All amounts are in one zone if a zone has enough. Zones with more CPUs of ``origin`` are tried first.
-        Otherwise the amounts are divided, near ``origin``.
+        All amounts come from one zone if any zone has enough. Zones with more CPUs of ``origin`` are tried
+        first. Otherwise the amounts are divided, near ``origin``.
 
         :param origin: the CPUs of the consumer's present providers.
         """
@@ -116,7 +116,7 @@ class FreeCapacity:
         """
         inventory = self._inventories.get(uuid, {}).get(name)
         if inventory is None:
-            return 0  # derived, and not reported yet
+            return 0  # the provider is derived but not reported yet
         # Placement, too, rounds the capacity down to an integer.
         capacity = int((inventory.total - inventory.reserved) * inventory.allocation_ratio)
         mine = has.get(uuid, {}).get(name, 0)

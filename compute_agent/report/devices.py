@@ -1,4 +1,6 @@
-"""PCI devices in reports: devices of other programs, devices that are gone, and used devices. Pure functions.
+"""Decides which PCI devices are reported: devices of other programs, missing and used devices.
+
+Pure functions.
 
 nova-compute reports its devices (``[pci] report_in_placement``) below its root provider. nova-compute marks
 their providers with the trait ``COMPUTE_MANAGED_PCI_DEVICE``, and names providers as the agent does. Names
@@ -22,16 +24,16 @@ HeldAmount = Callable[[str, str], int]
 """Returns the amount that consumers hold, for the uuid of a provider and a resource class."""
 
 _SHOWN: Final = 5
-"""Maximum number of addresses that a sentence names."""
+"""Maximum number of addresses that a message contains."""
 
 
 def without_foreign_devices(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider]
 ) -> tuple[ProviderTree, tuple[str, ...]]:
-    """The tree without devices that other programs report, and a sentence for each such program."""
+    """The tree without devices that other programs report, and a message about each of these programs."""
     foreign: dict[str, list[str]] = {}
     named = {provider.name: provider for provider in reported.values()}
-    # A card is Nova's as a whole, whether Nova reports the card, its virtual functions or its vGPUs.
+    # If Nova reports a card, its virtual functions or its vGPUs, the whole card belongs to Nova.
     novas = {
         derived.card_of(device_of(provider.name))
         for provider in reported.values()
@@ -58,12 +60,12 @@ def keep_gone_devices(
     """The tree with devices that are gone but must keep their providers, with all units reserved.
 
     A provider stays while a guest holds the device, because Placement refuses to delete a provider with
-    allocations. Without the reserve, it would offer the rest of a card to other guests. The provider of a
-    used device for one use stays, too: the device may come back, and only its provider shows that it was
+    allocations. Without the reserve, Placement would offer the rest of a card to other guests. The provider
+    of a used device for one use stays, too: the device may come back, and only its provider shows that it was
     used.
 
     :param owned: the agent's own parts of providers.
-    :return: the tree, and a sentence for each such device.
+    :return: the tree, and a message about each device that is gone.
     """
     nodes, waiting = [], []
     for uuid, provider in reported.items():
@@ -74,7 +76,7 @@ def keep_gone_devices(
         is_used = ONE_TIME_USE in traits and _is_reserved(provider.inventories)
         if not (is_used or any(amounts.values())):
             continue
-        # The provider of the parent may have gone together with the device.
+        # The provider of the parent may have been removed together with the device.
         parent = provider.parent if derived.get(provider.parent or "") is not None else derived.root.uuid
         inventories = reserve_inventories(provider.inventories)
         attributes = {name: value for name, value in provider.attributes.items() if is_ours(name)}
@@ -96,8 +98,8 @@ def reserve_used_devices(
 ) -> tuple[ProviderTree, tuple[str, ...]]:
     """The tree with all units of a device for one use reserved, if a guest has ever held it.
 
-    The reserve stays after the guest, until an operator sets it to 0 through the API, as in Nova (its
-    documentation of ``one_time_use``).
+    The reserve stays after the guest has ended, until an operator sets it to 0 through the API, as in Nova
+    (its documentation of ``one_time_use``).
     """
     nodes, sentences = [], []
     for node in derived.nodes:

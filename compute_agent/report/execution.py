@@ -51,7 +51,7 @@ class TreeWrite:
     after: Mapping[str, ReportedProvider]
 
     def tree_body(self) -> list[dict[str, Any]]:
-        """The body of the request: the changed providers, each with its changed parts only."""
+        """The body of the request: the changed providers, each with its changed fields only."""
         described = {uuid: self._placed_provider(provider) for uuid, provider in self.after.items()}
         for action in self.actions:
             match action:
@@ -78,11 +78,11 @@ class TreeWrite:
 def combine_actions(actions: Sequence[Action], providers: Mapping[str, ReportedProvider]) -> TreeWrite | None:
     """The actions as one request for a tree.
 
-    None if a tree cannot express them, or there are fewer than two changes.
+    None if a tree request cannot express the actions, or if there are fewer than two changes.
     """
     ahead = tuple(each for each in actions if isinstance(each, CreateResourceClass | CreateTrait))
     rest = tuple(each for each in actions if not isinstance(each, CreateResourceClass | CreateTrait))
-    # One change is one request in either form.
+    # A single change costs one request in either form.
     if len(rest) < 2:
         return None
     after: dict[str, ReportedProvider] = {}
@@ -112,7 +112,7 @@ alone.
 
 @dataclass(frozen=True, slots=True)
 class ReportRefusal:
-    """A change that Placement refused, with the reason, for the log, ``status`` and the metrics.
+    """A change that Placement refused, and the reason. The log, ``status`` and metrics show it.
 
     :ivar provider: the name of the provider, if the action itself has none.
     """
@@ -122,7 +122,7 @@ class ReportRefusal:
     provider: str = ""
 
     def __str__(self) -> str:
-        """The refused request, in a few words."""
+        """A short text about the refused request."""
         if isinstance(self.action, ReshapePlan):
             return "Reshape"
         name = getattr(self.action, "name", self.provider)
@@ -152,7 +152,7 @@ class PlanExecution:
         self._stuck_classes: set[str] = set()
 
     def run(self, actions: tuple[Action, ...]) -> ReportOutcome:
-        """Send all actions, except those that depend on a refused one.
+        """Send all actions, except actions that depend on a refused one.
 
         :raises PlacementError: further requests would fail, too, or the plan is outdated.
         """
@@ -200,7 +200,7 @@ class PlanExecution:
         return len(actions), ()
 
     def _whose_name(self, action: Action) -> str:
-        """The provider that already has the name of the root, with a remedy.
+        """A text with the provider that already has the name of the root, and a remedy.
 
         Empty if a taken name is not the reason of the refusal.
         """
@@ -233,7 +233,7 @@ class PlanExecution:
             ):
                 return "the provider could not be created"
             case SetInventories(uuid=uuid, inventories=inventories):
-                # Capacity that moves would otherwise be offered twice, on its old and on its new provider.
+                # Otherwise capacity that moves would be offered twice, on its old and on its new provider.
                 added = inventories.keys() - self._providers[uuid].inventories.keys()
                 if stuck := sorted(added & self._stuck_classes):
                     return f"{', '.join(stuck)} is still in use on another provider of the host"

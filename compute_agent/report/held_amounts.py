@@ -1,14 +1,14 @@
-"""Amounts that guests still hold, and that are reserved so that Placement offers them to no other guest.
+"""Reserves amounts that guests still hold, so that Placement does not offer them to other guests.
 
 Each reason has a pure function:
 
 - An operator turns memory into huge pages while guests still hold it as ``MEMORY_MB``
   (:func:`keep_held_memory`). Huge pages and ``MEMORY_MB`` together are at most the memory of the node. The
-  inventory of ``MEMORY_MB`` shrinks to the rest, but not below the held amount. Huge pages in held memory are
-  reserved until guests give the memory back.
-- CPUs move to another pool while guests hold them (:func:`keep_held_cpus`). Pools and the rest of a zone
-  share the CPUs of the zone. If guests hold more CPUs of a pool than it has now, the surplus is reserved in
-  other pools until guests give CPUs back.
+  inventory of ``MEMORY_MB`` shrinks to the memory without huge pages, but not below the held amount. Huge
+  pages in held memory are reserved until guests give the memory back.
+- CPUs move to another pool while guests hold them (:func:`keep_held_cpus`). The CPUs of a zone are divided
+  between its pools and the zone's own provider. If guests hold more CPUs of a pool than the pool has now, the
+  surplus is reserved in other pools until guests release CPUs.
 - The configuration withholds units (:func:`keep_withheld`), or a provider file no longer adds a resource
   class.
 
@@ -39,7 +39,7 @@ from compute_agent.report.plan import OwnedNames, Ownership, ReportedProvider, s
 def keep_held_memory(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], held_mb: Callable[[str], int]
 ) -> tuple[ProviderTree, tuple[str, ...]]:
-    """The tree with held ``MEMORY_MB`` kept, and a sentence for each provider that waits for memory.
+    """The tree with held ``MEMORY_MB`` kept, and a message about each provider that waits for memory.
 
     :param held_mb: returns the held ``MEMORY_MB`` of a provider. The call costs a request on some servers, so
         it is made only for inventories that would shrink.
@@ -97,7 +97,7 @@ def keep_held_cpus(
     reported: Mapping[str, ReportedProvider],
     held: Callable[[str, str], int],
 ) -> tuple[ProviderTree, tuple[str, ...]]:
-    """The tree with held CPUs reserved on other pools, and a sentence for each provider that waits for CPUs.
+    """The tree with held CPUs reserved in other pools, and a message about each provider that waits for CPUs.
 
     :param held: returns the held amount of a provider and resource class; called only for zones with pools.
     """
@@ -123,7 +123,7 @@ def keep_held_cpus(
                 )
                 for other in members:
                     slack = _cpus(other, name) - used[other.uuid] - reserved[other.uuid, name]
-                    # The slack is negative where a provider itself has fewer CPUs than guests hold.
+                    # The slack is negative if a provider has fewer CPUs than guests hold from it.
                     part = max(0, min(missing, slack))
                     reserved[other.uuid, name] += part
                     missing -= part
@@ -185,12 +185,12 @@ class WithheldUnits:
 
     @property
     def in_full(self) -> bool:
-        """Whether all units are withheld that the configuration asks for."""
+        """Whether all units that the configuration wants to withhold are withheld."""
         return not self.foreign and self.reserved >= self.own + self.asked
 
     @property
     def outcome_text(self) -> str:
-        """The result in words."""
+        """A text about the result."""
         if self.foreign:
             return (
                 f"reserved of {self.resource_class} was set to {self.reserved} through the API and stays,"
@@ -230,7 +230,7 @@ def keep_withheld(
                 continue
             there = reported[node.uuid].inventories.get(name) if node.uuid in reported else None
             ratio = own.allocation_ratio
-            # Without an option, the ratio in Placement stays and determines the capacity (see
+            # If no option sets the ratio, the ratio in Placement stays and determines the capacity (see
             # settle_inventory).
             if there is not None and (name, "allocation_ratio") not in derived.configured:
                 ratio = there.allocation_ratio
@@ -267,7 +267,7 @@ def most_reserved(inventory: ProviderInventory, ratio: float, used: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class WithheldOffers:
-    """Amounts that are not offered yet, a sentence for each.
+    """Amounts that are not offered yet, with a message about each.
 
     :ivar pages: huge pages in memory that guests hold.
     :ivar cpus: CPUs of pools that guests of other pools hold.
@@ -286,12 +286,12 @@ class WithheldOffers:
 
     @property
     def all_sentences(self) -> tuple[str, ...]:
-        """All sentences for an operator."""
+        """All messages for the operator."""
         return (*self.pages, *self.cpus, *self.removed, *self.devices, *self.not_withheld)
 
     @property
     def not_withheld(self) -> tuple[str, ...]:
-        """Sentences about units that cannot be withheld, with reasons."""
+        """Messages about units that cannot be withheld, with reasons."""
         return tuple(str(one) for one in self.withheld if not one.in_full)
 
 
@@ -301,11 +301,11 @@ def beside_held(
     owned: Ownership,
     held: Callable[[str, str], int],
 ) -> tuple[ProviderTree, WithheldOffers]:
-    """The tree that can be reported beside the amounts that guests hold, and the amounts not offered yet.
+    """The tree that can be reported while guests hold their amounts, and the amounts not offered yet.
 
     :param held: returns the held amount of a provider and resource class.
     """
-    # Withheld units are reserved last: they take only what the other reasons have left.
+    # Withheld units are reserved last: they get only units that are not reserved for other reasons.
     tree, foreign = without_foreign_devices(derived, reported)
     left_out = frozenset(node.device for node in derived.nodes if tree.get(node.uuid) is None)
     tree, pages = keep_held_memory(tree, reported, lambda uuid: held(uuid, "MEMORY_MB"))
@@ -325,7 +325,8 @@ def _keep_removed(
 ) -> tuple[ProviderTree, tuple[str, ...]]:
     """The tree with removed resource classes, fully reserved, as long as guests hold them.
 
-    A PCI device is one thing under its former and its present resource class, so both classes are reserved.
+    If the resource class of a PCI device changes, both classes stand for the same device, so both are
+    reserved.
     """
     nodes, waiting = [], []
     for node in derived.nodes:

@@ -2,8 +2,8 @@
 
 Nouns
     A database that was restored, or failed over to a replica that lagged behind, lacks its last writes. To a
-    host this looks as if the allocations of guests had been deleted. A *loss* is a guest with another
-    allocation than before.
+    host this looks as if the allocations of guests had been deleted. A guest that has another allocation than
+    before is a *loss*.
 
 Evidence
     The *generation* of a provider increases with each claim, and never decreases. If there is a loss, a lower
@@ -27,8 +27,8 @@ from compute_agent.report.answers import ConflictError, PlacementError, Unavaila
 from compute_agent.report.client import PlacementClient
 
 MANY: Final = 3
-"""The number of guests that must lose everything at once, so that the database counts as an older copy
-without other evidence.
+"""If at least this number of guests lose everything at once, the database counts as an older copy without
+other evidence.
 
 The guests that lose everything must also be at least half of those that held anything: on a host with
 hundreds of guests, three may end within one interval.
@@ -54,9 +54,9 @@ class AllocationLoss:
 
 @dataclass(frozen=True, slots=True)
 class OlderCopy:
-    """The finding that Placement has an older copy of its database.
+    """States that Placement uses an older copy of its database.
 
-    :ivar reason: the evidence, in words.
+    :ivar reason: a text with the evidence.
     :ivar since: the time of the finding, in seconds since the epoch.
     """
 
@@ -78,12 +78,11 @@ class ConsumerOwner:
 
 @dataclass(frozen=True, slots=True)
 class PlacementHistory:
-    """The history of Placement's database that the agent keeps.
+    """The state of Placement's database as the agent has seen it.
 
     :ivar generations: the generations of the providers, as last seen.
     :ivar older: the finding that the database is an older copy; None: it is not.
-    :ivar holders: the owners of guests that hold something, by consumer. An older copy may not know them any
-        more.
+    :ivar holders: the owners of guests with allocations, by consumer. An older copy may lack these consumers.
     """
 
     generations: Generations = field(default_factory=dict)
@@ -102,7 +101,7 @@ def holder_of(record: ConsumerAllocations) -> ConsumerOwner | None:
 
 
 def went_back(before: Generations, now: Generations) -> str:
-    """Evidence that the generations ``now`` are older than ``before``, in words; empty if there is none."""
+    """A text with evidence that the generations ``now`` are older than ``before``; empty if there is none."""
     parts = []
     if gone := before.keys() - now.keys():
         parts.append(f"{len(gone)} of {len(before)} providers are gone")
@@ -116,7 +115,7 @@ def went_back(before: Generations, now: Generations) -> str:
 
 
 def why_older(evidence: str, losses: Collection[AllocationLoss], holding: int) -> str:
-    """The reason why losses count as coming from an older copy of the database; empty if they count as real.
+    """The reason to believe that losses come from an older copy of the database; empty: they are real.
 
     :param evidence: the result of :func:`went_back`.
     :param losses: the guests with another allocation than before.
@@ -151,7 +150,7 @@ class HeldAllocation:
 class RestoredConsumer:
     """The result of giving an allocation back to one consumer.
 
-    :ivar outcome: the result in words.
+    :ivar outcome: a text about the result.
     """
 
     held: HeldAllocation
@@ -192,7 +191,7 @@ def _give_back(client: PlacementClient, held: HeldAllocation, dry_run: bool) -> 
         if dry_run:
             return WOULD
         client.set_allocations(_as_held(record, held, held.holder, client.knows_consumer_types()))
-    # Each further consumer would wait for the same answer, so the error ends the loop.
+    # Each further consumer would wait for an answer as long, so the error ends the loop.
     except UnavailableError:
         raise
     except ConflictError as error:

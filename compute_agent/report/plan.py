@@ -1,4 +1,4 @@
-"""Plans of reports: the actions that make Placement's providers equal to the host's tree. Pure functions.
+"""Plans reports: finds the actions that make Placement's providers equal to the host's tree. Pure functions.
 
 :func:`plan_actions` compares two trees. :func:`settle_inventory` decides about the fields ``reserved`` and
 ``allocation_ratio``, which operators and other programs may set through the API. The agent remembers each
@@ -12,8 +12,8 @@ remembers it nor would write it now. The first of these rules that applies decid
   unchanged. Without an option the agent changes no ratio, because ``initial_*_allocation_ratio`` is for new
   inventories only.
 
-A foreign value can offer less of an exclusive class (PCPU, LLC, ...) than the host has, and never more: one
-unit has one holder.
+A foreign value of an exclusive class (PCPU, LLC, ...) may offer less than the host has, but never more,
+because each unit has one holder.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ from compute_agent.model.messages import full_name
 from compute_agent.model.resource import EXCLUSIVE, HOST_OWNED
 
 Written = frozenset[tuple[str, Field, float]]
-"""The values that the agent may have written last to a provider, as (resource class, field, value)."""
+"""The values, as (resource class, field, value), one of which is the agent's last write to each field of a
+provider.
+"""
 
 
 class AdjustmentVerdict(enum.StrEnum):
@@ -148,7 +150,7 @@ def _judge_value(
 
 
 def in_words(name: str, adjustment: InventoryAdjustment) -> str:
-    """A sentence about a value that was set through the API, and the decision about it."""
+    """A message about a value that was set through the API, and the decision about this value."""
     one = adjustment
     option = next((it for it, which in CONFIGURABLE.items() if which == (name, one.field)), "")
     was_set = f"{one.field} of {name} was set to {one.value:.10g} through the API"
@@ -166,7 +168,7 @@ def in_words(name: str, adjustment: InventoryAdjustment) -> str:
 
 
 def written_fields(settled: Mapping[str, SettledInventory]) -> Written:
-    """The values of a provider's inventories that the agent writes on its own decision."""
+    """The values in a provider's inventories that the agent itself chose."""
     return frozenset(_own_fields(settled))
 
 
@@ -180,7 +182,7 @@ def _own_fields(settled: Mapping[str, SettledInventory]) -> Iterator[tuple[str, 
 def remember_written(
     settled: Mapping[str, SettledInventory], claimed: Written, shown: Mapping[str, ProviderInventory]
 ) -> Written:
-    """The values to remember after Placement shows the inventories ``shown``.
+    """The written values to remember when Placement's inventories are ``shown``.
 
     If a field has the agent's value, only this value is remembered. For any other field all remembered values
     stay, because a request without an answer may still take effect.
@@ -201,7 +203,7 @@ CUSTOM_PREFIX: Final = "CUSTOM_"
 
 @dataclass(frozen=True, slots=True)
 class ReportedProvider:
-    """A resource provider as it is in Placement."""
+    """A resource provider with its present values in Placement."""
 
     uuid: str
     name: str
@@ -216,17 +218,17 @@ def is_novas_device(provider: ReportedProvider) -> bool:
     """Whether nova-compute reports the PCI device that this provider represents."""
     if os_traits.COMPUTE_MANAGED_PCI_DEVICE in provider.traits:
         return True
-    # providers of vGPUs have this one
+    # this trait marks providers of vGPUs
     return os_traits.OWNER_NOVA in provider.traits and bool(device_of(provider.name))
 
 
 @dataclass(frozen=True, slots=True)
 class OwnedNames:
-    """The agent's own parts of one provider.
+    """The names and values of one provider that belong to the agent.
 
     :ivar classes: the resource classes that the agent may change and remove.
     :ivar traits: the traits that the agent may change and remove.
-    :ivar written: the values that the agent may have written last to fields that other programs set, too.
+    :ivar written: the values that the agent wrote to fields that other programs may also set.
     """
 
     classes: frozenset[str] = frozenset()
@@ -235,7 +237,9 @@ class OwnedNames:
 
 
 Ownership = Mapping[str, OwnedNames]
-"""The agent's own parts by provider uuid. A provider with an entry is itself the agent's."""
+"""The names and values that belong to the agent, by provider uuid. The agent made each provider with an
+entry.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +329,7 @@ class KnownNames:
 def plan_actions(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership, known: KnownNames
 ) -> tuple[Action, ...]:
-    """The actions that make ``reported`` equal to ``derived``, in an order in which each is possible.
+    """The actions that make ``reported`` equal to ``derived``, in an order in which each can succeed.
 
     Empty if nothing differs. Inventories, traits and providers of other programs stay. If the server does not
     know a standard trait, its os-traits is older than the agent's, and the trait is left out.
@@ -342,7 +346,7 @@ def _plan_steps(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership, known: KnownNames
 ) -> Iterator[Action]:
     """Yield names, providers, deletions, shrinking and growing inventories, traits and attributes."""
-    # In this order no action offers capacity twice that moves from one provider to another.
+    # In this order, capacity that moves between providers is never offered by both.
     classes = {name for node in derived.ours for name in node.inventories}
     yield from map(CreateResourceClass, sorted(classes - known.classes))
     traits = {name for node in derived.ours for name in node.traits}
@@ -354,7 +358,7 @@ def _plan_steps(
         has = reported.get(node.uuid)
         if has is None:
             yield CreateProvider(node.uuid, node.name, node.parent)
-            # The rest of the plan is made as if the provider existed and were empty.
+            # The following actions assume that the provider exists and is empty.
             has = ReportedProvider(node.uuid, node.name, node.parent, generation=0)
         elif (has.name, has.parent) != (node.name, node.parent):
             yield UpdateProvider(node.uuid, node.name, node.parent)
@@ -417,7 +421,7 @@ def _offered_capacity(inventory: ProviderInventory | None) -> int:
 def wanted_inventories(
     derived: ProviderTree, node: ProviderNode, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> dict[str, ProviderInventory]:
-    """All inventories that a provider should have: foreign ones, and the agent's with foreign values."""
+    """All inventories that a provider should have: those of other programs, and the agent's own."""
     has, ours = reported.get(node.uuid), owned.get(node.uuid, OwnedNames())
     present = {} if has is None else has.inventories
     others = {name: held for name, held in present.items() if name not in ours.classes}
@@ -447,7 +451,7 @@ def settled_inventories(
 def adjustment_sentences(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> Iterator[str]:
-    """A sentence for each foreign value in the agent's inventories, with the decision about it."""
+    """A message about each foreign value in the agent's inventories, with the decision about this value."""
     for node in derived.ours:
         for name, settled in settled_inventories(derived, node, reported, owned).items():
             for one in settled.adjustments:
@@ -470,7 +474,7 @@ def _ratio_elsewhere(name: str, reported: Mapping[str, ReportedProvider], owned:
 def wanted_traits(
     node: ProviderNode, has: ReportedProvider, ours: OwnedNames, known: KnownNames
 ) -> frozenset[str]:
-    """All traits that a provider should have: foreign ones, and the agent's derived ones."""
+    """All traits that a provider should have: those of other programs, and the agent's derived traits."""
     return (has.traits - ours.traits) | (node.traits - _unmakeable_traits(node, known))
 
 
@@ -506,9 +510,9 @@ def plan_deletions(
 def assume_ownership(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> Ownership:
-    """``owned`` with assumed entries for further providers of the tree.
+    """A copy of ``owned`` with assumed entries for further providers of the tree.
 
-    The assumption is needed after the loss of the state file, which has the agent's own names.
+    The assumption is needed after the loss of the state file, which lists the agent's own names.
 
     The agent's classes and the derived traits that such a provider has in Placement count as the agent's own.
     """
@@ -526,9 +530,9 @@ def assume_ownership(
 def ownership_before(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> Ownership:
-    """The parts that may become the agent's own while a plan is sent.
+    """The names and values that may become the agent's own while a plan is sent.
 
-    The caller saves these parts before the first request. Otherwise a part of the agent could count as
+    The caller saves them before the first request. Otherwise a name that the agent wrote could count as
     foreign after a crash. A trait that another program has already set stays foreign. Beside nova-compute no
     part of its root provider is ever the agent's.
     """
@@ -550,9 +554,9 @@ def ownership_before(
 def ownership_after(
     derived: ProviderTree, claims: Ownership, reported: Mapping[str, ReportedProvider]
 ) -> Ownership:
-    """The agent's own parts after Placement shows ``reported``.
+    """The agent's own names and values when the providers in Placement are ``reported``.
 
-    The result has the parts of ``claims`` that are derived or still present.
+    The result contains the names and values of ``claims`` that are derived or still present.
 
     :param claims: the result of :func:`ownership_before`.
     """

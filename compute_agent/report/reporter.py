@@ -1,7 +1,7 @@
 """The reporter: makes Placement's providers equal to the host's tree.
 
-The reporter reads the providers, plans, sends the difference, and saves which names are the agent's own. A
-provider is read again only if another program may have changed it.
+The reporter reads the providers, plans, sends the difference, and saves which names are the agent's own. The
+reporter reads a provider again only if another program may have changed the provider.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class ProviderReader:
     :ivar reported: the providers by uuid, as last read. Code that changes a provider in Placement also
         changes it here.
     :ivar generations: the generations of the providers at the last reading.
-    :ivar evidence: words about generations that went back since the reading before; empty if none did.
+    :ivar evidence: a text about generations that decreased since the reading before; empty if none did.
     """
 
     def __init__(self, client: PlacementClient) -> None:
@@ -117,8 +117,8 @@ class ProviderReader:
     def mark_stale(self, uuids: Set[str]) -> None:
         """Read these providers again next time, even if their generations have not changed.
 
-        The agent may have made a refused change because of a wrong answer. As long as nothing changes on the
-        server, tags and generations would keep the wrong answer in use.
+        The agent may have planned a refused change from a wrong answer. Without a new reading, it would use
+        this answer until something changes on the server.
         """
         self._trees.clear()
         self._stale = uuids
@@ -156,7 +156,7 @@ class ProviderReader:
             # One read returns a whole tree, which may contain more of the missing providers.
             if stray not in fresh:
                 fresh |= read(stray)
-        # If a provider is gone, the database may be another one, with other names.
+        # If a provider is missing, the database may be another one, with other names.
         if self.reported.keys() - fresh.keys():
             self._known = None
         # The set is cleared only after everything was read, so that these providers stay stale after a
@@ -225,7 +225,7 @@ class ProviderReader:
             held[record["uuid"]] = {
                 consumer: each["resources"] for consumer, each in record["allocations"].items()
             }
-        # The listing gets the earlier time, because it counts as old as its oldest part.
+        # The listing gets the earlier time, because a listing is as old as its oldest answer.
         self._listing = HoldingsListing(as_of if self._listing is None else self._listing.as_of, held)
         return {record["uuid"]: provider_from_tree(record) for record in tree.providers}
 
@@ -261,20 +261,20 @@ class HostReporter:
     ) -> None:
         """Report with a client.
 
-        :param owned: the agent's own parts of providers, as last passed to ``remember``.
-        :param remember: saves the agent's own parts, durably.
+        :param owned: the agent's own names and values, as last passed to ``remember``. :param remember: saves
+            these names and values durably.
         :param generations: the generations of the providers at the last reading.
         """
         self._client = client
         self._owned = owned
         self._remember = remember
         self.reader = ProviderReader(client)
-        # The generations are from the former process: a database that was restored while no agent ran shows
-        # by lower generations.
+        # The generations are those that the former process saw. If a database was restored while no agent
+        # ran, its generations are lower.
         self.reader.generations = generations
         self._dropped: frozenset[str] = frozenset()
         self.adjustments: tuple[str, ...] = ()
-        """A sentence for each foreign value that Placement has after the last report."""
+        """A message about each value of another program that Placement has after the last report."""
         self.waiting = WithheldOffers()
         """Amounts that are not offered yet, because guests still hold the memory, CPUs or devices behind
         them.
@@ -389,7 +389,7 @@ class HostReporter:
         )
 
     def switch_scheduling(self, root_uuid: str, causes: Causes) -> bool:
-        """Keep new guests away from the host, or let them in again. Return whether a trait changed.
+        """Keep new guests away from the host, or let them in again; return whether a trait changed.
 
         Without a root provider nothing changes until the next call. Reports do not change these traits.
 
@@ -435,7 +435,7 @@ class HostReporter:
         return reported
 
     def take_evidence(self) -> tuple[str, Generations]:
-        """Words about generations that went back, returned once, and the generations of the providers."""
+        """A text about generations that decreased, returned once, and the present generations."""
         evidence, self.reader.evidence = self.reader.evidence, ""
         reported = self.reader.reported
         now = {uuid: one.generation for uuid, one in reported.items()} or self.reader.generations
@@ -513,8 +513,8 @@ class HostReporter:
         actions = plan_actions(wanted, reported, owned, self.reader.known_names())
         self._log_dropped(wanted)
         self._log_adjustments(wanted, reported, owned)
-        # The claims are saved before the first request, so that after a crash the agent still knows the parts
-        # as its own.
+        # The claims are saved before the first request, so that after a crash the agent still knows which
+        # names are its own.
         claims = ownership_before(wanted, reported, owned)
         self._keep_owned(claims)
         if not actions:
@@ -532,7 +532,7 @@ class HostReporter:
         return result
 
     def _log_dropped(self, tree: ProviderTree) -> None:
-        """Log traits that an older server does not know; each only once."""
+        """Log traits that an older server does not know, each trait once."""
         dropped = unknown_traits(tree, self.reader.known_names())
         if dropped - self._dropped:
             LOG.warning(
@@ -543,7 +543,7 @@ class HostReporter:
     def _log_adjustments(
         self, tree: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
     ) -> None:
-        """Log each foreign value, only once."""
+        """Log each value of another program once."""
         found = tuple(adjustment_sentences(tree, reported, owned))
         for sentence in found:
             if sentence not in self.adjustments:

@@ -1,4 +1,4 @@
-"""Plans a reshape: the allocations that one POST /reshaper moves together with inventories. Pure functions.
+"""Plans a reshape: one POST /reshaper that moves allocations together with inventories. Pure functions.
 
 If a provider loses a resource class, allocations of the class move to the provider near the consumer's CPUs;
 this includes memory. If a guest holds ``VCPU``, and each of its guest CPUs runs alone on a dedicated CPU, its
@@ -25,7 +25,7 @@ _OTHER_NAME: Final = {**STOCK_NAMES, **{stock: ours for ours, stock in STOCK_NAM
 
 @dataclass(frozen=True, slots=True)
 class AllocationMove:
-    """A part of a consumer's allocation that moves to another provider or becomes another resource class.
+    """An amount of a consumer's allocation that moves to another provider or becomes another resource class.
 
     ``source`` and ``target`` are the uuids of providers.
     """
@@ -41,7 +41,7 @@ class AllocationMove:
 
 @dataclass(frozen=True, slots=True)
 class InventoryChange:
-    """All inventories of a provider before and after the reshape; none before if it does not exist yet."""
+    """All inventories of a provider before and after the reshape; empty before if it does not exist yet."""
 
     uuid: str
     before: Mapping[str, ProviderInventory] = field(hash=False)
@@ -164,10 +164,10 @@ def _all_wanted(
 
 
 def _certainty_rank(location: CpuLocation | None) -> int:
-    """The order of moves: guests on their own CPUs, then other guests, then consumers without a guest."""
+    """The order of a move: guests with dedicated CPUs, then other guests, then consumers without one."""
     if location is None:
         return 2
-    # A guest on its own CPUs fits only on one provider; an allocation without a guest fits on any.
+    # A guest with dedicated CPUs fits on one provider only; an allocation without a guest fits on any.
     return 0 if location.own else 1
 
 
@@ -275,12 +275,12 @@ class _ReshapePlanner:
 def _pair_parts(
     consumer: str, old: str, sources: Mapping[str, int], new: str, targets: Mapping[str, int]
 ) -> Iterable[AllocationMove]:
-    """Pair old and new parts of an allocation as moves.
+    """Pair old and new amounts of an allocation as moves.
 
-    The totals of the two sides may differ by a factor.
+    The totals of old and new amounts may differ by a factor.
     """
     total_old, total_new = sum(sources.values()), sum(targets.values())
-    # The parts are exact fractions: with floating point they could add up to one unit more or less than was
+    # The amounts are exact fractions: floating-point numbers could add up to one unit more or less than was
     # held.
     factor = Fraction(total_new, total_old)
     left = {uuid: amount * factor for uuid, amount in sources.items()}

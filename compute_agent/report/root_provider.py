@@ -1,13 +1,13 @@
-"""The root provider of a host: its owner (nova-compute or the agent), and whether it accepts new guests.
+"""The root provider of a host: finds its owner, nova-compute or the agent, and keeps new guests away.
 
 nova-compute creates a provider with the name of its hypervisor, and replaces all of its inventories once a
 minute. Traits that only nova-compute sets (``COMPUTE_...``) show that a root is Nova's. The agent then writes
-nothing to it, and has its inventories in providers below; this is called *beside nova-compute*.
+nothing to the root, and puts its inventories into child providers; this is called *beside nova-compute*.
 
 Nova's scheduler forbids COMPUTE_STATUS_DISABLED for each flavor. nova-compute sets the trait for a disabled
 service. The agent sets it while at least one of its own causes holds, and marks each cause with a trait of
-its own. So several causes can share the one switch, and the causes are known even if the state file is lost.
-A switch without such a mark belongs to another program and stays.
+its own. So several causes can share the trait, and the causes are known even if the state file is lost.
+COMPUTE_STATUS_DISABLED without a mark belongs to another program and stays.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from compute_agent.report.answers import PlacementError
 from compute_agent.report.client import PlacementClient, ProviderRecord
 
 _ALSO_OURS = frozenset({os_traits.COMPUTE_NODE, os_traits.COMPUTE_STATUS_DISABLED})
-"""Traits with the prefix ``COMPUTE_`` that the agent sets, too, so that they do not show a nova-compute."""
+"""Traits with the prefix ``COMPUTE_`` that the agent also sets, so that they do not prove a nova-compute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class NovaRoot:
 
 @dataclass(frozen=True, slots=True)
 class RootSearch:
-    """The terms of a search for nova-compute's root provider.
+    """The parameters of a search for nova-compute's root provider.
 
     :ivar name: the name of the hypervisor.
     :ivar own: the uuid of the agent's own root.
@@ -68,7 +68,7 @@ class RootOwner:
 
 
 def root_keeper(beside: bool) -> str:
-    """The owner of a root provider in words: nova-compute if ``beside``, otherwise the agent."""
+    """The name of a root provider's owner: nova-compute if ``beside``, otherwise the agent."""
     return "nova-compute's" if beside else "the agent's"
 
 
@@ -157,7 +157,7 @@ class DisableCause(enum.StrEnum):
 MARKS: Final = frozenset(cause.value for cause in DisableCause)
 
 Causes = Mapping[DisableCause, bool]
-"""Whether each cause keeps new guests away. If a cause is missing, it is not known, and its mark stays."""
+"""Whether each cause keeps new guests away. A missing cause is not known, and its mark stays."""
 
 
 RELEASE_REASON: Final = "compute-agent release"
@@ -184,7 +184,7 @@ class HostMaintenance:
 
 
 def switched_traits(traits: frozenset[str], causes: Causes) -> frozenset[str]:
-    """The traits of the root provider after the switch is set as the causes say.
+    """The traits of the root provider after COMPUTE_STATUS_DISABLED is set or removed as the causes say.
 
     The traits stay unchanged if another program has disabled the host.
     """
@@ -195,7 +195,7 @@ def switched_traits(traits: frozenset[str], causes: Causes) -> frozenset[str]:
 
 
 def in_words(traits: frozenset[str]) -> str:
-    """Whether new guests are let in or kept away, in words, with the program or the causes behind it."""
+    """A text that says whether new guests are let in or kept away, and by which program or causes."""
     if DISABLED not in traits:
         return "let in"
     causes = [cause.name.lower() for cause in DisableCause if cause.value in traits]

@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry for each report and each request to Placement, which continues the trace.
+"""Makes OpenTelemetry spans of each report and each request. Placement continues the trace.
 
 The module is separate because it imports the optional packages of OpenTelemetry: ``transport`` imports it
 only for ``[tracing] enabled``. No report waits for the collector: ended spans go into a queue of limited
@@ -37,13 +37,12 @@ LAST_SPANS_THREAD: Final = ThreadSpec(
 )
 
 _MAX_QUEUE: Final = 2048
-"""Maximum number of ended spans that wait for the collector. Further spans are dropped, with a line in the
-log.
+"""Maximum number of ended spans that wait for the collector. Further spans are dropped, which is logged.
 """
 _EXPORT_TIMEOUT: Final = 5.0
 """Maximum number of seconds for sending a batch of spans, with retries."""
 _FLUSH_TIMEOUT: Final = 2.0
-"""Maximum number of seconds for which the end of the process waits for the last spans."""
+"""Maximum number of seconds for which a process that ends waits until the last spans are sent."""
 
 
 class RequestTracing:
@@ -104,7 +103,10 @@ class RequestTracing:
 
 @cache
 def tracing_to(endpoint: str, sample_ratio: float) -> RequestTracing:
-    """The tracing to this collector, made once. At the end of the process the remaining spans are sent."""
+    """The object that traces to this collector, made once.
+
+    At the end of the process it sends the remaining spans.
+    """
     exporter = OTLPSpanExporter(endpoint, timeout=_EXPORT_TIMEOUT)
     tracing = RequestTracing(BatchSpanProcessor(exporter, max_queue_size=_MAX_QUEUE), sample_ratio)
     atexit.register(tracing.end_tracing)

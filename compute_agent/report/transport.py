@@ -1,8 +1,8 @@
 """Sends requests to Placement through a keystoneauth1 adapter, and checks the answers.
 
 The transport negotiates the microversion, and reads the version of the API below ``/ext/v1``. Each failure
-becomes a :class:`~compute_agent.report.answers.PlacementError`. Each request has an id, which Placement logs,
-too.
+becomes a :class:`~compute_agent.report.answers.PlacementError`. Each request has an id, which Placement also
+logs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ _NO_EXTENSIONS: Final = (0, 0)
 UNTYPED_MICROVERSION: Final = "1.37"
 
 _MAX_DETAIL: Final = 10_000
-"""Maximum number of characters of an error's text. The text about a refused tree may name many providers."""
+"""Maximum number of characters in the text of an error. The text about a refused tree may name many
+providers.
+"""
 
 _UNAVAILABLE: Final = frozenset({502, 503, 504})
 _CONCURRENT_UPDATE: Final = "placement.concurrent_update"
@@ -74,7 +76,7 @@ class PlacementTransport:
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> Self:
-        """A client with the options of ``[placement]``.
+        """A transport with the options of ``[placement]``.
 
         :raises OptionsError: the authentication options cannot be used.
         :raises ConfigError: ``[tracing]`` needs packages that are not installed.
@@ -219,7 +221,7 @@ class PlacementTransport:
             raise UnavailableError(method, url, f"no answer: {_short_reason(error)}; {_WHERE}") from error
         except ks_exceptions.EndpointNotFound as error:
             raise UnavailableError(method, url, f"{error}; {_WHICH}") from error
-        # All other errors, such as a failed discovery, may end by themselves.
+        # All other errors, such as a failed discovery, may be temporary.
         except ks_exceptions.ClientException as error:
             raise UnavailableError(method, url, str(error)) from error
         except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:

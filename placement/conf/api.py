@@ -29,8 +29,8 @@ How requests are authenticated. With noauth2 nothing is checked. The token
         help="""
 Maximum CPU time, in seconds, of a search for allocation candidates. A search that takes longer is answered
 with the candidates found so far. The header Placement-Ext-Incomplete: deadline then says that there may be
-more. If the search has found none by then, the answer is 400 with the code placement.ext.search_too_long. The
-answer names the group of the request that found no place.
+more candidates. If the search has found none by then, the answer is 400 with the code
+placement.ext.search_too_long. The answer names the group of the request that found no place.
 
 At most half of a worker's threads (placement-api --threads) may run searches longer than some hundredths of a
 second at the same time. Under another web server at most two may. A further search is answered 503, and the
@@ -43,12 +43,10 @@ one client may keep all other requests waiting for this time.
         default=1.0,
         min=0.01,
         help="""
-Maximum CPU time, in seconds, of an explanation (POST /ext/v1/explanations). An
-explanation that takes longer has the results so far, and its field incomplete
-names the missing parts. The conditions on single providers come first, then
-reasons, then changes that would help. If not even the conditions on single
-providers are known in time, the answer is 400 with the code
-placement.ext.search_too_long.
+Maximum CPU time, in seconds, of an explanation (POST /ext/v1/explanations). An explanation that takes longer
+ends with the results found so far. Its field incomplete names the missing parts. The conditions on single
+providers come first, then reasons, then changes that would help. If not even the conditions on single
+providers are known in time, the answer is 400 with the code placement.ext.search_too_long.
 
 An explanation counts as a long search; [api] candidates_deadline describes how
 many of these a worker runs at the same time.
@@ -70,11 +68,11 @@ after something has changed. Empty answers in between are counted in the next li
         "waiting_requests",
         min=0,
         help="""
-Number of requests for changes (GET /ext/v1/changes) that may wait at the same
-time in a worker until something changes. Each of them occupies a thread for at
-most a minute; a further one is answered at once, with Retry-After. The default
-is a quarter of the threads of a worker (placement-api --threads), rounded
-down. Under another web server it is 0, because the service does not know the number of threads there.
+Number of requests for changes (GET /ext/v1/changes) that may wait at the same time in a worker until
+something changes. Each waiting request occupies a thread for at most a minute. A request above this number is
+answered at once, with the header Retry-After. The default is a quarter of the threads of a worker
+(placement-api --threads), rounded down. Under another web server the default is 0, because the service does
+not know the number of threads there.
 """,
     ),
     cfg.IntOpt(
@@ -82,10 +80,9 @@ down. Under another web server it is 0, because the service does not know the nu
         default=128,
         min=1,
         help="""
-Approximate maximum size, in MiB, of a list of allocation candidates. A longer
-list ends there, and has the header Placement-Ext-Incomplete: size. A worker
-needs up to six times as much memory for each list while it makes the list.
-Answers to requests with a limit, as Nova sends them, are far smaller.
+Approximate maximum size, in MiB, of a list of allocation candidates. A longer list is cut at this size, and
+the answer has the header Placement-Ext-Incomplete: size. A worker needs up to six times as much memory for
+each list while it makes the list. Answers to requests with a limit, as Nova sends them, are far smaller.
 """,
     ),
 ]

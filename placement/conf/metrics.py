@@ -11,16 +11,17 @@ OPTIONS: list[cfg.Opt] = [
         "enabled",
         default=False,
         help="""
-Whether GET /metrics is answered, in the format of Prometheus. The path needs no token, because Prometheus
-sends none. Let a proxy in front refuse this path to other clients.
+Whether the service answers GET /metrics in the format of Prometheus. The path needs no token, because
+Prometheus sends none. Let a proxy in front refuse this path to other clients.
 """,
     ),
     cfg.StrOpt(
         "directory",
         help="""
 Folder in which the worker processes of this service on this machine share their numbers, so that each worker
-can answer for all. The folder has to be empty when the service starts. No other service may use the folder.
-placement-api makes such a folder by itself; another web server with several processes needs this option.
+can answer with the metrics of all workers. The folder has to be empty when the service starts. No other
+service may use the folder. placement-api makes such a folder by itself; another web server with several
+processes needs this option.
 """,
     ),
     cfg.IntOpt(
@@ -29,11 +30,10 @@ placement-api makes such a folder by itself; another web server with several pro
         default=20_000,
         min=0,
         help="""
-Maximum number of series of resource providers, four for each inventory
-(openstack_placement_resource_total, _reserved, _allocation_ratio and _usage).
-If there are more, none of them is shown, and
-placement_provider_series_left_out has their number. A worker needs some ten
-microseconds for each series at each scrape, and does nothing else meanwhile.
+Maximum number of series of resource providers, four for each inventory (openstack_placement_resource_total,
+_reserved, _allocation_ratio and _usage). If there are more, /metrics shows none of them, and
+placement_provider_series_left_out has their number. At each scrape a worker needs about ten microseconds for
+each series, and does nothing else meanwhile.
 """,
     ),
 ]

@@ -37,7 +37,8 @@ sync' does. Several workers may start at once.
         "max_overflow",
         default=50,
         min=-1,
-        help="Number of connections that each worker may open beyond max_pool_size; -1 for any number.",
+        help="Number of connections that each worker may open in addition to max_pool_size; -1 for any"
+        " number.",
     ),
     cfg.IntOpt(
         "pool_timeout",
@@ -49,7 +50,7 @@ sync' does. Several workers may start at once.
         "connection_recycle_time",
         default=3600,
         min=-1,
-        help="Age, in seconds, from which a connection is replaced at its next use; -1 for never.",
+        help="Age, in seconds, from which a worker replaces a connection at its next use; -1 for never.",
     ),
     cfg.FloatOpt(
         "lock_timeout",
@@ -78,8 +79,8 @@ time requests are answered 503, and one request at a time tries whether the data
         help="""
 Seconds that the database may take for a statement, without the time that it waits for locks (lock_timeout).
 After this time PostgreSQL and MariaDB end the statement. If no answer has come a second later, the worker
-closes the connection. The longest statements read everything when a worker starts. For 10,000 hosts they take
-a fraction of a second.
+closes the connection. The longest statements read all resource providers when a worker starts. For 10,000
+hosts they take a fraction of a second.
 """,
     ),
     cfg.FloatOpt(
@@ -88,8 +89,8 @@ a fraction of a second.
         min=1.0,
         help="""
 Seconds after which PostgreSQL or MariaDB ends a transaction that holds locks and sends no further statement.
-So a worker that is frozen, or on a lost host, blocks others for at most this time. A worker that was only
-slow starts its transaction again. Keep this value below lock_timeout.
+So a worker that is frozen, or runs on a failed host, blocks other workers for at most this time. A worker
+that was only slow starts its transaction again. Keep this value below lock_timeout.
 """,
     ),
     cfg.IntOpt(

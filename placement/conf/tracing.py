@@ -13,11 +13,10 @@ OPTIONS: list[cfg.Opt] = [
         "enabled",
         default=False,
         help="""
-Whether requests leave traces. Each request is a span, with one span for its
-handler and one for each question to the database. A request with the header
-traceparent continues the trace of its client, once the client is
-authenticated. Spans have no query, body, token or name of a caller. The option
-needs the packages of the extra "tracing" of the wheel.
+Whether the service traces requests. Each request is a span, with one span for its handler and one for each
+query to the database. A request with the header traceparent continues the trace of its client, once the
+client is authenticated. Spans have no query, body, token or name of a caller. The option needs the packages
+of the extra "tracing" of the wheel.
 """,
     ),
     cfg.URIOpt(
@@ -37,8 +36,9 @@ OTEL_EXPORTER_OTLP_CERTIFICATE, OTEL_RESOURCE_ATTRIBUTES.
         min=0.0,
         max=1.0,
         help="""
-Share of the requests that leave traces, among those without a traceparent of an authenticated client. For
-requests with such a traceparent, the traceparent says whether the request is traced.
+Share of the requests that the service traces, from 0 to 1. The option applies to requests without the header
+traceparent, or without an authenticated client. For all other requests the header says whether the request is
+traced.
 """,
     ),
 ]

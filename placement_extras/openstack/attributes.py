@@ -29,7 +29,7 @@ class ListAttributes(command.Lister):
 class SetProviderAttributes(command.Lister):
     """Set attributes of a resource provider; its other attributes stay unchanged.
 
-    A value that looks like a number is one, unless it is given with --text:
+    A value that looks like a number becomes a number, unless it is given with --text:
 
       openstack resource provider attribute set <uuid> --attribute price=0.12 --text rack=12
     """

@@ -63,9 +63,10 @@ class CreateClaim(command.Lister):
 
       openstack allocation claim create --vcpus 4 --ram 8192 --project-id web --user-id ann
 
-    The table has a line for each resource provider. Number 0 is the claim, with its score if there is an
-    order, and with its time of expiry if it has one. Alternates follow, from number 1 on. A dry run holds
-    nothing, so it has no consumer, generation and expiry. Without a place the command shows the reasons.
+    The table has a line for each resource provider. Number 0 is the claim, with its score if the claim has an
+    order, and with its time of expiry if the claim expires. Numbers from 1 on are alternates. A dry run
+    claims nothing, so it has no consumer, generation and expiry. If no host has room, the command shows the
+    reasons.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -174,7 +175,7 @@ class ConfirmClaim(command.ShowOne):
 
 
 class CreateReservation(command.ShowOne):
-    """Hold resources for a project until a time, for claims to take from.
+    """Hold resources for a project until a given time. Claims of the project can use these resources.
 
     The query is the query string of GET /allocation_candidates. A flavor may replace the query.
     """

@@ -42,7 +42,7 @@ AnswerParts = Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any]], 
 class ExplainAllocationCandidates(command.Lister):
     """Explain why a request has few allocation candidates, or none.
 
-    The query is the query string of GET /allocation_candidates, as the log of the service has it:
+    The query is the query string of GET /allocation_candidates, in the form in which the service logs it:
 
       openstack allocation candidate explain 'resources=MEMORY_MB:4096&resources_CPU=PCPU:30'
 
@@ -50,11 +50,11 @@ class ExplainAllocationCandidates(command.Lister):
 
       openstack allocation candidate explain --vcpus 30 --ram 4096 --property hw:cpu_policy=dedicated
 
-    The standard error gets a summary in a sentence. The table shows one part of the explanation. The part
-    "conditions" has the providers and hosts left after each condition; "reasons" has the reasons why other
-    hosts do not fit. The part "relaxations" has the smallest changes that would help, and "max-amounts" the
-    largest amounts that fit. With --topology the summary and the relaxations are of a claim with that
-    topology.
+    The command prints a summary to the standard error, and a table with one part of the explanation. The part
+    "conditions" shows how many providers and hosts remain after each condition. The part "reasons" shows why
+    the other hosts do not fit. The part "relaxations" shows the smallest changes of the request that would
+    help, and "max-amounts" shows the largest amounts that fit. With --topology, the summary and the part
+    "relaxations" are for a claim with that topology.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -86,14 +86,14 @@ class ShowCapacity(command.Lister):
 
       openstack resource capacity show --vcpus 4 --ram 8192 --property hw:cpu_policy=dedicated
 
-    A --flavor-file is a name, and a file with a flavor in Nova's words. Each flavor is counted alone. Flavors
-    with a --proportion are counted together, too, and that result goes to the standard error.
+    A --flavor-file is a name, and a file with a flavor in Nova's format. The command counts each flavor
+    alone. It also counts flavors with a --proportion together, and prints that result to the standard error.
 
-    The table shows one part of the rest. The part "flavors" has the number that fits in all, and the number
-    after the failure of the worst host; "aggregates" has the number in each aggregate. The part "shortages"
-    has the shortages of hosts without room, and the capacity stranded there. The part "moves" has the fewest
-    moves of consumers that make room for a guest. The part "drain" has the consumers on hosts of
-    --excluded-host without a place on other hosts.
+    The table shows one part of the answer. The part "flavors" shows how many guests fit in total, and how
+    many fit after the failure of the worst host. The part "aggregates" shows how many fit in each aggregate.
+    The part "shortages" shows what is missing on hosts without room, and the free capacity that is stranded
+    there. The part "moves" shows the fewest moves of consumers that make room for a guest. The part "drain"
+    shows the consumers on hosts of --excluded-host that have no place on other hosts.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -134,7 +134,7 @@ class ShowCapacity(command.Lister):
         parser.add_argument(
             "--drain",
             action="store_true",
-            help="Count the consumers on the hosts of --excluded-host that have a place on the others",
+            help="Count the consumers on the hosts of --excluded-host that have a place on the other hosts",
         )
         _add_options(parser, _CAPACITY_PARTS, "the queries")
         return parser

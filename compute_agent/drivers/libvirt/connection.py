@@ -20,8 +20,8 @@ from compute_agent.threads import NO_LOCK, ThreadSpec, start_thread
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two keep-alive messages, and the number of missing answers after which libvirtd counts as
-# gone. Calls of libvirt have no timeout of their own: keep-alives end a call that a hung libvirtd holds up,
+# Seconds between two keep-alive messages, and the number of unanswered messages after which the connection is
+# closed. Calls of libvirt have no timeout of their own: keep-alives end a call that a hung libvirtd holds up,
 # after 4 s at the latest.
 _KEEPALIVE_SECONDS: Final = 1
 _KEEPALIVE_COUNT: Final = 3
@@ -76,7 +76,7 @@ class _LibvirtSession:
     :ivar handle: libvirt's object of the connection.
     :ivar events: the ids of the event callbacks registered on it.
     :ivar calls: the number of calls under way on this connection.
-    :ivar unwanted: whether the last of these calls closes the connection.
+    :ivar unwanted: whether the connection is to be closed as soon as none of these calls is under way.
     """
 
     handle: Any
@@ -91,8 +91,8 @@ class LibvirtConnection:
     def __init__(self, uri: str, happened: Callable[[str | None], None]) -> None:
         """Load libvirt; open() connects.
 
-        :param happened: called from libvirt's event loop: with the uuid of each domain with an event, and
-            with None when the connection broke.
+        :param happened: called from libvirt's event loop: with a domain's uuid at each event of the domain,
+            and with None when the connection broke.
         :raises DriverError: libvirt-python is missing.
         """
         self.uri = uri
@@ -118,7 +118,7 @@ class LibvirtConnection:
 
     @property
     def host_name(self) -> str:
-        """The name of the host where libvirtd runs, by libvirtd; empty before the first connection."""
+        """The host name that libvirtd reports; empty before the first connection."""
         return self._host_name
 
     def open(self) -> None:
@@ -165,7 +165,7 @@ class LibvirtConnection:
             raise DriverError(f"libvirtd at {self.uri} went away again")
 
     def close(self) -> None:
-        """Disconnect. ``happened`` is not called for this."""
+        """Disconnect, without calling ``happened``."""
         session, self._session = self._session, None
         if session is not None:
             self._let_go(session)
@@ -217,21 +217,23 @@ class LibvirtConnection:
     def is_refusal(self, domain: Any, error: Any) -> bool:
         """Whether a failed call would fail again if it were repeated later.
 
-        An ended domain refuses nothing. If a domain is in another job, such as a migration or a snapshot, the
-        same call succeeds after the job (``src/conf/virdomainjob.c``: "cannot acquire state change lock").
+        The result is False if the domain has ended. If a domain is in another job, such as a migration or a
+        snapshot, the same call succeeds after the job (``src/conf/virdomainjob.c``: "cannot acquire state
+        change lock").
 
         :param domain: libvirt's object of the domain.
         :param error: the libvirtError of the call.
-        :raises libvirtError: libvirtd does not answer, which is no refusal.
+        :raises libvirtError: libvirtd does not answer.
         """
         timed_out = error.get_error_code() == self.libvirt.VIR_ERR_OPERATION_TIMEOUT
-        # libvirt has no error code of its own for a full queue of jobs.
+        # The text of the error is compared because libvirt has no separate error code for a full queue of
+        # jobs.
         if timed_out or "state change lock" in str(error):
             return False
         return bool(domain.isActive())
 
     def usual_owner(self) -> str:
-        """The user of a QEMU process if its domain has no security label of its own.
+        """The user as which QEMU runs if the domain has no security label of its own.
 
         :return: a user in the form of ``DomainDescription.owner``; empty for the libvirtd of a user's
             session.
@@ -292,7 +294,7 @@ class LibvirtConnection:
             self._happened(None)
 
     def _let_go(self, session: _LibvirtSession) -> None:
-        """Close a connection, at once or when the last call on it returns."""
+        """Close a connection now, or when the last call on it returns."""
         with self._calls_lock:
             session.unwanted = True
             busy = session.calls > 0

@@ -1,4 +1,4 @@
-"""A domain's definition as values: pins, CPU and memory limits, block I/O, and which of them the agent wrote.
+"""The pins, limits and block I/O settings in a domain's definition, and which of them the agent wrote.
 
 The XML format is that of https://libvirt.org/formatdomain.html. The agent notes its own values in the
 metadata of the definition, in a namespace of its own. Pins are noted by the number of a guest CPU, by I/O
@@ -7,14 +7,14 @@ thread (i1) or for the emulator (e):
 <agent:tuned xmlns:agent="urn:placement-compute:agent:1" shares="2048" pins="0=3 1=4 e=0-1"/>
 
 Block I/O is noted by item: ``weight``, ``dev:/dev/vda`` for a device of the host, ``disk:vda`` for one of the
-domain's own disks. A value without a note belongs to another program and stays. A note without the attribute
-``pins`` was written by an earlier release, which noted no pins. All pins in such a definition count as the
-agent's.
+domain's own disks. A value without a note belongs to another program, and the agent leaves it unchanged. A
+note without the attribute ``pins`` was written by an earlier release, which noted no pins. All pins in such a
+definition count as the agent's.
 
-Pins of another program are demands, unless they name all CPUs. The agent also respects shares and a quota of
-the whole domain that another program set. The agent's own quotas are temporary and never in a definition.
-Memory that the agent binds has mode ``restrictive``, because no other mode can be changed while the guest
-runs.
+The agent respects pins of another program, unless they name all CPUs. The agent also respects CPU shares and
+a quota of the whole domain if another program set them. The agent's own quotas are temporary and never in a
+definition. Memory that the agent binds has mode ``restrictive``, because no other mode can be changed while
+the guest runs.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class DomainBlockIo:
 
     :ivar weight: the weight of the whole domain; None: the XML has none.
     :ivar rates: the rates by item, for devices with limits and for all disks.
-    :ivar foreign: the items of disks with limits of a kind that the agent never sets.
+    :ivar foreign: the items of disks that have kinds of limits that the agent never sets.
     """
 
     weight: int | None = None
@@ -73,7 +73,7 @@ class DomainBlockIo:
         return found if self.weight is None else found | {WEIGHT: self.weight}
 
     def with_items(self, items: Mapping[str, Item]) -> DomainBlockIo:
-        """A copy of the settings in which these items have new values."""
+        """A copy of the settings, with new values for the given items."""
         rates = {item: value for item, value in items.items() if isinstance(value, DeviceRates)}
         weight = items.get(WEIGHT, self.weight)
         return DomainBlockIo(
@@ -104,7 +104,7 @@ def parse_blockio(root: ElementTree.Element) -> DomainBlockIo:
 
 
 def items_to_set(has: DomainBlockIo, wanted: BlockIo | None, own: Collection[str]) -> dict[str, Item]:
-    """The items of block I/O to set on a domain so that it has what is ``wanted``.
+    """The items of block I/O to set on a domain so that its settings match ``wanted``.
 
     :param has: the present settings of the domain.
     :param wanted: the settings that the domain should have; None: the agent's own values are removed.
@@ -118,7 +118,7 @@ def items_to_set(has: DomainBlockIo, wanted: BlockIo | None, own: Collection[str
     found: dict[str, Item] = {}
     for item in sorted({*goal, *(item for item in own if item in has.rates)} - has.foreign):
         present, target = has.rates.get(item, DeviceRates()), goal.get(item, DeviceRates())
-        # A present value that the agent did not write is another program's.
+        # If the agent did not write a present value, another program did.
         if present != target and (item in own or not present):
             found[item] = target
     # A domain without a weight has the kernel's default, so a wanted default needs no write.
@@ -180,8 +180,8 @@ UNLIMITED_KIB: Final = 9007199254740991
 # The agent's note is input to distrust: every user with the right to define domains can write one. int()
 # would accept the digits of all scripts, and raises an error for thousands of digits.
 _SHARES: Final = re.compile(r"[0-9]{1,10}", re.ASCII)
-# Maximum number of noted shares that are read. The agent notes a few in the life of a domain; a longer list
-# was not written by the agent.
+# Maximum number of noted shares that are read. The agent notes a few shares in the life of a domain, so
+# another program wrote a longer list.
 _MAX_NOTED: Final = 64
 _PIN: Final = re.compile(r"(e|i?[0-9]{1,5})=([0-9,-]{1,4096})", re.ASCII)
 # Maximum number of pins of a note that are read; no domain has more threads.
@@ -211,7 +211,7 @@ class MemoryBinding:
 
 @dataclass(frozen=True, slots=True)
 class DomainDefinition:
-    """The settings in the definition of a domain, which it has at its next start.
+    """The settings in the definition of a domain, which take effect at its next start.
 
     :ivar persistent: whether the domain has a definition. If not, the settings are those of the running
         domain.
@@ -220,7 +220,7 @@ class DomainDefinition:
     :ivar quota: the quota of the whole domain in cores; None: no limit.
     :ivar binding: the NUMA nodes of the memory.
     :ivar pins: the CPUs of each guest CPU, each I/O thread and the emulator.
-    :ivar pinned: the roles with a pin of their own. Threads of all other roles have the CPUs of ``<vcpu
+    :ivar pinned: the roles that the definition pins. Threads of all other roles have the CPUs of ``<vcpu
         cpuset>``.
     :ivar own: the pins that the agent wrote, by its note; None: all pins count as the agent's.
     :ivar blockio: the settings of block I/O.
@@ -252,7 +252,7 @@ class DomainDefinition:
     def demanded_pins(self, host: frozenset[int]) -> dict[ThreadRole, frozenset[int]]:
         """The pins of other programs, by role, except pins to all CPUs of the ``host``.
 
-        ``<vcpu cpuset>`` is not a pin: it is the default of threads without one.
+        ``<vcpu cpuset>`` is not a pin: it is the default of threads without a pin.
         """
         own = self.own_pins
         return {
@@ -267,7 +267,7 @@ class DomainDefinition:
         return self.shares is not None and self.shares not in self.noted
 
     def limits_within(self, wanted: CpuLimits) -> CpuLimits:
-        """The agent's ``wanted`` limits, restricted by those of another program in the definition.
+        """The agent's ``wanted`` limits, restricted by limits that another program wrote into the definition.
 
         Foreign shares replace the agent's weight, and the lower quota wins.
         """
@@ -352,7 +352,7 @@ def parse_binding(domain_xml: str) -> MemoryBinding:
 
 
 def note_element(shares: frozenset[int], pins: Iterable[Pin] = (), items: Iterable[str] = ()) -> str:
-    """The note of the values that the agent wrote, as an XML element for virDomainSetMetadata.
+    """The note about the values that the agent wrote, as an XML element for virDomainSetMetadata.
 
     :param items: items of block I/O, and :data:`SOFT_LIMIT`.
     """
@@ -408,9 +408,9 @@ def _read_binding(root: ElementTree.Element) -> MemoryBinding:
 
 
 def _read_pins(root: ElementTree.Element) -> tuple[Pins, frozenset[ThreadRole]]:
-    """The CPUs of each role, and the roles with a pin of their own.
+    """The CPUs of each role, and the roles that the XML pins.
 
-    All other roles have ``<vcpu cpuset>``.
+    All other roles have the CPUs of ``<vcpu cpuset>``.
     """
     vcpu, tune = root.find("vcpu"), root.find("cputune")
     if vcpu is None:

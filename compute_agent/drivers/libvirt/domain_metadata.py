@@ -19,12 +19,12 @@ check it. So this module checks each text before use.
     </metadata>
 
 *Demands* limit where the guest may run. ``<numatune>`` with mode ``strict``, the default, demands NUMA nodes
-of the host for the whole domain or for single cells of the guest. Other modes demand nothing; the agent's own
+of the host for the whole domain or for single cells of the guest. The agent ignores other modes; its own
 bindings have mode ``restrictive``. Pins of another program are demands, too (see
 :mod:`compute_agent.drivers.libvirt.domain_definition`).
 
-*Nova's metadata* has the flavor, the image, the owner and the kind of the root disk. Nova writes the image
-and the extra specs since release 32 (2025.2).
+*Nova's metadata* contains the flavor, the image, the owner and the kind of the root disk. Nova writes the
+image and the extra specs since release 32 (2025.2).
 
 The names are those of https://docs.openstack.org/nova/latest/configuration/extra-specs.html, such as::
 
@@ -95,12 +95,14 @@ _MAX_SHOWN: Final = 80
 
 @dataclass(frozen=True, slots=True)
 class DomainDescription:
-    """The values in the XML of a domain.
+    """The values that the agent reads from the XML of a domain.
 
-    :ivar settings: the settings of the domain's metadata, with defaults for all others.
-    :ivar declared: the settings in the domain's metadata alone, by name.
+    :ivar settings: the settings in the domain's metadata, with defaults for settings that the metadata does
+        not contain.
+    :ivar declared: a dict from the name of each setting in the domain's metadata to its value, without
+        defaults.
     :ivar owner: the user of the QEMU process, as a name, or as ``+`` and a number; empty if the XML has none.
-    :ivar problems: sentences about settings that cannot be used.
+    :ivar problems: messages for the operator about settings that cannot be used.
     :ivar identity: the names, owner, flavor and image that Nova wrote.
     :ivar devices: the PCI addresses of the host's devices that are passed through to the domain, and the
         uuids of its mediated devices.
@@ -116,8 +118,8 @@ class DomainDescription:
     devices: frozenset[str] = frozenset()
 
 
-# The setting of each element in the agent's namespace. ``eviction_priority`` was the first name of
-# ``priority``.
+# The name of the setting for each element in the agent's namespace. ``eviction_priority`` is the former name
+# of ``priority``.
 _ELEMENTS: Final = {"eviction_priority": "priority", **{name: name for name in SETTING_NAMES}}
 
 
@@ -172,9 +174,9 @@ def read_devices(root: ElementTree.Element) -> frozenset[str]:
 
 
 def _read_address(source: ElementTree.Element) -> str:
-    """A PCI address such as ``0000:81:00.0`` from an element with hexadecimal parts.
+    """A PCI address such as ``0000:81:00.0`` from an element with hexadecimal attributes.
 
-    Empty if it cannot be read.
+    Empty if the address cannot be read.
     """
     numbers = []
     for name, limit in _ADDRESS_LIMITS.items():
@@ -286,9 +288,9 @@ def parse_constraints(domain_xml: str) -> PlacementConstraints:
 def with_pins(
     constraints: PlacementConstraints, pins: Mapping[ThreadRole, frozenset[int]]
 ) -> PlacementConstraints:
-    """A copy of ``constraints`` with ``pins`` in place of its pins. Pins of I/O threads are left out.
+    """A copy of ``constraints`` with ``pins`` in place of its pins.
 
-    I/O threads get the CPUs of the emulator.
+    Pins of I/O threads are left out, because I/O threads get the CPUs of the emulator.
     """
     vcpus = {role.vcpu: cpus for role, cpus in pins.items() if role.vcpu is not None}
     return replace(constraints, pins=tuple(sorted(vcpus.items())), emulator=pins.get(EMULATOR, frozenset()))
@@ -369,7 +371,9 @@ def _with_specs(resources: Mapping[str, int], specs: Mapping[str, str]) -> dict[
 
 
 def _dedicated_count(specs: Mapping[str, str], vcpus: int, own: frozenset[int] | None) -> int | None:
-    """The number of guest CPUs with dedicated CPUs; None if the mask of a ``mixed`` flavor cannot be read.
+    """The number of guest CPUs that have dedicated host CPUs.
+
+    None if the mask of a ``mixed`` flavor cannot be read.
 
     :param vcpus: the number of guest CPUs of the flavor.
     :param own: the dedicated guest CPUs of a ``mixed`` flavor.

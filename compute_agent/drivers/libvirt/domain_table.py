@@ -1,12 +1,11 @@
-"""The table of running domains, and the search for the processes of domains that are about to start.
+"""The table of running domains, and the search for the QEMU processes of domains that are starting.
 
 One thread updates the table; any thread may read it. libvirtd answers no questions about a domain until its
 guest CPUs run, but the QEMU process exists well before. The agent finds the process in /proc, among the
 processes that did not exist when libvirt's hook announced the start.
 
-The table is separate from the driver because two locks protect it, and both are explained here. ``_lock``
-protects the entries, ``changing`` the values of one entry. Code that needs both
-takes ``changing`` before ``_lock``, so that two threads cannot wait for each other.
+Two locks protect the table. ``_lock`` protects the entries, ``changing`` the values of one entry. Code that
+needs both takes ``changing`` before ``_lock``, so that two threads cannot wait for each other.
 """
 
 from __future__ import annotations
@@ -55,10 +54,10 @@ MAX_EXPECTED: Final = 1024
 class _ExpectedProcess:
     """A domain with an announced start.
 
-    :ivar guest: the guest that the start will make; its pid is 0 until the process is found.
+    :ivar guest: the guest as it will start; its pid is 0 until the process is found.
     :ivar owner: the user of its process; empty: the user that libvirtd uses for domains without a label.
     :ivar older: the pids that existed at the announcement. None of these is the process of the domain.
-    :ivar until: the time by the monotonic clock, in seconds, after which the agent gives the start up.
+    :ivar until: the time of the monotonic clock, in seconds, at which the agent stops to expect the start.
     :ivar process: its process; None until the process is found.
     """
 
@@ -70,13 +69,16 @@ class _ExpectedProcess:
 
 
 class ExpectedDomains:
-    """The domains with an announced start that is neither over nor given up. For any thread."""
+    """The domains that the hook announced and that libvirtd does not report as running yet.
+
+    Methods may be called from any thread.
+    """
 
     def __init__(self, driver: str, usual_owner: Callable[[], str]) -> None:
         """Begin without expected domains.
 
-        :param driver: the name of the driver, which each guest bears.
-        :param usual_owner: asks libvirtd for the user of domains without a label.
+        :param driver: the name of the driver, which becomes a field of each guest. :param usual_owner: asks
+            libvirtd for the user of domains without a label.
         """
         self._driver = driver
         self._usual_owner = usual_owner
@@ -106,7 +108,7 @@ class ExpectedDomains:
         return guest
 
     def find_appeared(self) -> tuple[Sequence[Guest], bool]:
-        """The expected guests that got a process since the last call, and whether others are still expected.
+        """The expected guests that got a process since the last call, and whether more guests are expected.
 
         :raises DriverError: libvirtd does not report the user of QEMU.
         """
@@ -174,14 +176,14 @@ class DomainTable:
         self._report = report
         self._lock = threading.Lock()
         self.changing = threading.Lock()
-        """Held while a domain is read or changed. Otherwise a read of the table's thread could overwrite what
-        a change has just noted.
+        """Held while a domain is read or changed. Otherwise the table's thread could overwrite a change with
+        values that it read before.
 
         The lock ``changing`` is taken before ``_lock``, and held during calls of libvirtd.
         """
         self._running: dict[str, RunningDomain] = {}
         self._complete = False
-        """Whether all domains were looked at once. A domain that is found later has started meanwhile."""
+        """Whether all domains have been read once. A domain that is found later was started after that."""
         self._lost: dict[str, str] = {}
 
     # For any thread
@@ -192,7 +194,7 @@ class DomainTable:
             return list(self._running.values())
 
     def lost_guests(self) -> dict[str, str]:
-        """The domains that run but that the driver cannot manage: reason and remedy, by uuid."""
+        """The running domains that the driver cannot manage: a dict from each uuid to reason and remedy."""
         with self._lock:
             return dict(self._lost)
 
@@ -246,7 +248,7 @@ class DomainTable:
             known = self._running.get(guest_uuid)
             found, reason = self._look_closely(guest_uuid)
             if reason and known is not None and known.is_alive:
-                return  # It runs, and its former description is good enough.
+                return  # The domain still runs, and its former description remains usable.
             before = None if known is None else known.guest
             # The same object of the process means the same run: _describe_domain() keeps the known process
             # while it lives.
@@ -282,8 +284,8 @@ class DomainTable:
             if known is None:
                 return
             try:
-                # No event reports changes of block I/O and the soft limit. If the agent has set neither, it
-                # has nothing to repair, and the call is saved.
+                # No event reports changes of block I/O and of the soft limit. The live XML is read only if
+                # the agent has set one of them and may have to repair it.
                 if known.definition.own_items:
                     known.blockio, known.soft_limit = parse_live(domain.XMLDesc(0))
                 source = self._read_source(domain)
@@ -314,8 +316,8 @@ class DomainTable:
     def _look_closely(self, guest_uuid: str) -> tuple[RunningDomain | None, str]:
         """The present state of a domain, and the reason why the driver cannot manage it.
 
-        The state is None if the domain does not run or cannot be managed. The reason is empty if it can be
-        managed, and is logged once.
+        The state is None if the domain does not run or cannot be managed. The reason is empty if the domain
+        can be managed. Each reason is logged once.
 
         :raises DriverError: the connection to libvirtd broke.
         """
@@ -413,9 +415,9 @@ class DomainTable:
         return state == [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP]
 
     def _still_runs(self, guest_uuid: str, xml: str) -> bool:
-        """Whether the run of a domain that this XML describes goes on.
+        """Whether the domain still runs under the id in this XML.
 
-        A new start of the domain has another id.
+        A restarted domain has another id.
         """
         domain = self._connection.find_domain(guest_uuid)
         return domain is not None and str(domain.ID()) == domain_metadata.run_number(xml)

@@ -1,7 +1,7 @@
 """The driver of QEMU domains: libvirtd runs them, and the driver sets their CPUs, memory and block I/O.
 
 One thread keeps the connection to libvirtd and the table of running domains. The thread reads a domain when
-libvirtd reports an event, and all domains after libvirtd was away. Events that were missed show as
+libvirtd reports an event, and all domains after libvirtd was away. The thread recognises missed events by the
 differences between the table and the domains. Guests run on without libvirtd, and the table keeps them.
 libvirtd reports no changes of definitions (``virsh schedinfo --config``, ``vcpupin --config``), so the thread
 reads all definitions in turn.
@@ -54,8 +54,8 @@ LOG = logging.getLogger(__name__)
 _FIRST_PAUSE: Final = 0.1
 _MAX_PAUSE: Final = 2.0
 
-# The number of definitions that are read together, and the shortest pause in seconds before the next ones.
-# Larger batches cost less for each definition; events wait less for smaller ones.
+# The number of definitions in a batch, and the shortest pause in seconds between two batches. Larger batches
+# cost less time for each definition, but delay the handling of events.
 _LOOK_BATCH: Final = 8
 _LOOK_PAUSE: Final = 0.1
 
@@ -96,7 +96,7 @@ class LibvirtDriver:
         :param uri: the URI of libvirtd.
         :param look_interval: the shortest time in seconds in which the thread lists all domains and reads
             their definitions once.
-        :param lock: called before each connection; raises DriverError if another agent has the domains.
+        :param lock: called before each connection; raises DriverError if another agent manages the domains.
         :param state_folder: the state folder of libvirt's driver of QEMU, with the pid files of helpers.
         :raises DriverError: libvirt-python is missing.
         """
@@ -114,7 +114,7 @@ class LibvirtDriver:
         self._look_interval = look_interval
         self._check_lock = lock
         self._round: list[Any] = []
-        """The domains, as objects of libvirt, that have definitions still to be read in this round."""
+        """Libvirt's objects of the domains with definitions that are still to be read in this round."""
         self._look_pause = self._next_look = 0.0
         self._stopped = threading.Event()
         tried = threading.Event()
@@ -135,7 +135,7 @@ class LibvirtDriver:
     def guests(self) -> Sequence[Guest]:
         """The domains that run now.
 
-        While libvirtd is away, the domains of the table that have a living process.
+        While libvirtd is down, the result contains the domains of the table that have a living process.
 
         :raises DriverError: libvirtd has not answered since the agent started.
         """
@@ -145,7 +145,7 @@ class LibvirtDriver:
         return [it.guest for it in self._table.all_domains() if it.is_alive]
 
     def lost_guests(self) -> Mapping[str, str]:
-        """The domains that run but that the driver cannot manage: reason and remedy, by uuid."""
+        """The running domains that the driver cannot manage: a dict from each uuid to reason and remedy."""
         return self._table.lost_guests()
 
     def read_flavor(self, guest: Guest) -> GuestFlavor:
@@ -176,14 +176,15 @@ class LibvirtDriver:
         self._stopped.set()
         self._messages.put(None)
         if threading.current_thread() is not self._thread:
-            # A thread in a call of a hung libvirtd is not waited for any longer; it ends with the process.
+            # If a hung libvirtd keeps the thread in a call, close() does not wait any longer: the thread ends
+            # with the process.
             self._thread.join(_LAST_LOOK)
         # libvirt's objects of domains keep their connection open.
         self._round = []
         self._connection.close()
 
     def oom_kills(self) -> Sequence[OomKill]:
-        """The OOM kills of running domains since the last call; only those in groups of cgroup v2."""
+        """The OOM kills of running domains since the last call. Only domains in cgroup v2 are counted."""
         for known in self._table.all_domains():
             # Kills are read from memory.events, a file of cgroup v2.
             if (group := known.domain_group) is not None and group.unified:
@@ -300,7 +301,7 @@ class LibvirtDriver:
                 self._table.look_at(message)
 
     def _look_on(self) -> None:
-        """Do the next step of a round: list the domains, or read the next few definitions.
+        """Do the next step of a round over all domains: list the domains, or read the next few definitions.
 
         :raises DriverError: libvirtd went away.
         """
@@ -339,7 +340,7 @@ class LibvirtDriver:
     # CPUs and memory
 
     def process_ids(self, guest: Guest) -> Sequence[int]:
-        """The pid of the QEMU process alone. libvirtd starts helpers, and they are not counted."""
+        """The pid of the QEMU process alone. Helpers, which libvirtd starts, are not counted."""
         return (guest.pid,)
 
     def usage_group(self, guest: Guest) -> str:
@@ -360,18 +361,19 @@ class LibvirtDriver:
         return frozenset(tid for tid, role in threads.items() if role.runs_guest) or frozenset(threads)
 
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
-        """The threads with CPUs other than ``settings`` give their roles, with their present CPUs."""
+        """A dict from the id of each thread that is not pinned as ``settings`` say to its present CPUs."""
         known = self._table.find_living(guest)
         found = {tid: has for tid, (_, has) in known.process.misplaced_threads(settings).items()}
         found |= self._helpers.misplaced_tasks(known, settings.emulator_cpus)
-        # If pins were set in the kernel that libvirt does not know yet, the main thread is reported as
-        # misplaced. So apply_cpu_settings() is called again and sets them through libvirt once it answers.
+        # If the agent pinned threads in the kernel and libvirt does not know these pins yet, the main thread
+        # is reported as misplaced. So apply_cpu_settings() is called again and sets them through libvirt once
+        # it answers.
         if known.unreported and (has := procfs.thread_affinity(guest.pid)) is not None:
             found.setdefault(guest.pid, has)
         return found
 
     def definition_drift(self, guest: Guest, settings: CpuSettings) -> str:
-        """A sentence about pins in the persistent definition, as last read, that differ from ``settings``."""
+        """A message about pins in the persistent definition, as last read, that differ from ``settings``."""
         other = self._table.find_entry(guest).definition.other_pins(settings, self._connection.host_cpus)
         return f"the definition has {len(other)} other pins, such as for {next(iter(other))}" if other else ""
 
@@ -431,7 +433,7 @@ class LibvirtDriver:
     def restore_emulator(self, guest: Guest, online: frozenset[int]) -> int:
         """Pin QEMU's threads as the definition says.
 
-        Helpers that were moved with them may use all online CPUs again.
+        Helpers that ``move_emulator`` moved may use all online CPUs again.
         """
         known, host = self._table.find_living(guest), self._connection.host_cpus
         moved = known.moved_threads(host, online)
@@ -442,7 +444,7 @@ class LibvirtDriver:
         return changed + self._helpers.move_tasks(known, online, only=together)
 
     def stuck_helpers(self, guest: Guest) -> Sequence[str]:
-        """Sentences about the domain's helpers that could not be moved to the CPUs of the emulator."""
+        """Messages, one for each helper of the domain that could not be moved to the emulator's CPUs."""
         return self._helpers.list_stuck(self._table.find_living(guest))
 
     def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
@@ -505,7 +507,7 @@ class LibvirtDriver:
         return True
 
     def missing_limits(self, guest: Guest, wanted: CpuLimits) -> Sequence[str]:
-        """Sentences about the limits that this kernel, or this domain without a group, cannot have."""
+        """Messages about limits that need a newer kernel, or the cgroup that the domain lacks."""
         group = self._table.find_entry(guest).domain_group
         if group is None:
             return ["libvirt made no cgroup with the controller cpu for it"] if wanted.idle else []
@@ -518,10 +520,10 @@ class LibvirtDriver:
         return self._table.find_entry(guest).other_nodes(wanted)
 
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
-        """Bind the memory to the NUMA nodes wanted, and write the binding into the persistent definition.
+        """Bind the memory to the wanted NUMA nodes, and write the binding into the persistent definition.
 
-        Memory that libvirt refuses to bind stays where it is, with a line in the log. Whether libvirt refuses
-        depends on cgroups, on the nodes, and on the ``<numatune>`` with which the domain was started.
+        Memory that libvirt refuses to bind stays on its nodes, and the driver logs that. Whether libvirt
+        refuses depends on cgroups, on the nodes, and on the ``<numatune>`` with which the domain was started.
         """
         with self._table.changing:
             known = self._table.find_living(guest)
@@ -616,7 +618,7 @@ class LibvirtDriver:
     # Block I/O
 
     def blockio_drift(self, guest: Guest, wanted: BlockIo | None) -> str:
-        """The items of block I/O of the domain or its definition that differ from ``wanted``, in words."""
+        """A text that names block I/O items of the domain or its definition that differ from ``wanted``."""
         known = self._table.find_entry(guest)
         live, defined = _blockio_todo(known, wanted)
         parts = [f"{item} is not {value}" for item, value in live.items()]
@@ -655,7 +657,7 @@ class LibvirtDriver:
         return True
 
     def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
-        """Sentences about parts of ``wanted`` that libvirt cannot set or has refused."""
+        """Messages about block I/O settings in ``wanted`` that libvirt cannot set or has refused."""
         refused = self._table.find_entry(guest).refused_blockio
         found = [] if refused is None or refused[0] != wanted else [f"libvirt refuses it: {refused[1]}"]
         if wanted.latency_us is not None:
@@ -666,7 +668,7 @@ class LibvirtDriver:
 def _blockio_todo(
     known: RunningDomain, wanted: BlockIo | None
 ) -> tuple[dict[str, domain_definition.Item], dict[str, domain_definition.Item]]:
-    """The items of block I/O to set on the running domain, and those to set in its definition."""
+    """The items of block I/O to set on the running domain, and the items to set in its definition."""
     if known.refused_blockio is not None and known.refused_blockio[0] == wanted:
         return {}, {}
     definition = known.definition

@@ -40,8 +40,8 @@ _FOLDERS: Final = ("", "swtpm", "passt", "slirp", "dbus")
 """The subfolders of the state folder in which helpers have pid files; "" is the state folder itself."""
 
 _PID_FILE: Final = re.compile(r"(?P<number>[0-9]{1,10})-.+\.pid", re.ASCII | re.DOTALL)
-# Limits of bytes read from a pid file and of files read in a folder. A helper may write to these folders, and
-# must not be able to hold the agent up.
+# The maximum number of bytes read from a pid file, and of files read in a folder. Helpers may write to these
+# folders, and must not be able to delay the agent.
 _MAX_PID_FILE: Final = 32
 _MAX_PID_FILES: Final = 10_000
 
@@ -63,8 +63,8 @@ _HELPERS: Final = frozenset(
 _VHOST: Final = re.compile(r"vhost-([0-9]{1,10})", re.ASCII)
 
 _LISTING_SECONDS: Final = 5.0
-"""Seconds for which a list of pid files and of kernel threads is reused, so that a round makes each list
-once.
+"""Seconds for which the lists of pid files and of kernel threads are reused, so that the agent makes each
+list once for all guests.
 """
 
 
@@ -78,7 +78,7 @@ class HelperTask:
 
 
 class HelperFinder:
-    """Finds the helper tasks of guests. For any thread."""
+    """Finds the helper tasks of guests. Methods may be called from any thread."""
 
     def __init__(
         self, state_folder: Path = STATE_FOLDER, clock: Callable[[], float] = time.monotonic
@@ -140,9 +140,9 @@ class HelperFinder:
         return self._workers[1]
 
     def _list_pid_files(self) -> Mapping[str, frozenset[int]]:
-        """The processes named in pid files, by the number of a domain's run.
+        """The pids in pid files, by the number of a domain's run.
 
-        A pid in files of several runs is left out.
+        A pid in the files of several runs is left out.
         """
         now = self._clock()
         if self._pid_files is None or now - self._pid_files[0] >= _LISTING_SECONDS:
@@ -221,7 +221,7 @@ class HelperPins:
         return {task.identity.pid: task.cpus for task in self._finder.find_tasks(known)}
 
     def misplaced_tasks(self, known: RunningDomain, cpus: CpuSet) -> dict[int, CpuSet]:
-        """The helper tasks with other CPUs than ``cpus``, by thread id.
+        """A dict from the thread id of each helper task that may use other CPUs than ``cpus`` to its CPUs.
 
         Tasks that cannot be moved to ``cpus`` are left out.
         """
@@ -237,8 +237,8 @@ class HelperPins:
         """Pin the helper tasks to ``cpus``; return how many changed.
 
         :param only: the ids of the threads to move; None: all.
-        :param is_final: whether the cgroups of the domain already allow ``cpus``. Only then a failed move is
-            remembered.
+        :param is_final: whether the cgroups of the domain already allow ``cpus``. Only in this case a failed
+            move is remembered.
         """
         changed, tried = 0, set[ProcessIdentity]()
         for _ in range(procfs.MAX_PASSES):
@@ -258,7 +258,7 @@ class HelperPins:
         return changed
 
     def list_stuck(self, known: RunningDomain) -> tuple[str, ...]:
-        """Sentences about helper tasks that stay on CPUs other than those wanted."""
+        """Messages about helper tasks that could not be moved to the wanted CPUs."""
         if not known.settled:
             return ()
         tasks = {task.identity: task for task in self._finder.find_tasks(known)}

@@ -24,8 +24,8 @@ from typing import Final
 
 HOOKS: Final = Path("/etc/libvirt/hooks")
 HOOK_SECONDS: Final = 3
-"""The longest delay of a guest's start by the hook, in seconds; a little longer than the agent's own time
-limit for an answer.
+"""The longest time, in seconds, for which the hook may delay a guest's start; a little longer than the
+agent's own time limit for an answer.
 """
 
 # Distinguishes the agent's own hook from an operator's file, which install and remove leave alone.
@@ -96,7 +96,7 @@ def hook_path(hooks: Path) -> Path:
 def state(hooks: Path, socket: Path | None = None) -> HookState:
     """The state of the hook.
 
-    A hook is outdated if another release wrote it, if it is for another ``socket``, or if it is not
+    A hook is outdated if another release wrote it, if it calls another ``socket``, or if it is not
     executable.
 
     :param hooks: libvirt's folder of hooks.
@@ -130,7 +130,7 @@ def install_hook(hooks: Path, socket: Path) -> bool:
     if found is HookState.INSTALLED:
         return False
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    # The script is written in the folder above, where libvirt runs nothing, and then moved, so that libvirt
+    # The script is written in the parent folder, where libvirt runs nothing, and then moved, so that libvirt
     # never runs half a script.
     beside = hooks / f".compute-agent.{os.getpid()}"
     try:

@@ -113,9 +113,9 @@ class QemuProcess:
         return dict.fromkeys(tids, ThreadRole(all_vcpus=True))
 
     def misplaced_threads(self, settings: CpuSettings) -> dict[int, tuple[ThreadRole, frozenset[int]]]:
-        """The threads with another affinity than ``settings`` give their role.
+        """The threads with another affinity than the CPUs that ``settings`` give to their role.
 
-        The result has the role and the present affinity by thread id.
+        A dict from each thread id to the role and the present affinity.
         """
         found = {}
         for tid, it in self.thread_roles().items():
@@ -127,9 +127,9 @@ class QemuProcess:
     def find_elsewhere(
         self, wanted: Mapping[ThreadRole, frozenset[int]]
     ) -> dict[int, tuple[ThreadRole, frozenset[int]]]:
-        """The threads with a role in ``wanted`` that have other CPUs than given there.
+        """The threads with a role in ``wanted`` and with other CPUs than ``wanted`` has for this role.
 
-        The result has the role and the present CPUs by thread id.
+        A dict from each thread id to the role and the present CPUs.
         """
         found = {}
         for tid, role in self.thread_roles().items() if wanted else ():
@@ -143,8 +143,8 @@ def find_process(guest_uuid: str, owner: str, among: Iterable[int] | None = None
     """The QEMU process of a domain; None if there is none.
 
     Any user can start a process with the same words on its command line. So all user ids of the process must
-    be those of ``owner``. If ``owner`` is empty or unknown, they must be root's or the agent's own. A fork
-    has the command line of its parent until it calls execve(2), and is not the process.
+    be those of ``owner``. If ``owner`` is empty or unknown, they must be root's or the agent's own. A fork of
+    QEMU does not count, although it shows QEMU's command line until it calls execve(2).
 
     :param owner: a user name, or ``+`` and a number.
     :param among: the pids to look at; None: all.

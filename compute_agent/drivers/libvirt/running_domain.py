@@ -1,4 +1,4 @@
-"""A running domain: its settings, their difference from the wanted ones, and the calls that change them.
+"""The settings of a running domain, their differences from wanted settings, and the calls to change them.
 
 Limits are set through libvirt and read from the domain's cgroup (https://libvirt.org/cgroups.html). A read of
 the cgroup works while libvirtd is away, costs a twentieth of a call of libvirt, and shows the kernel's
@@ -114,13 +114,13 @@ class DomainGroup:
         return CpuLimits(found[0].weight, min(quotas, default=None), found[0].idle, burst)
 
     def within_kernel(self, wanted: CpuLimits) -> CpuLimits:
-        """The limits without the parts that the kernel of this host lacks."""
+        """The ``wanted`` limits, without those that the kernel of this host does not support."""
         if not self.unified:
             return replace(wanted, idle=False, burst=0.0)
         return without_missing(GuestCgroup(self.folders[0]), wanted)
 
     def missing_parts(self, wanted: CpuLimits) -> list[str]:
-        """Sentences about the parts of ``wanted`` that the kernel of this host lacks."""
+        """Messages about limits in ``wanted`` that the kernel of this host does not support."""
         if not self.unified:
             return ["cpu_idle and cpu_burst take cgroup v2"] if wanted.idle or wanted.burst else []
         return missing_parts(GuestCgroup(self.folders[0]), wanted)
@@ -157,7 +157,7 @@ class DomainGroup:
                 group.save_burst(wanted if limits.quota is not None else CpuLimits())
 
     def _legacy_limits(self) -> CpuLimits:
-        """Limits of cgroup v1 (Documentation/scheduler/sched-bwc.rst), converted to those of version 2."""
+        """The limits in cgroup v1 (Documentation/scheduler/sched-bwc.rst), converted to cgroup v2."""
         shares, quota = (self._read_number(name) for name in ("cpu.shares", "cpu.cfs_quota_us"))
         # -1 stands for no quota.
         weight = max(round(shares * _DEFAULT_WEIGHT / _DEFAULT_SHARES), 1)
@@ -205,10 +205,10 @@ def _mount_points() -> Mapping[str, Path]:
 
 @dataclass(frozen=True, slots=True)
 class SettledTask:
-    """A helper task that kept other CPUs after an attempt to move it.
+    """A helper task that could not be moved to the wanted CPUs.
 
-    :ivar wanted: the CPUs that it should have got.
-    :ivar has: the CPUs that it kept.
+    :ivar wanted: the CPUs to which the agent tried to pin the task.
+    :ivar has: the CPUs that the task may still use.
     :ivar reason: the reason, for the operator.
     """
 
@@ -259,7 +259,7 @@ class RunningDomain:
         return procfs.is_alive(self.process.identity)
 
     def describe_as(self, found: RunningDomain) -> None:
-        """Take over the values that were read later for the same process."""
+        """Copy the values of ``found``, which were read later for the same process."""
         # Refusals and the agent's own limits are kept, because the XML does not contain them.
         self.guest, self.source, self.definition = found.guest, found.source, found.definition
         self.binding, self.blockio = found.binding, found.blockio
@@ -305,7 +305,7 @@ class RunningDomain:
                     ) from error
 
     def other_limits(self, wanted: CpuLimits) -> CpuLimits | None:
-        """The kernel's limits if they differ from those that the domain should have; None if they agree.
+        """The kernel's limits if they differ from the limits that the domain should have; None if they agree.
 
         :raises GuestGoneError: the guest has ended.
         :raises DriverError: ``wanted`` has a quota, and the domain has no cgroup.
@@ -346,8 +346,8 @@ class RunningDomain:
         return None
 
     # The functions below concern threads that run no guest CPU. If another program pins guests, these threads
-    # later get back that program's pins from the definition, so only threads with a pin there are moved. The
-    # definition is not changed: it belongs to the other program.
+    # later get that program's pins back from the definition. So only threads with a pin in the definition are
+    # moved. The definition is not changed: it belongs to the other program.
 
     def emulator_threads(self) -> dict[int, CpuSet]:
         """The present CPUs of the threads that run no guest CPU, by thread id."""
@@ -356,7 +356,7 @@ class RunningDomain:
         return {tid: cpus for tid, cpus in found.items() if cpus is not None}
 
     def moved_threads(self, host: CpuSet, online: CpuSet) -> dict[int, CpuSet]:
-        """The emulator and I/O threads with other CPUs than the definition pins them to, and these CPUs.
+        """The CPUs of emulator and I/O threads that are not pinned as in the definition, by thread id.
 
         :param host: all CPUs of the host.
         :param online: the CPUs that are online.
@@ -417,7 +417,7 @@ class DomainTuning:
         self._host_cpus = host_cpus
 
     def pin_threads(self, roles: Iterable[ThreadRole], settings: CpuSettings) -> None:
-        """Pin the threads of the running domain that have these roles."""
+        """Pin the threads that have these roles in the running domain."""
         live = self._libvirt.VIR_DOMAIN_AFFECT_LIVE
         # Guest CPUs are pinned first: they run the guest's own code, and each call takes milliseconds.
         for it in sorted(
@@ -426,8 +426,8 @@ class DomainTuning:
             if it.vcpu is not None and it.vcpu < len(settings.vcpu_cpus):
                 self._domain.pinVcpuFlags(it.vcpu, self._cpu_map(settings.vcpu_cpus[it.vcpu]), live)
             elif it.runs_guest:
-                # A guest CPU that was plugged in later, or one thread for all guest CPUs, may use the CPUs of
-                # all.
+                # The thread of a guest CPU that was plugged in later may use the CPUs of all guest CPUs. So
+                # may a thread that runs all guest CPUs.
                 for vcpu in [it.vcpu] if it.vcpu is not None else range(len(settings.vcpu_cpus)):
                     self._domain.pinVcpuFlags(vcpu, self._cpu_map(settings.cpus), live)
             elif it.iothread is not None:

@@ -39,12 +39,12 @@ _KILL_SECONDS: Final = 10.0
 
 
 class ProcessDriver:
-    """The process guests recorded in one folder: started and ended by the agent, or adopted."""
+    """The driver of process guests with records in one folder. The agent started or adopted each guest."""
 
     name = DRIVER
 
     def __init__(self, folder: Path, groups: CgroupRoot | None = None, look_only: bool = False) -> None:
-        """Take over the guests recorded in ``folder`` that still run; forget all others.
+        """Take over the guests recorded in ``folder`` that still run, and forget the guests that have ended.
 
         :param folder: the folder of records, made if absent.
         :param groups: the delegated group, below which each guest gets a group; None: guests have no groups.
@@ -70,11 +70,11 @@ class ProcessDriver:
         return [record.as_guest() for record in self._table.running_records()]
 
     def lost_guests(self) -> Mapping[str, str]:
-        """The guests with records that cannot be used: reason and remedy, by uuid."""
+        """The guests with records that cannot be used: a dict from each uuid to reason and remedy."""
         return self._table.lost_guests()
 
     def watch_guests(self, listener: Listener) -> None:
-        """Call ``listener`` for each guest that ends later, or that gets another main process."""
+        """Call ``listener`` for each guest that ends or gets another main process from now on."""
         self._table.start_watch(listener)
 
     def close(self) -> None:
@@ -93,9 +93,11 @@ class ProcessDriver:
         environment: Mapping[str, str] | None = None,
         declared: Sequence[str] = (),
     ) -> Guest:
-        """Start the process of a new guest, held before its first instruction; see release() and discard().
+        """Start the process of a new guest, and hold it before its first instruction.
 
-        :param environment: variables in addition to those that each guest has.
+        Afterwards, release() lets it run and discard() ends it.
+
+        :param environment: environment variables in addition to the fixed ones of every guest.
         :param declared: the names of the settings that the request contained.
         :raises DriverError: the command or the folder cannot be used, or the guest exists.
         """
@@ -242,8 +244,8 @@ class ProcessDriver:
     def _move_to_group(self, record: ProcessRecord, source: GuestCgroup | None = None) -> ProcessRecord:
         """Move the processes of a guest into its own group.
 
-        :param source: the group from which all processes move; None: the main process and its descendants
-            move.
+        :param source: the group from which all processes move; None: only the main process and its
+            descendants move.
         :return: the record with the new group; unchanged where guests have no groups.
         :raises OSError: a process cannot be moved.
         """
@@ -313,7 +315,7 @@ class ProcessDriver:
         return self.thread_ids(guest)
 
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
-        """The threads with another affinity than ``settings`` give: their present affinity by thread id."""
+        """The present affinity of each thread that is not pinned as ``settings`` say, by thread id."""
         wanted = _process_cpus(settings)
         record = self._table.running_record(guest.uuid)
         pids, left_group = _guest_processes(record)
@@ -570,12 +572,12 @@ def _guest_processes(record: ProcessRecord) -> tuple[list[int], bool]:
 def _own_limits(record: ProcessRecord) -> frozenset[str]:
     """The names of limits that the agent may change: noted ones, and the score of guests that it started."""
     own = frozenset(record.limits)
-    # The agent's unit may set oom_score_adj for the agent, and a started guest inherits it. So the value is
-    # no other program's.
+    # The agent's unit may set oom_score_adj for the agent, and a started guest inherits it. So the value does
+    # not come from another program.
     return own if record.adopted else own | {memory_limits.OOM_SCORE}
 
 
 def _process_cpus(settings: CpuSettings) -> frozenset[int]:
     """The CPUs for all threads of a process, which has no guest CPUs."""
-    # A guest that is confined gets emulator CPUs alone, and runs on these.
+    # If the settings of a confined guest contain emulator CPUs only, the guest runs on these.
     return settings.cpus or settings.emulator_cpus

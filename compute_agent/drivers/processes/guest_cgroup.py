@@ -1,4 +1,4 @@
-"""The cgroup of a process guest: CPU weight, memory nodes and block I/O, compared and written.
+"""Compares a process guest's cgroup with the guest's settings, and writes CPU, memory and block I/O values.
 
 A value in a file that the agent never wrote belongs to another program and stays. A value in a file that the
 agent wrote is corrected if it changes, and removed when it is no longer wanted. A guest without a group has
@@ -24,8 +24,8 @@ from compute_agent.model.resource import DEFAULT_WEIGHT, BlockIo, DeviceRates
 MAX: Final = "io.max"
 LATENCY: Final = "io.latency"
 WEIGHTS: Final = {"io.weight": 10_000, "io.bfq.weight": 1000}
-"""The files for the weight, with the highest weight that each accepts: one of io.cost, one of the scheduler
-bfq.
+"""The files for the block I/O weight and the highest weight that each file accepts: one file of io.cost, one
+of the scheduler bfq.
 """
 
 _KEYS: Final = ("rbps", "wbps", "riops", "wiops")
@@ -53,7 +53,7 @@ def pending_writes(
 
 
 def missing_parts(group: GuestCgroup | None, wanted: BlockIo) -> list[str]:
-    """Sentences about the parts of ``wanted`` that this kernel, or a guest without a group, cannot have."""
+    """Messages about block I/O settings that this kernel lacks, or that need a cgroup."""
     if group is None:
         return ["it has no cgroup (version 2) of its own ([cgroup] root), which limits need"]
     found = []
@@ -127,7 +127,7 @@ def other_limits(guest: Guest, group: GuestCgroup | None, wanted: CpuLimits) -> 
 
 
 def missing_limits(group: GuestCgroup | None, wanted: CpuLimits) -> list[str]:
-    """Sentences about the CPU limits that this kernel, or a guest without a group, cannot have."""
+    """Messages about CPU limits that this kernel lacks, or that need a cgroup."""
     if group is not None and group.cpu_limits() is not None:
         return cgroup.missing_parts(group, wanted)
     if not wanted.idle and not wanted.burst:

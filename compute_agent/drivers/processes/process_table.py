@@ -102,7 +102,7 @@ class PidWatch(Generic[Key]):
                 return
             self._closed = True
         os.write(self._wake_write, b"x")
-        # A listener may close the driver from the watch's thread, which cannot wait for itself.
+        # A listener may close the driver from the watch's thread, and a thread cannot join itself.
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -139,7 +139,8 @@ _KILL_PAUSE: Final = 0.02
 
 
 MAX_ENDINGS: Final = 64
-"""The number of endings that are remembered. Commands ask for an ending within a moment, so a few are enough.
+"""The number of ended guests for which the exit status is kept. Commands ask for it within a second, so a few
+are enough.
 """
 
 ENDING_PAUSE: Final = 0.01
@@ -150,7 +151,7 @@ class ProcessTable:
     """The guests of one store of records. Methods may be called from any thread."""
 
     def __init__(self, store: RecordStore, look_only: bool = False) -> None:
-        """Take over the recorded guests that still run, and remove the records and groups of all others.
+        """Take over the recorded guests that still run, and remove records and groups of ended guests.
 
         A record that cannot be used stays on disk, and its guest is reported as lost.
 
@@ -257,7 +258,7 @@ class ProcessTable:
     # Running
 
     def lost_guests(self) -> dict[str, str]:
-        """The guests with records that cannot be used: reason and remedy, by uuid."""
+        """The guests with records that cannot be used: a dict from each uuid to reason and remedy."""
         # The records are read again at each call: an operator may have adopted the process again, or removed
         # the file.
         with self._lock:
@@ -277,8 +278,8 @@ class ProcessTable:
     def current_record(self, guest_uuid: str) -> ProcessRecord | None:
         """The record of a guest that runs; None if it has ended.
 
-        If the main process of a whole group ends before the others, the oldest of the others becomes the main
-        process.
+        For a guest that is a whole group, if the main process ends first, the oldest process left becomes the
+        main process.
         """
         with self._lock:
             record = self._records.get(guest_uuid)
@@ -355,9 +356,9 @@ class ProcessTable:
         return record
 
     def is_alive(self, record: ProcessRecord) -> bool:
-        """Whether the guest runs: its main process, or any process of a whole group.
+        """Whether the guest's main process runs; for a guest that is a whole group, whether any process does.
 
-        The status of an ended child is read.
+        The exit status of an ended child is read.
         """
         self._reap_child(record.uuid)
         return procfs.is_alive(record.identity) or (record.whole_group and bool(record.member_pids()))
@@ -367,7 +368,7 @@ class ProcessTable:
     def handle_end(self, record: ProcessRecord) -> None:
         """Remove record and group of an ended guest, and report its end.
 
-        If several threads see the end, the first acts.
+        If several threads see the end, only the first does this.
         """
         if record.whole_group and self.current_record(record.uuid) is not None:
             return
@@ -455,7 +456,7 @@ def describe_status(status: int) -> str:
 
 
 def describe_unusable(it: UnusableRecord) -> str:
-    """A sentence with the fault of a record and what to do about it."""
+    """A message that says why a record cannot be used and what to do about it."""
     return (
         f"the guest record {it.path} cannot be used ({it.reason}), so its guest is not managed:"
         f" adopt the process again (compute-agent guest adopt --uuid {it.guest_uuid} --pid PID), or remove"

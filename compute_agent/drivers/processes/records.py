@@ -73,7 +73,7 @@ class EndedLog:
 
 
 def choose_logs(logs: Iterable[EndedLog], now: float, retention: float, max_bytes: int) -> list[EndedLog]:
-    """The logs to remove: those above the age, and the oldest of the others while all together are too large.
+    """The logs older than ``retention``, and the oldest others until the rest fits in ``max_bytes``.
 
     :param now: the present time in seconds since the epoch.
     :param retention: the seconds for which a log is kept after the guest's end.
@@ -219,11 +219,12 @@ def _cached_group(folder: str) -> GuestCgroup:
 class ProcessRecord:
     """The record of a process guest: its identity, its process, its settings, and how it was made.
 
-    :ivar adopted: whether another program started it. That program is its parent and reads its exit status.
+    :ivar adopted: whether another program started the guest. The other program is its parent and reads its
+        exit status.
     :ivar log: the path of the file with the guest's output.
     :ivar cgroup: the path of the guest's own cgroup v2 group; empty: the guest has none.
-    :ivar whole_group: whether the guest lives as long as any process in its group, and not only as its main
-        process.
+    :ivar whole_group: whether the guest lives until the last process of its group ends. If not, it ends with
+        its main process.
     :ivar limits: the cgroup files, and ``oom_score_adj``, that the agent has written.
     :ivar newer: whether a later release wrote the record. Fields that this release does not know are missing.
     :ivar declared: the names of the settings that the request for the guest contained, even with default
@@ -280,7 +281,7 @@ class ProcessRecord:
 
 @dataclass(frozen=True, slots=True)
 class UnusableRecord:
-    """A file in the place of a record that cannot be used as one, and the reason."""
+    """A file that has the name of a record but cannot be read as a record, and the reason."""
 
     path: Path
     reason: str
@@ -320,7 +321,7 @@ class RecordStore:
             **dataclasses.asdict(record),
             "settings": _chosen_settings(record.settings),
         }
-        # This field tells how the record was read, and is no content of the file.
+        # The field ``newer`` tells how the record was read, and is not stored in the file.
         del content["newer"]
         if self.find_unusable(record.uuid) is not None:
             self._put_aside(record.uuid)
@@ -346,7 +347,7 @@ class RecordStore:
             remove_durably(self._path(record.uuid))
 
     def load(self) -> tuple[list[ProcessRecord], list[UnusableRecord]]:
-        """All usable records of the folder, and the files in the place of records that cannot be used."""
+        """All usable records of the folder, and the files that have names of records but cannot be used."""
         records, unusable = [], []
         for path in sorted(self.folder.glob(f"*{RECORD_SUFFIX}")):
             found = self._read(path)
@@ -357,7 +358,7 @@ class RecordStore:
         return records, unusable
 
     def find_unusable(self, guest_uuid: str) -> UnusableRecord | None:
-        """The unusable file in the place of a guest's record; None if there is none."""
+        """The file with the name of a guest's record that cannot be used; None if there is none."""
         path = self._path(guest_uuid)
         # The function lexists() is used, because a dangling symbolic link in this place counts, too.
         found = self._read(path) if os.path.lexists(path) else None
