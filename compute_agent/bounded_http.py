@@ -82,12 +82,13 @@ def read_address(
 def _connect(host: str, port: int, end: float) -> socket.socket:
     """A connection to the first address of a host that accepts one until ``end``, in monotonic seconds.
 
-    :raises OSError: no address does; the error is that of the last one.
+    :raises OSError: no address accepts a connection; the error is that of the last address.
     """
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     failure = OSError(f"{host} has no address")
     for number, (family, kind, protocol, _, address) in enumerate(found):
-        # Each address has its share of the time that is left, so that a dead one leaves some to the others.
+        # Each address gets a share of the time that is left, so that an address that does not answer leaves
+        # time for the others.
         share = (end - time.monotonic()) / (len(found) - number)
         if share <= 0:
             raise TimeoutError(f"no address of {host} has answered in time")

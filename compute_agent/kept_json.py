@@ -112,13 +112,16 @@ def load_state(
 
 
 class KeptFile(Generic[T]):
-    """The knowledge of one part of the agent, which the next start continues with. For one thread."""
+    """A JSON file with data that one module of the agent needs after its next start.
+
+    Only one thread may use the object.
+    """
 
     def __init__(self, path: Path, parse: Callable[[bytes], T], subject: str) -> None:
         """Describe the file.
 
         :param parse: raises ValueError for content that cannot be used.
-        :param subject: the content in words, as the subject of a sentence in the log.
+        :param subject: a name for the content, which begins a message in the log.
         """
         self._path = path
         self._parse = parse

@@ -1,4 +1,4 @@
-"""The methods that the agent serves on its UNIX socket, and the parts of the agent that they use."""
+"""The methods that the agent serves on its UNIX socket, and the interface to the agent that they use."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ Most commands that cannot work end within this time. Each start takes this much 
 
 
 class AgentParts(Protocol):
-    """The parts of the agent that the methods of the socket use."""
+    """The objects and functions of the agent that the methods of the socket use."""
 
     @property
     def options(self) -> cfg.ConfigOpts:
@@ -102,7 +102,7 @@ class AgentParts(Protocol):
 
     @property
     def owned(self) -> Ownership:
-        """The providers, inventories and traits that the agent has put into Placement, by its state file."""
+        """The names in Placement that belong to the agent, according to its state file."""
         ...
 
     @property
@@ -194,7 +194,8 @@ class AgentParts(Protocol):
 LOG = logging.getLogger(__name__)
 
 ANNOUNCE_SECONDS: Final = 2.0
-"""The seconds that the libvirt hook of a starting guest waits for the cache group; then it starts without."""
+"""The seconds for which the libvirt hook waits for the cache group; then the guest starts without the group.
+"""
 
 ROOT_SECONDS: Final = 10.0
 """The seconds that a start or an adoption waits until the agent knows the root provider of this host."""
@@ -208,7 +209,7 @@ OPEN_METHODS: Final = frozenset(
         *("inventory", "resctrl.groups", "status", "watermark.list", "watermark.test"),
     }
 )
-"""The methods that only read. Any user that may open the socket can call them."""
+"""The methods that change nothing. Any user that may open the socket can call them."""
 
 
 class ApiMethods:
@@ -287,7 +288,7 @@ class ApiMethods:
         return [input_document(one) for one in self._agent.pipeline.resolution_inputs()]
 
     def guest_run(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Start a process guest for a consumer, on the resources of the consumer's allocation."""
+        """Start a process as the guest of a consumer, on the resources of the consumer's allocation."""
         body = self._agent.configurator.load_settings(RunSchema(), params)
         guest_uuid, as_of, allocation, owner = self._read_allocation(body)
         event = StartGuest(
@@ -326,7 +327,7 @@ class ApiMethods:
     def guest_announce(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Make the cache group of a guest that is about to start.
 
-        The libvirt hook calls it, and waits for it.
+        The libvirt hook calls this method and waits for the answer.
         """
         description = load(AnnounceSchema(), params)["description"]
         try:
@@ -387,7 +388,7 @@ class ApiMethods:
         """Show the provider tree as the agent derives it and as Placement has it."""
         load(EmptySchema(), params)
         tree = self._agent.reports.offered_tree
-        # A new reader, because that of the reports may be used by their thread only.
+        # A new reader is made, because only the thread of the reports may use the reader of the reports.
         reader = HostReporter(self._agent.client, self._agent.owned, lambda owned: None)
         with _refuse_request(PlacementError):
             reported = reader.read_reported(tree.root.uuid)
@@ -505,7 +506,7 @@ class ApiMethods:
         self, body: Mapping[str, Any]
     ) -> tuple[str, float, Allocation, ConsumerOwner | None]:
         guest_uuid = str(body.get("uuid") or uuid.uuid4())
-        # The time before the request: the allocation in the answer is at least as new.
+        # The time is taken before the request, so the allocation in the answer is at least as new.
         as_of, owner = time.monotonic(), None
         try:
             record = self._agent.client.get_allocations(guest_uuid)
@@ -544,7 +545,7 @@ class ApiMethods:
 
 @contextmanager
 def _refuse_request(*kinds: type[Exception], intro: str = "") -> Iterator[None]:
-    """Turn errors of these kinds, and a timeout of the worker, into a RequestError.
+    """Turn errors of the given classes, and a timeout of the worker, into a RequestError.
 
     :param intro: the beginning of the error's text.
     """
@@ -558,7 +559,10 @@ def _refuse_request(*kinds: type[Exception], intro: str = "") -> Iterator[None]:
 
 
 def _guest_settings(body: Mapping[str, Any], allocation: Allocation) -> GuestSettings:
-    """The settings of a request. Without ``vcpus``, the guest gets as many as it holds CPUs, at least one."""
+    """The settings of a request.
+
+    Without ``vcpus``, the guest gets one guest CPU for each CPU that it holds, and at least one.
+    """
     amount = sum(held.get(name, 0) for held in allocation.values() for name in CPU_CLASSES)
     return GuestSettings(
         vcpus=body.get("vcpus") or max(amount, 1), **{name: body[name] for name in SETTING_NAMES}

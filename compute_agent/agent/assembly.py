@@ -1,8 +1,8 @@
-"""Assembles the agent: one function makes all parts, each from parts that it has made before.
+"""Assembles the agent: one function makes all objects of the agent, each from objects that it made before.
 
-No part refers to a part that is made later. If an earlier part has to call a later one, both use an object
-that is made before them. A :class:`WakeSignal` wakes the reports. :class:`ConfigurationInForce` passes a
-reload to the loops. The worker's queue takes all events.
+No object refers to an object that is made later. If an earlier object has to call a later one, both use a
+third object that is made before them. A :class:`WakeSignal` wakes the reports. :class:`ConfigurationInForce`
+passes a reload to the loops. The worker's queue takes all events.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from compute_agent.usage.subjects import open_allotments
 
 @dataclass(frozen=True, slots=True)
 class AssembledAgent:
-    """The parts of the agent that are used after the assembly. So far, only the driver has running threads.
+    """The objects of the agent that are used after the assembly. So far, only the driver has running threads.
 
     :ivar early: the loops that start before the listeners, because requests need them.
     :ivar late: the loops that start after the listeners. All loops stop in reverse order.
@@ -105,7 +105,7 @@ class AssembledAgent:
 
 
 def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, folder: Path) -> AssembledAgent:
-    """Make all parts of an agent. The caller has locked the state folder, and starts the parts.
+    """Make all objects of an agent. The caller has locked the state folder, and starts the threads.
 
     :param load_conf: reads the configuration again at a reload.
     :param options: the options that ``load_conf`` returned first.
@@ -127,12 +127,12 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             options, provider_tree.load_or_create(folder), saved.nova_root, bool(saved.owned), state
         )
 
-        # The host: a wrong configuration fails here, before any part exists
+        # The host: a wrong configuration raises its error here, before any other object exists
         host = configured_host(options, registry, root=root.owner, acting=True)
         metrics = AgentMetrics()
         events = EventLog(options, metrics.registry)
         recorder = EventRecorder(events.add)
-        ProcessCollector(registry=metrics.registry)  # what the agent itself costs
+        ProcessCollector(registry=metrics.registry)  # CPU time and memory of the agent itself
         holder = f"pid {os.getpid()}, agent of {host.host_state.tree.root.name}, state folder {folder}"
         host_driver = open_host_driver(options, state, folder / GUESTS_FOLDER, holder, metrics)
         # The driver has threads, connections and a lock, which must end if anything below fails.
@@ -169,8 +169,8 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         undo.callback(reloader.close)
         configurator = GuestConfigurator(pipeline, in_force)
 
-        # The parts that add to reports, then the reports
-        # The signal is made before the loop that it wakes, because the parts that wake it are made before.
+        # The loops that contribute to reports, then the loop of reports. The signal is made first, because
+        # the loops that wake the reports are made before the loop of reports.
         changed = WakeSignal()
         reclaimed = ReclaimLoop(conf, pipeline, driver, recorder, metrics, changed=changed.wake)
         fleet_guests = FleetGuests(pipeline, configurator.set_guest)
@@ -209,7 +209,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         )
         maintenance = MaintenanceMode(saved.maintenance, state, reports, metrics.registry, recorder)
 
-        # The parts that measure guests, and those that throttle them
+        # The loops that measure guests, and the loops that throttle guests
         monitored = MonitoredGuests(driver, pipeline, in_force)
         monitoring = CacheMonitoring(conf, monitored, metrics.registry)
         # One arbiter serves all triggers and limits by hand: the lowest limit of a guest applies.
@@ -247,21 +247,21 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             read_source=sources.read_value,
             read_oversold=reclaimed.read_oversold,
         )
-        # These two need each other: monitoring exports the usage that watermarks measure, and watermarks read
-        # the counters of monitoring. So monitoring gets the watermarks after both are made.
+        # Monitoring and watermarks need each other: monitoring exports the usage that watermarks measure, and
+        # watermarks read the counters of monitoring. So monitoring gets the watermarks after both are made.
         monitored.use_usage(watermarks)
         guest_reader = GuestReader(
             driver, lambda: in_force.current.settings.classes, options.host.root, monitoring.reader
         )
         interference = InterferenceLoop(conf, throttling, pipeline, guest_reader, executor, limits)
 
-        # The parts that receive news about guests
+        # The receivers of events about guests
         oom = OomEvents(driver, recorder, metrics.registry, options.host.root)
         arrivals = GuestEvents(pipeline, conf.client, changed.wake)
         announcements = PreStartHook(pipeline, driver.expecting_driver, conf.client)
 
         # The early loops start before the socket answers, because requests need events and arrivals. The late
-        # ones start afterwards: their first round may wait long for Placement.
+        # loops start afterwards, because their first round may wait long for Placement.
         early: tuple[AgentLoop, ...] = (events, monitoring, arrivals, announcements)
         cpu_use = CpuUse(conf, pipeline, driver)
         late: tuple[AgentLoop, ...] = (

@@ -15,10 +15,10 @@ _CAP_SYS_PTRACE: Final = 19
 
 
 def class_warnings(classes: Mapping[str, QosClass], realtime_limit: str, status: str) -> list[str]:
-    """The warnings about options of QoS classes that fail here, or that delay the host's own work.
+    """The warnings about options of QoS classes that this host cannot apply, or that delay its own work.
 
     :param classes: the QoS classes by name.
-    :param realtime_limit: a sentence about the kernel's limit for realtime threads; empty: no limit.
+    :param realtime_limit: a message about the kernel's limit for realtime threads; empty: no limit.
     :param status: the content of /proc/self/status.
     """
     found = [

@@ -1,4 +1,4 @@
-"""The check of another configuration against running guests: matching rules, and changed settings.
+"""Checks another configuration against running guests: which rules match, and which settings change.
 
 The running agent sends the inputs of the settings of each guest as JSON. ``config check`` resolves the
 settings again with the rules of the configuration files.
@@ -16,7 +16,7 @@ from compute_agent.model.guest import GuestIdentity
 from compute_agent.model.guest_settings import SETTING_NAMES, SettingSource, read_setting, setting_text
 from compute_agent.pipeline.guest_settings import ResolutionInput
 
-# JSON has no sets, so that these fields are sent as sorted lists.
+# JSON has no sets, so these fields are sent as sorted lists.
 _SETS = ("resource_classes", "traits")
 
 
@@ -41,7 +41,7 @@ def check_guests(
 ) -> list[dict[str, Any]]:
     """A row for each guest: its rule under ``policy``, the settings that would change, and problems.
 
-    ``documents`` are those of input_document().
+    ``documents`` are results of input_document().
     """
     return [_check_guest(policy, document) for document in documents]
 

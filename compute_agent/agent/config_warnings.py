@@ -1,4 +1,4 @@
-"""Finds valid options that have no effect on this host, or an unexpected one, and words a warning for each.
+"""Makes warnings about valid options that have no effect, or an unexpected effect, on this host.
 
 Watermarks and interference sections are checked against the metrics that the host can measure, and against
 the levers that can throttle its guests.
@@ -67,7 +67,7 @@ _METRICS: Final[Mapping[str, tuple[str, ...]]] = {
 def interference_warnings(
     conf: cfg.ConfigOpts, unmeasured_metrics: Mapping[str, str], unusable_levers: Mapping[str, str]
 ) -> Iterator[str]:
-    """The warnings about interference sections that have no effect on this host, a sentence for each.
+    """One warning for each interference section that has no effect on this host.
 
     :param unmeasured_metrics: the metrics that cannot be measured here: the reason by metric.
     :param unusable_levers: the levers that cannot throttle a guest here: the reason by lever.
@@ -97,7 +97,7 @@ def _without_counters() -> str:
 
 
 def source_warnings(conf: cfg.ConfigOpts) -> Iterator[str]:
-    """The warnings about metric sources with a command that cannot be run, a sentence for each."""
+    """One warning for each metric source with a command that cannot be run."""
     for name, options in metric_source_sections(conf):
         if options.command and (reason := missing_program(options.command)):
             yield f"[{METRIC_SOURCE}{name}] command: it will fail, because {reason}"
@@ -111,7 +111,7 @@ _PRESSURES: Final = ("cpu", "memory", "io")
 
 
 def unmeasured_metrics(conf: cfg.ConfigOpts, control: ResctrlHandle | None) -> dict[str, str]:
-    """The metrics of watermarks that cannot be measured here: the reason and the remedy by metric.
+    """A dict from each metric of watermarks that this host cannot measure to the reason and the remedy.
 
     :param control: the resctrl mount; None: there is none.
     """
@@ -138,7 +138,7 @@ def unmeasured_metrics(conf: cfg.ConfigOpts, control: ResctrlHandle | None) -> d
 
 
 def unusable_levers(conf: cfg.ConfigOpts, resctrl: HostResctrl, driver: str) -> dict[str, str]:
-    """The levers that cannot throttle a guest here: the reason and the remedy by lever.
+    """A dict from each lever that cannot throttle guests on this host to the reason and the remedy.
 
     :param driver: the name of the driver of guests.
     """
@@ -171,7 +171,7 @@ def cpu_class_warnings(
                 f"[{CPU_CLASS}{name}] applies to no CPU: name it in cpu_class of a [qos_class:NAME] or"
                 f" [guest_rule:NAME], or call it {IDLE} or {SHARED}"
             )
-        # The check gives the class to all CPUs, because a guest with the class may come to any of them.
+        # The check gives the class to all CPUs, because a guest with the class may get any of them.
         for reasons in decide_files(
             power, [CpuClassClaim(power.cpus, one, parked=one.park is not None)]
         ).missing.values():
@@ -180,7 +180,7 @@ def cpu_class_warnings(
 
 def _named_cpu_classes(conf: cfg.ConfigOpts, classes: Mapping[str, CpuClass], driver: str) -> set[str]:
     """The names of the classes of CPUs that QoS classes, guest rules or flavors may give to guests."""
-    # The flavors are not known before a guest starts, so any class may be named by one.
+    # The flavors are not known before a guest starts, so a flavor may name any class.
     if driver == "libvirt" and "cpu_class" in conf.guests.flavor_settings:
         return set(classes)
     by_rules = {options.cpu_class for _, options in guest_rule_sections(conf)}
@@ -198,7 +198,7 @@ def config_warnings(
 ) -> list[str]:
     """The warnings about the options of a configuration; each names the section, the option and the remedy.
 
-    :param rules: the watermarks; None: their sections are wrong, and are not checked here.
+    :param rules: the watermarks; None: the sections of watermarks are wrong, which another check reports.
     :param resctrl: the resctrl mount of this host.
     :param driver: the name of the driver of guests.
     :raises cfg.Error: an option has an invalid value.

@@ -100,7 +100,7 @@ NO_UUID: Final = "00000000-0000-0000-0000-000000000000"
 
 
 def policy_of(conf: cfg.ConfigOpts, beside: bool) -> str:
-    """The name of the policy: that of the option, or else the default for the owner of the root provider.
+    """The name of the policy: from ``[policy] name``, or the default for the owner of the root provider.
 
     :param beside: whether nova-compute owns the root provider.
     """
@@ -133,7 +133,7 @@ def check_options(conf: cfg.ConfigOpts) -> None:
 
 
 def steal_warnings(conf: cfg.ConfigOpts, beside: bool) -> list[str]:
-    """The warning if ``[capacity] steal`` has no effect; an empty list: none.
+    """A list with the warning that ``[capacity] steal`` has no effect; empty if it has an effect.
 
     :param beside: whether nova-compute owns the root provider.
     """
@@ -170,11 +170,11 @@ def pools_of(
 
 @dataclass(frozen=True, slots=True)
 class DerivedTree:
-    """The provider tree of a configuration on this host.
+    """The provider tree that a configuration makes on this host.
 
     :ivar pools: the CPU pools of the configuration.
     :ivar positions: the CPUs of each pool, by its name.
-    :ivar warnings: sentences about options without an effect, and about devices and boot options.
+    :ivar warnings: warnings about options without an effect, and about devices and boot options.
     """
 
     tree: ProviderTree
@@ -292,7 +292,7 @@ def build_host_state(
     if topology is None:
         topology = read_topology(Path(conf.host.root))
     whose = root or owner_of(conf.compute.provider_tree)
-    # Only the agent itself writes what it has seen to the state folder. A check of a configuration passes a
+    # Only the agent itself stores the seen CPUs in the state folder. A check of a configuration passes a
     # uuid, and must not change the folder of an agent that may be running.
     acting = root_uuid is None
     topology = (learned_topology if acting else known_topology)(conf, topology)
@@ -379,8 +379,8 @@ def build_controllers(
 ) -> tuple[KernelController, ...]:
     """Make the controllers of a configuration, in the order in which they act.
 
-    If another program pins guests, as nova-compute does by default, no controller pins them, and only the
-    memory of guests with a memory type is bound.
+    If another program pins guests, as nova-compute does by default, no controller pins guests. Memory is then
+    bound only for guests with a memory type.
 
     :param resctrl: the resctrl mount of this host.
     :raises ConfigError: a section of classes is wrong.
@@ -426,7 +426,8 @@ def build_controllers(
         settings,
         stores,
         Path(conf.host.root),
-        # labels() makes the counter at once, at zero: Prometheus sees no increase if a series starts at one.
+        # labels() creates the counter with the value 0, because Prometheus sees no increase in a series that
+        # starts at 1.
         lambda name: metrics.drift.labels(name).inc,
         recorder,
     )
@@ -467,7 +468,7 @@ class ControllerStores:
     :ivar originals: the CPU masks of interrupts and threads before the agent changed them.
     :ivar cookies: the guests with core-scheduling cookies from the agent.
     :ivar priorities: the guests with realtime priorities from the agent.
-    :ivar ownership: the right to change masks of this host.
+    :ivar ownership: the right to change the CPU masks of this host.
     :ivar own_threads: the CPUs that the agent's own threads had at its start.
     """
 
@@ -507,8 +508,8 @@ def make_controllers(
 
     :param control: the resctrl mount that the controllers may change; None: there is no cache control.
     :param root: the folder with ``sys`` and ``proc``.
-    :param drift_counter: takes a controller's name, and returns the function that counts a file or mask which
-        another program has changed.
+    :param drift_counter: takes the name of a controller, and returns a function to call for each file or mask
+        that another program has changed.
     """
     files = KernelFiles(root)
     pinning: KernelController = EmulatorController(driver, settings.emulator)
@@ -528,8 +529,8 @@ def make_controllers(
         CpuClassController(
             driver, settings.cpu_classes, stores.former, files, drift_counter(CpuClassController.name)
         ),
-        # After the controller that brings parked CPUs online, because the kernel refuses masks of offline
-        # CPUs.
+        # This controller acts after the one that brings parked CPUs online, because the kernel refuses masks
+        # of offline CPUs.
         IsolationController(
             driver,
             settings.isolation,
@@ -585,7 +586,10 @@ class ControllerFactory:
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredHost:
-    """The result of reading ``options`` and this host, before controllers exist, which need the driver."""
+    """The objects that ``options`` and this host give before the driver is open.
+
+    Controllers, which need the driver, come later.
+    """
 
     options: cfg.ConfigOpts
     resctrl: HostResctrl
@@ -595,7 +599,7 @@ class ConfiguredHost:
     def with_controllers(
         self, client: PlacementClient, controllers: tuple[KernelController, ...]
     ) -> ReloadedConfiguration:
-        """Combine this result with client and controllers into the configuration that the loops use."""
+        """Add the client and the controllers, which gives the configuration that the loops use."""
         dedicated = self.host_state.cpu_sets.dedicated
         domains = self.host_state.topology.l3_domains
         return ReloadedConfiguration(

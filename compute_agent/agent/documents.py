@@ -50,14 +50,15 @@ from compute_agent.throttling.watermarks.metrics import WatermarkMetric
 from compute_agent.throttling.watermarks.sections import WatermarkAction, WatermarkSection
 from compute_agent.usage.snapshot import MetricSeries
 
-# Read once: an agent that still runs during an upgrade is of its own version.
+# The version is read once, because an agent that still runs during an upgrade has the old version.
 _VERSION: Final = installed_version()
 
 
 def guest_document(view: GuestView, claim_expires: float | None = None) -> dict[str, Any]:
     """The JSON document of a guest for the command line. CPU sets are strings such as ``0-3,8``.
 
-    :param claim_expires: the second since the epoch at which the guest's claim expires; None: no claim.
+    :param claim_expires: the time, in seconds since the epoch, at which the guest's claim expires; None: no
+        claim.
     """
     assignment = view.assignment
     return {
@@ -149,7 +150,7 @@ def guests_document(views: Iterable[GuestView]) -> dict[str, Any]:
 
 
 def guest_reason(view: GuestView) -> str:
-    """The reason why a guest runs on other CPUs than those of its own allocation; empty: it does not."""
+    """The reason why a guest does not run on the CPUs of its own allocation; empty if it does."""
     unknown = "" if view.allocation is not None else "Placement has not said yet what it holds"
     migrating = "" if view.migration is None else str(view.migration)
     return "; ".join(filter(None, (migrating, view.refusal or unknown, view.stray)))
@@ -160,7 +161,7 @@ def move_document(view: GuestView, to: CpuAssignment | None, outcome: str) -> di
 
     :param view: the guest before the move.
     :param to: the CPUs after the move; None: the guest stays where it is.
-    :param outcome: the outcome of the move in words; unused if the guest stays.
+    :param outcome: a text about the outcome of the move; unused if the guest stays.
     """
     held = frozenset[int]() if view.assignment is None else view.assignment.held_cpus
     return {
@@ -289,7 +290,7 @@ def _group_kind(host: ResctrlLayout, group: ControlGroup, classes: Iterable[str]
 def _thread_count(control: ResctrlHandle, group: ControlGroup) -> int | None:
     try:
         return len(read_tasks(control.files, group.name))
-    except ResctrlError:  # the group is pseudo-locked, or another program has just removed it
+    except ResctrlError:  # another program has locked or removed the group
         return None
 
 
@@ -331,8 +332,8 @@ def watermark_rows(status: WatermarkStatus) -> list[dict[str, Any]]:
 
     ``usage``, ``amount`` (the threshold) and ``gap`` (the excess) are in the metric's unit. None means: not
     known. ``gap`` is also None while the threshold is not exceeded. ``streak`` is the number of consecutive
-    rounds in breach; the agent acts once it reaches ``for_samples``. ``in_force`` lists in words the limits
-    and evictions that the agent has for the metric.
+    rounds in breach; the agent acts once it reaches ``for_samples``. ``in_force`` lists texts about the
+    limits and evictions that the agent has for the metric.
 
     While watermarks keep new guests away, ``in_force`` says so for the watermarks in breach. If no watermark
     is in breach, it says so for the watermarks within their cool-down.
@@ -396,7 +397,7 @@ def _in_force(
 
 
 def _kept_away(status: WatermarkStatus, watermark: WatermarkSection, domain: str) -> Iterator[str]:
-    """Yield a clause if this watermark is a cause for which the agent keeps new guests away.
+    """Yield a text if this watermark is a cause for which the agent keeps new guests away.
 
     The cause is a watermark in breach or, if no watermark is in breach, one within its cool-down. Before the
     first round, each watermark counts as a cause, because nothing was measured.
@@ -417,7 +418,7 @@ def _rounded_amount(amount: float | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class StatusSources:
-    """The parts of an agent that ``status`` shows."""
+    """The objects of an agent from which ``status`` is made."""
 
     options: cfg.ConfigOpts
     pipeline: GuestPipeline
@@ -479,7 +480,8 @@ def _parked_cpus(shown: StatusSources) -> CpuSet:
 def health_document(shown: StatusSources) -> tuple[bool, dict[str, Any]]:
     """Whether the worker is alive, and the JSON document of ``/healthz``.
 
-    The agent counts as healthy while Placement is away: a restart of the agent would not help.
+    The agent counts as healthy while Placement does not answer, because a restart of the agent would not
+    help.
     """
     alive = shown.pipeline.is_alive
     reports = status_document(shown.reports.status)

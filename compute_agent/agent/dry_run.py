@@ -78,14 +78,17 @@ from compute_agent.throttling.state_file import look_up_state
 from compute_agent.throttling.watermarks.metrics import load_registry
 
 PLACEMENT: Final = "placement"
-"""The part of a planned change that is made in Placement."""
+"""The ``where`` of planned changes in Placement."""
 
 _TRAITS_IN_A_ROW: Final = 4
 """Maximum number of traits in one row of changes."""
 
 
 def of_move(move: AllocationMove, names: Mapping[str, str]) -> PlannedChange:
-    """The planned change of a part of an allocation that moves; ``names`` are names of providers by uuid."""
+    """The planned change for a moved amount of an allocation.
+
+    ``names`` has the names of providers by uuid.
+    """
     source = f"{move.source_class} {move.source_amount} of {names.get(move.source, move.source)}"
     target = f"{move.target_class} {move.target_amount} of {names.get(move.target, move.target)}"
     return PlannedChange(PLACEMENT, move.consumer, f"allocation {source} -> {target}")
@@ -122,7 +125,7 @@ def of_action(
         case SetTraits(uuid, traits):
             had = reported[uuid].traits if uuid in reported else frozenset[str]()
             signs = [*(f"+{name}" for name in sorted(traits - had)), *(f"-{n}" for n in sorted(had - traits))]
-            # The same iterator several times, so that each row takes the next few signs.
+            # The list contains the same iterator several times, so that each row takes the next few traits.
             for few in zip_longest(*[iter(signs)] * _TRAITS_IN_A_ROW, fillvalue=""):
                 yield PlannedChange(PLACEMENT, names.get(uuid, uuid), f"traits {' '.join(few).strip()}")
 
@@ -152,8 +155,8 @@ def look_up_owner(
     last = None if explicit_own else state.nova_root
     presumed = owner_of(shape, last, bool(state.owned))
     try:
-        # None: the search is also made if the option names the agent as owner, because nova-compute may write
-        # the root, too.
+        # ``beside`` is None, so that the search runs even if the option names the agent as owner:
+        # nova-compute may write the root, too.
         found = find_root(client, RootSearch(name, own, True if shape == BESIDE else None, last))
     except RootMissingError as error:
         return presumed, str(error), ""
@@ -172,15 +175,16 @@ def look_up_owner(
 def try_configuration(
     options: cfg.ConfigOpts, owner: RootOwner | None = None, factory: ControllerFactory | None = None
 ) -> None:
-    """Check a configuration on this host by building all that depends on it. Nothing changes.
+    """Check a configuration on this host: build everything that depends on it, and change nothing.
 
     :param owner: the owner of the root provider; None: the owner that the configuration names.
-    :param factory: builds the controllers with the driver of a running agent; None: they are not checked.
+    :param factory: builds the controllers with the driver of a running agent; None: controllers are not
+        checked.
     :raises ConfigError: an agent would refuse the configuration.
     :raises OSError: the host cannot be read.
     """
     try:
-        # Only built for its errors.
+        # The result is not used; the call raises the errors.
         PlacementClient.from_conf(options)
         host = configured_host(options, load_registry(), root=owner, root_uuid=NO_UUID)
         _check_guests(options, parse_known_classes(options))
@@ -191,7 +195,7 @@ def try_configuration(
 
 
 def _check_guests(options: cfg.ConfigOpts, known: KnownClasses) -> None:
-    """Check the settings of single guests from the fleet, also of guests that are not on this host.
+    """Check the fleet's settings of single guests, including guests that are not on this host.
 
     :raises FleetError: a setting names a class that does not exist.
     :raises RequestError: a value is wrong.
@@ -214,7 +218,7 @@ _READS: Final = frozenset(
 """The attributes of a driver that a dry run may use, because they change nothing."""
 
 _SECONDS: Final = 60.0
-"""Seconds to wait for the worker, which itself waits only for libvirtd."""
+"""Seconds to wait for the worker. The worker waits for nothing but libvirtd."""
 
 
 def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
@@ -235,7 +239,7 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
     host_state = build_host_state(conf, root_uuid=uuid or NO_UUID, control=resctrl.control, root=owner)
     usable = libvirtd_is_usable(conf.libvirt.uri)
     choice = choose_driver(conf.guests.driver, usable, saved.driver, len(saved.guests))
-    # Without a lock, because the driver is only read.
+    # No lock is needed, because the driver is only read.
     driver = open_driver(choice.name, conf, folder / GUESTS_FOLDER, lock=None)
     try:
         if driver.outage_reason:
@@ -265,7 +269,8 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
                 found = [PlannedChange(PLACEMENT, host_state.tree.root.name, whose)]
             else:
                 nameless = folder if uuid is None and not owner.beside else None
-                # Before planned_changes(), because this submits the allocations of guests to the worker.
+                # This comes before planned_changes(), because it submits the allocations of guests to the
+                # worker.
                 found = list(_in_placement(conf, client, reporter, driver, pipeline, nameless))
             return [*found, *(each for recorder in recorders for each in recorder.planned_changes())]
         finally:
@@ -318,7 +323,7 @@ def _in_placement(
 
 
 class RecordingController(KernelController):
-    """Replaces a controller in a dry run, and remembers the targets that it gets."""
+    """Replaces a controller in a dry run, and remembers the targets that the worker passes."""
 
     def __init__(self, controller: KernelController) -> None:
         self.name, self.acts_early = controller.name, controller.acts_early
@@ -367,7 +372,8 @@ class _KeptValues:
 class _ReadOnlyDriver:
     """Forwards only those methods of a driver that change nothing.
 
-    It reports no ends of guests, because a driver that reports an end also deletes the record of the guest.
+    The object reports no ends of guests, because a driver that reports an end also deletes the guest's
+    record.
     """
 
     def __init__(self, driver: GuestDriver) -> None:

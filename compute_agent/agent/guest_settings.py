@@ -22,8 +22,8 @@ from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.worker import GuestPipeline
 
 ANSWER_SECONDS: Final = 50.0
-"""The seconds that a request waits for the worker. It is less than the 60 s that a client waits for an answer
-(:func:`compute_agent.agent.protocol.call_agent`).
+"""The seconds for which a request waits for the worker: less than the 60 s for which a client waits for an
+answer (:func:`compute_agent.agent.protocol.call_agent`).
 """
 
 

@@ -68,7 +68,7 @@ def make_state_folder(conf: cfg.ConfigOpts) -> Path:
 def _folder_fault(folder: Path, see_to: Callable[[Path], None]) -> str:
     """The reason why the state folder, or its folder of guests, cannot be used; empty if both can.
 
-    :param see_to: checks a folder, or creates it, too.
+    :param see_to: checks a folder, and may create it.
     :raises ConfigError: other users may write there.
     """
     try:
@@ -134,7 +134,7 @@ def offered_platform(control: ResctrlHandle | None, classes: Mapping[str, ShareS
 
 
 def resctrl_signature(conf: cfg.ConfigOpts) -> Any:
-    """A value that changes when the mount of resctrl, or the set of groups of other programs, changes."""
+    """A value that changes if the resctrl mount changes, or if the groups of other programs do."""
     mount = find_mount(Path(conf.host.root))
     if mount is None:
         return None
@@ -143,7 +143,8 @@ def resctrl_signature(conf: cfg.ConfigOpts) -> Any:
         names = files.list_folders()
     except ResctrlError as error:
         return mount, error.errno
-    # Of a group of another program, only the mode matters: a locked group takes ways away from all groups.
+    # For groups of other programs, only the mode matters: a locked group takes cache ways away from all other
+    # groups.
     foreign = (n for n in names if n not in NOT_GROUPS and not n.startswith(conf.resctrl.group_prefix))
     return mount, tuple((name, files.read_optional(group_path(name, "mode"))) for name in foreign)
 
@@ -152,7 +153,7 @@ def resctrl_signature(conf: cfg.ConfigOpts) -> Any:
 class HostDriver:
     """A driver of guests, with the lock that reserves it for this agent.
 
-    ``notice`` is a sentence about the choice of the driver, if operators should know it; otherwise empty.
+    ``notice`` is a message about an unusual choice of the driver; empty if there is none.
     """
 
     driver: GuestDriver
@@ -161,7 +162,7 @@ class HostDriver:
 
     @property
     def status(self) -> str:
-        """Whether the service of the driver (libvirtd) answers: ``up``, or ``away`` with the reason."""
+        """``up`` if the service of the driver (libvirtd) answers, otherwise ``away`` with the reason."""
         return f"away: {outage}" if (outage := self.driver.outage_reason) else "up"
 
     def close(self) -> None:

@@ -40,7 +40,7 @@ Health = Callable[[], tuple[bool, dict[str, Any]]]
 
 
 class _MetricsServer(LimitedThreads, WSGIServer):
-    """An HTTP server of at most ``max_connections`` connections. Each has limited time for its request."""
+    """An HTTP server with at most ``max_connections`` connections and a time limit for each request."""
 
     max_connections = 32
 
@@ -99,7 +99,8 @@ class HttpServer:
     def _serve_request(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         try:
             return self._answer_request(environ, start_response)
-        # Logged here, because wsgiref would write the traceback to get_stderr(), a buffer that is never read.
+        # The error is logged here, because wsgiref would write it to get_stderr(), a buffer that is never
+        # read.
         except Exception:
             LOG.exception("A request for %s could not be answered", environ.get("PATH_INFO"))
             start_response("500 Internal Server Error", [("Content-Type", "text/plain")])

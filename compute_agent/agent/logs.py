@@ -29,7 +29,8 @@ IDENTIFIER: Final = "compute-agent"
 """The program name of the agent's entries in the journal: ``journalctl -t compute-agent``."""
 
 _PRIORITIES: Final = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
-"""The syslog priority for records from each log level on, the highest level first."""
+"""Pairs of a log level and the syslog priority for records of at least this level, the highest level first.
+"""
 
 _DEBUG: Final = 7
 """The syslog priority of all records below INFO."""
@@ -63,11 +64,13 @@ class EventHandler(logging.Handler):
         if isinstance(event, AgentEvent):
             try:
                 with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-                    # Not blocking: the journal may hang, and no thread of the agent may wait for its log.
+                    # The socket does not block, because the journal may hang and no thread of the agent may
+                    # wait for its log.
                     sender.setblocking(False)
                     sender.sendto(journal_entry(record, event, self.format), self._path)
                     return
-            # The journal is away or its queue is full: the event goes to standard error like other records.
+            # If the journal is down or its queue is full, the event goes to standard error like other
+            # records.
             except OSError:
                 pass
         self._rest.handle(record)
@@ -108,7 +111,7 @@ def send_events_to_journal(root: logging.Logger) -> None:
 
 
 VERBOSE_LOGGERS: Final = "keystoneauth"
-"""The logger of keystoneauth, which logs a long warning at each attempt to reach a service that is away."""
+"""The logger of keystoneauth, which logs a long warning at each failed attempt to reach a service."""
 
 PAUSE_SECONDS: Final = 60.0
 """The seconds between two log lines of the same warning: one line a minute shows that an outage goes on."""
@@ -140,8 +143,8 @@ def set_level(conf: cfg.ConfigOpts) -> None:
 class _LogFormatter(ContextFormatter):
     """Formats records like oslo.log, but without the exception that oslo.log adds to warnings and errors.
 
-    oslo.log adds the exception that is being handled at that moment. It repeats the reason in the message, or
-    is unrelated, such as the queue.Empty of a timer.
+    oslo.log adds the exception that is being handled at that moment. This exception repeats the reason in the
+    message, or is unrelated, such as the queue.Empty of a timer.
 
     Control characters are replaced, because messages of libraries quote texts of peers, such as the address
     of a redirection. Each message becomes one line: a peer's text must not look like a line of the log. A
@@ -149,7 +152,7 @@ class _LogFormatter(ContextFormatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        shown = copy.copy(record)  # other handlers have the record as it is
+        shown = copy.copy(record)  # other handlers get the unchanged record
         # oslo.log adds the exception to records from level WARNING on.
         shown.levelno = min(record.levelno, logging.INFO)
         if not (message := record.getMessage()).isprintable():
@@ -158,7 +161,10 @@ class _LogFormatter(ContextFormatter):
 
 
 class RateLimitedHandler(logging.Handler):
-    """Passes records on. A repeated record passes once per PAUSE_SECONDS, shortened and with a count."""
+    """Passes records to another handler.
+
+    A repeated record passes once per PAUSE_SECONDS, short and with a count.
+    """
 
     def __init__(
         self, pass_on: Callable[[logging.LogRecord], object], clock: Callable[[], float] = time.monotonic

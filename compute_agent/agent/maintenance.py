@@ -1,4 +1,4 @@
-"""Maintenance mode: an operator's command keeps new guests away from this host until another one ends it."""
+"""Maintenance mode: an operator's command keeps new guests away from this host until another command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from compute_agent.report.root_provider import (
 LOG = logging.getLogger(__name__)
 
 ANSWER_SECONDS: Final = 20.0
-"""The seconds that a command waits until Placement has the change; afterwards a later report makes it."""
+"""The seconds for which a command waits until Placement has the change. A later report makes a change that
+takes longer.
+"""
 
 
 class MaintenanceStore(Protocol):
@@ -144,9 +146,9 @@ def _switch_verb(off: bool) -> str:
 
 
 def causes_kept(state: AgentState, scheduling_off: bool | None, has_watermarks: bool) -> Causes:
-    """The causes that keep new guests away at the start of the agent: True for on, False for ended.
+    """The causes that keep new guests away when the agent starts: True for active, False for ended.
 
-    A cause is missing if the state folder does not tell about it.
+    A cause is missing if the state folder contains no information about it.
 
     :param scheduling_off: whether watermarks kept new guests away when the last agent ended; None: unknown.
     :param has_watermarks: whether the configuration has watermarks.

@@ -1,6 +1,6 @@
-"""Limits and evictions of guests by an operator's command. Each is recorded as an event.
+"""Limits and evictions of guests by an operator's command.
 
-The arbiter and the evictor of watermarks carry them out.
+Each command is recorded as an event. The arbiter applies limits, and the evictor of watermarks evicts guests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from compute_agent.throttling.executor import LimitSetter
 LOG = logging.getLogger(__name__)
 
 OWNER: Final = "by hand"
-"""The owner under which the arbiter keeps limits that operators set, next to those of triggers."""
+"""The name under which the arbiter keeps limits that operators set, in addition to the limits of triggers."""
 
 
 MANUAL_EVICTION_THREAD: Final = ThreadSpec(
@@ -41,7 +41,7 @@ class GuestLeaving(Protocol):
         ...
 
     def give_back(self, uuid: str) -> None:
-        """Delete the part of a guest's allocation that is on this host's providers."""
+        """Delete the allocation of a guest on this host's providers."""
         ...
 
 
@@ -87,7 +87,7 @@ class ManualThrottling:
                 raise RequestError(f"guest {guest} is being evicted already")
             self._evicting.add(guest.uuid)
         LOG.info("A command evicts guest %s", guest)
-        # In a thread of its own, because an eviction may take longer than the client waits for an answer.
+        # The eviction has its own thread, because it may take longer than the client waits for an answer.
         run_aside(MANUAL_EVICTION_THREAD, partial(self._see_off, guest), f"-{guest.uuid}")
 
     def _see_off(self, guest: Guest) -> None:

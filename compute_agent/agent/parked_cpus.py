@@ -56,7 +56,7 @@ def dedicated_cpus(conf: cfg.ConfigOpts) -> CpuSet:
 
 
 def park_mode(conf: cfg.ConfigOpts) -> ParkMode | None:
-    """The way in which the agent parks idle cores; None: it parks none.
+    """The way in which the agent parks idle cores; None: the agent parks no cores.
 
     The agent parks only with a policy that pins guests.
 
@@ -69,7 +69,7 @@ def park_mode(conf: cfg.ConfigOpts) -> ParkMode | None:
 def parking_rules(
     conf: cfg.ConfigOpts, topology: HostTopology, cpu_sets: CpuSets, beside: bool
 ) -> ParkingRules | None:
-    """The rules by which the agent parks idle cores of this host; None: it parks none.
+    """The rules by which the agent parks idle cores of this host; None: the agent parks no cores.
 
     Shared CPUs, emulator CPUs and the CPUs of pools are never parked.
 
@@ -87,7 +87,7 @@ def parking_rules(
 
 
 def park_warnings(conf: cfg.ConfigOpts, beside: bool) -> list[str]:
-    """The warning if ``[cpu_class:idle] park`` has no effect; an empty list: none.
+    """A list with the warning that ``[cpu_class:idle] park`` has no effect; empty if it has an effect.
 
     :param beside: whether nova-compute owns the root provider.
     :raises ConfigError: a section ``[cpu_class:NAME]`` is wrong.

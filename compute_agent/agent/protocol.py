@@ -1,4 +1,4 @@
-"""The protocol of the UNIX socket, and servers with threads that idle clients cannot occupy.
+"""The protocol of the UNIX socket, and servers that limit their threads and the time of idle clients.
 
 A request is a line of JSON, ``{"method": "guest.list", "params": {...}}``. The answer is ``{"result": ...}``
 or ``{"error": "what went wrong"}``. Methods that change something are for root and the agent's own user;
@@ -48,9 +48,10 @@ CONNECTION_THREAD: Final = ThreadSpec(
 class LimitedThreads(socketserver.ThreadingMixIn):
     """Mixin for a TCP or UNIX server of socketserver that limits its threads.
 
-    A connection has ``receive_timeout`` seconds to send its request, until its handler calls end_reading().
-    When all threads are in use, a new connection replaces the one that has been waited for longest, so that
-    silent connections do not block others. A new connection is refused only if each thread serves a request.
+    A client must send its request within ``receive_timeout`` seconds; the handler calls end_reading() when
+    the request is complete. If all threads are in use, a new connection replaces the connection that has been
+    silent for longest, so that silent clients do not block others. A new connection is refused only if each
+    thread serves a request.
     """
 
     daemon_threads = True
@@ -63,7 +64,9 @@ class LimitedThreads(socketserver.ThreadingMixIn):
         self._guard = threading.Condition()
         # A dictionary keeps the order of arrival, so that its first entry has been silent for longest.
         self._waited_for: dict[socket.socket, float] = {}
-        """The monotonic second until which a connection may send its request; the oldest connection first."""
+        """The time, in monotonic seconds, until which each connection may send its request; the oldest
+        connection first.
+        """
         self._open: set[socket.socket] = set()
         super().__init__(*arguments, **options)
 
@@ -98,12 +101,13 @@ class LimitedThreads(socketserver.ThreadingMixIn):
         self.shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Shut down connections without a request in time; socketserver calls it every half second."""
+        """Shut down connections that sent no request in time; socketserver calls this every half second."""
         super().service_actions()  # type: ignore[misc]  # of the server that this is mixed into
         now = time.monotonic()
         with self._guard:
             for connection, deadline in list(self._waited_for.items()):
-                # All connections have the same time, and later entries have arrived later.
+                # All connections have the same time limit, so the entries are in the order of their time
+                # limits.
                 if deadline > now:
                     break
                 self._hang_up(connection)
@@ -180,7 +184,7 @@ class _SocketHandler(socketserver.StreamRequestHandler):
         try:
             line = self.rfile.readline(MAX_LINE + 1)
         except OSError:
-            return  # the client sent nothing in time, or has gone
+            return  # the client sent nothing in time, or closed the connection
         if not line:
             return
         self.server.end_reading(self.connection)
@@ -194,11 +198,11 @@ class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
     """Answers requests on a UNIX socket of mode 0660, each in a thread of its own."""
 
     def __init__(self, path: Path, methods: Mapping[str, Method], open_methods: Collection[str] = ()) -> None:
-        """Listen on ``path``, where a leftover socket of an ended agent is replaced.
+        """Listen on ``path``; a socket that an ended agent left there is replaced.
 
         :param methods: the functions that serve requests, by the name of the method.
-        :param open_methods: the names of methods for all users that may open the socket. The others are for
-            root and the agent's own user.
+        :param open_methods: the names of methods for all users that may open the socket. All other methods
+            are for root and the agent's own user.
         :raises OSError: the socket cannot be made; the text has the path.
         :raises UnsafeFileError: another user could replace the socket.
         """
@@ -207,7 +211,7 @@ class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
         self._open_methods = frozenset(open_methods)
         check_folder(path.parent)
         _remove_left(path)
-        # Mode 0660 from the beginning: before a later chmod(2), any user could connect.
+        # The socket is created with mode 0660, because before a later chmod(2) any user could connect.
         old = os.umask(0o117)
         try:
             super().__init__(str(path), _SocketHandler)
@@ -285,7 +289,7 @@ def _remove_left(path: Path) -> None:
     :raises OSError: the path is no socket, or another process listens on it.
     """
     try:
-        # lstat(2), so that a symbolic link to a socket is not removed.
+        # lstat(2) is used, so that a symbolic link to a socket is not removed.
         left = stat.S_ISSOCK(path.lstat().st_mode)
     except FileNotFoundError:
         return
@@ -301,7 +305,7 @@ def _remove_left(path: Path) -> None:
 
 def _is_listened_on(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX) as connection:
-        # Without waiting: a full queue of connections shows that a process listens, too.
+        # connect() does not wait: a full queue of connections also shows that a process listens.
         connection.setblocking(False)
         try:
             connection.connect(str(path))

@@ -1,9 +1,9 @@
 """Releases a host: undoes every setting that the agent has made, and reports the settings that remain.
 
-Each release searches the host and Placement for settings to undo; no list of them is stored. Thus a second
-release completes an interrupted one: it does not find what is undone already. A mark in the state folder,
-written before the first change, keeps an agent from making the settings again. No agent may run on the state
-folder during a release.
+Each release searches the host and Placement for settings to undo, because no list of settings is stored. So a
+second release completes an interrupted release: it finds only the settings that are left. A mark in the state
+folder, written before the first change, keeps an agent from making the settings again. No agent may run on
+the state folder during a release.
 """
 
 from __future__ import annotations
@@ -68,16 +68,18 @@ MARK_FILE: Final = "released"
 DONE, WOULD, STAYS = "given back", "would be given back", "stays"
 
 SCHEDULING: Final = "scheduling"
-"""The kind of the row about the switch that keeps new guests away."""
+"""The kind of the row about the traits that keep new guests away."""
 
 KEPT_AWAY: Final = f"{STAYS}: new guests are kept away until all else is given back"
-"""The outcome of that switch after a release in part: the host has no agent that could serve new guests."""
+"""The outcome of that row after an incomplete release: new guests stay away, because no agent could serve
+them.
+"""
 
 WOULD_CLOSE: Final = "would be kept away until all else is given back"
-"""The predicted outcome of the switch if new guests may come now, and another setting cannot be undone."""
+"""The predicted outcome of that row if new guests may come now, and another setting cannot be undone."""
 
 MAY_COME: Final = "new guests may come"
-"""The detail of the row about the switch if the release could not change Placement."""
+"""The detail of that row if the release could not change Placement."""
 
 HOW_TO_OPEN: Final = (
     "New guests are kept away from this host, as the release is not complete. To let them in again: remove"
@@ -143,7 +145,7 @@ def refuse_if_released(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseOptions:
-    """The settings to undo in addition to limits, cache ways and the switch for new guests.
+    """The settings to undo in addition to limits, cache ways and the traits that keep new guests away.
 
     :ivar pins: whether CPU pins, memory binding, memory limits and weights of guests are undone.
     :ivar provider: whether the providers of this host are deleted from Placement.
@@ -158,7 +160,7 @@ class ReleaseRow:
     """One setting that the agent has made, and the outcome of its release.
 
     :ivar kind: the kind of the setting, such as :data:`SCHEDULING`.
-    :ivar name: the guest, provider or part of the host that has the setting.
+    :ivar name: the guest, the provider, or the CPUs or files of the host with the setting.
     :ivar detail: the present value in words.
     :ivar outcome: the outcome in words: given back, stays or failed, with a reason.
     """
@@ -203,7 +205,7 @@ class HostRelease:
         self._beside = beside
 
     def list_rows(self) -> list[ReleaseRow]:
-        """List all settings that the agent has made, with the outcome that a release would have for each."""
+        """List all settings that the agent has made, and what a release would do with each setting."""
         items = list(self._release_items())
         open_again = not any(item.cannot_be_released for item in items)
         rows = [_release_row(item, _reason_to_stay(item, open_again) or WOULD) for item in items]
@@ -273,7 +275,7 @@ class HostRelease:
             return [ReleaseRow(SCHEDULING, self._root_uuid, MAY_COME, f"{FAILED}: {error}")]
         return []
 
-    # What there is, in the order in which it is given back
+    # The settings to undo, in the order in which they are undone
 
     def _release_items(self) -> Iterator[ReleaseItem]:
         guests: Sequence[Guest] = ()
@@ -304,7 +306,7 @@ class HostRelease:
         said, state = self._state.state.maintenance, self._throttling.state.watermarks
         marked = root is not None and bool(root.traits & MARKS) and not self._beside
         if (
-            # A state with more than the switch remembers limits or evictions.
+            # If the state contains more than the switch, it contains limits or evictions.
             marked
             or state != WatermarkState(scheduling_off=state.scheduling_off)
             or (said is not None and said.off)
@@ -319,12 +321,12 @@ class HostRelease:
 
     def _let_in(self, reporter: HostReporter) -> None:
         """Let new guests in: forget limits, evictions and the operator's order, then remove the traits."""
-        # The state files come before the traits: by them, an agent that starts after a crash at this point
-        # would set the traits again.
+        # The state files are changed before the traits: otherwise an agent that starts after a crash at this
+        # point would set the traits again.
         self._throttling.keep_watermarks(WatermarkState(scheduling_off=False))
         self._state.keep_maintenance(HostMaintenance(False))
         if not self._beside:
-            with contextlib.suppress(NotFoundError):  # the provider is gone, and its traits with it
+            with contextlib.suppress(NotFoundError):  # the provider was deleted together with its traits
                 reporter.switch_scheduling(self._root_uuid, dict.fromkeys(DisableCause, False))
 
     def _of_providers(self, reported: dict[str, ReportedProvider]) -> Iterator[ReleaseItem]:
@@ -349,7 +351,7 @@ class HostRelease:
                 yield ReleaseItem("provider", name, detail, _bound_call(self._delete_provider, uuid))
 
     def _delete_provider(self, uuid: str) -> None:
-        with contextlib.suppress(NotFoundError):  # another client was faster
+        with contextlib.suppress(NotFoundError):  # another client has already deleted it
             self._client.delete_provider(uuid)
         owned = self._state.state.owned
         self._state.keep_owned({key: one for key, one in owned.items() if key != uuid})
@@ -366,7 +368,7 @@ def _reason_to_stay(item: ReleaseItem, open_again: bool) -> str:
 
 
 def how_to_open(rows: Iterable[ReleaseRow]) -> str:
-    """The sentences for the operator on how to let new guests in after a release in part; empty: no need."""
+    """Instructions to let new guests in after an incomplete release; empty if they are not needed."""
     scheduling = [row for row in rows if row.kind == SCHEDULING and row.outcome != DONE]
     if not scheduling:
         return ""
@@ -386,7 +388,7 @@ def children_first(reported: dict[str, ReportedProvider]) -> list[str]:
 def blocked_providers(
     reported: dict[str, ReportedProvider], owned: Ownership, root_uuid: str
 ) -> dict[str, str]:
-    """The providers that the release must not delete: the reason by uuid.
+    """A dict from the uuid of each provider that the release must not delete to the reason.
 
     These are the providers of other programs, the providers with inventories of other programs, and all
     ancestors of these.
@@ -409,7 +411,8 @@ def blocked_providers(
 def combine_items(items: Iterable[ReleaseItem]) -> list[ReleaseItem]:
     """Merge the release items of the same kind and name, because several controllers bind one guest.
 
-    If one part cannot be read, the merged item fails: otherwise a half-undone setting would count as undone.
+    If one of the items cannot be read, the merged item fails: otherwise a half-undone setting would count as
+    undone.
     """
     found: dict[tuple[str, str], list[ReleaseItem]] = {}
     for item in items:
@@ -438,10 +441,10 @@ def _release_row(item: ReleaseItem, outcome: str) -> ReleaseRow:
 def releasing_controllers(
     driver: GuestDriver, control: ResctrlHandle | None, state: StateFile, root: Path, given: bool
 ) -> tuple[KernelController, ...]:
-    """Make the controllers for a release. Their configuration is empty, so they undo all their settings.
+    """Make the controllers for a release. With an empty configuration, controllers undo all their settings.
 
     :param control: the resctrl mount, even if cache control is off by now; None: there is none.
-    :param given: whether another program pins guests; its pins stay.
+    :param given: whether another program pins guests; the other program's pins stay.
     """
     stores = open_stores(state, state.path.parent)
     return make_controllers(driver, control, ControllerSettings(pins=not given), stores, root)

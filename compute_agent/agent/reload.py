@@ -52,7 +52,7 @@ _HUGE_PAGES: Final = "node/node*/hugepages/hugepages-*/nr_hugepages"
 
 @dataclass(frozen=True, slots=True)
 class HostSignature:
-    """Facts about the host that are cheap to read and that differ after a change which needs a reload.
+    """Facts about the host that are cheap to read. They differ after a change that needs a reload.
 
     :ivar online: the online CPUs.
     :ivar rest: the timestamps of the files of configuration, fleet and providers, the NUMA nodes and the
@@ -65,7 +65,8 @@ class HostSignature:
     def differs_from(self, other: HostSignature, powered: CpuSet) -> bool:
         """Whether the host has changed since ``other`` was read.
 
-        :param powered: the CPUs that a power manager switches as guests come and go; they are ignored.
+        :param powered: the CPUs that a power manager takes offline and brings online as guests come and go;
+            they are ignored.
         """
         return self.online - powered != other.online - powered or self.rest != other.rest
 
@@ -90,9 +91,9 @@ def host_signature(conf: cfg.ConfigOpts, devices: tuple[PciDevice, ...] = ()) ->
 
 
 class DeviceSurvey:
-    """Reads the PCI devices of the host again only after an event or a change of the addresses.
+    """Reads the PCI devices of the host again only after an event or a change of addresses.
 
-    For one thread.
+    Only one thread may use the object.
 
     Devices come and go with hotplug, and virtual functions with ``sriov_numvfs``. Addresses alone are not
     enough: a device that was replaced between two calls has the same address, but causes an event.
@@ -104,10 +105,11 @@ class DeviceSurvey:
         self._devices: tuple[PciDevice, ...] = ()
 
     def read_devices(self, conf: cfg.ConfigOpts) -> tuple[PciDevice, ...]:
-        """The PCI devices with their lasting facts; none if no option needs devices."""
+        """The PCI devices with their permanent properties; empty if no option needs devices."""
         if not conf.pci.device_spec and conf.pci.nodes == "none":
             return ()
-        # The socket is opened only with these options: without them it would not be read, and fill up.
+        # The socket is opened only if an option needs devices: otherwise it would not be read, and would fill
+        # up.
         self._events = self._events or PciEvents()
         root = Path(conf.host.root)
         seen = (root, self._events.count_events(), pci_addresses(root))
@@ -123,7 +125,10 @@ class DeviceSurvey:
 
 
 def _other_files(conf: cfg.ConfigOpts) -> tuple[Path, ...]:
-    """The provider files, those of nova-compute, and the fleet's stored revision; some may not exist yet."""
+    """The paths of provider files, of nova-compute's files and of the fleet's stored revision.
+
+    Some of these files may not exist yet.
+    """
     of_fleet = (Path(conf.state_path) / KEPT,) if conf.fleet.group else ()
     of_nova = (Path(each) for each in conf.pci.nova_config if each and conf.pci.device_spec)
     always = (*of_fleet, *of_nova)
@@ -139,7 +144,8 @@ def _file_stamp(path: Path) -> tuple[int, int, int] | None:
         status = path.stat()
     except OSError:
         return None
-    # The time alone is not enough: two writes within one tick of the kernel's clock have the same time.
+    # The modification time alone is not enough: two writes within one tick of the kernel's clock have the
+    # same time.
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
@@ -162,7 +168,7 @@ class ConfigurationLoader(Protocol):
 
 
 class ConfigReloader:
-    """Replaces the configuration in force by that of the files, and the host state by that of the hardware.
+    """Applies changed configuration files and changed hardware.
 
     Only the main thread may call the methods, except use_root() and check_options(), which any thread may
     call.
@@ -203,9 +209,9 @@ class ConfigReloader:
         self._in_force = in_force
         self.resctrl = host.resctrl
         self.error = ""
-        """The reason why the configuration of the files is refused; empty: it is in force."""
+        """The reason why the configuration in the files is refused; empty: it is in force."""
         self._waiting: list[str] = []
-        """Sentences about options that were changed and take effect only after a restart of the agent."""
+        """Warnings about changed options that take effect only after a restart of the agent."""
         self._config_warnings = self._warnings_of(host)
         for warning in self._config_warnings:  # the choice of the driver has logged its own notice
             LOG.warning("%s", warning)
@@ -218,16 +224,16 @@ class ConfigReloader:
 
     @property
     def all_warnings(self) -> list[str]:
-        """The warnings about the chosen driver, and about options that wait for a restart or do nothing."""
+        """The warnings about the chosen driver, options that need a restart, and options without effect."""
         return [*filter(None, [self._driver.notice]), *self._waiting, *self._config_warnings]
 
     def reload_changes(self) -> None:
         """Reload if configuration files or hardware have changed since the last look."""
         signature = self._read_signature(self._in_force.current.options)
-        # The CPUs that the agent parks go offline and online all the time; a reload for them would be in
-        # vain.
+        # Parked CPUs go offline and come online all the time; a reload for them would have no effect.
         if signature.differs_from(self._signature, self._pipeline.host_state.powered):
-            # Stored before the reload: a refused configuration is read again only after another change.
+            # The signature is stored before the reload, so that a refused configuration is read again only
+            # after another change.
             self._signature = signature
             self.reload()
 
@@ -273,8 +279,8 @@ class ConfigReloader:
         """
         try:
             options = self._load_conf()
-            # Some parts of the process exist for its whole life. Their options keep the old values, so that
-            # all parts have the same ones.
+            # Some objects exist as long as the process. Their options keep the old values, so that all
+            # objects use the same values.
             waiting = keep_started(self._in_force.current.options, options)
             topology = read_topology(Path(options.host.root))
             client = PlacementClient.from_conf(options)
@@ -301,20 +307,20 @@ class ConfigReloader:
             if off != self.resctrl.off:
                 LOG.info("Cache and bandwidth control is %s", f"off: {off}" if off else "on")
             self.resctrl = host.resctrl
-            # The worker gets the new controllers before the loops: a loop must not use one that the worker
-            # lacks.
+            # The worker gets the new controllers before the loops: a loop must not use a controller that the
+            # worker does not have.
             changed = self._pipeline.submit(HostStateChanged(host.host_state, controllers))
             try:
                 changed.result(WORKER_SECONDS)
             except TimeoutError:
-                # The event stays in the queue, and the worker will handle it. The main thread must not wait
-                # longer, because it also serves SIGTERM.
+                # The worker will handle the queued event later. The main thread must not wait longer, because
+                # it also serves SIGTERM.
                 LOG.warning("The guests change to the new configuration once the worker is free")
             self._in_force.reload()
         return ""
 
     def _follow_hardware(self) -> None:
-        """Apply the present hardware with the options in force, because those of the files are refused."""
+        """Apply the present hardware with the options in force, because the changed options are refused."""
         with self._lock:
             options = self._in_force.current.options
             try:
@@ -340,7 +346,8 @@ class ConfigReloader:
 
         :raises TimeoutError: the worker has not applied it within WORKER_SECONDS.
         """
-        # Held until the worker has applied the owner, so that the main thread cannot reload in between.
+        # The lock is held until the worker has applied the owner, so that the main thread cannot reload in
+        # between.
         with self._lock:
             conf = self._in_force.current
             options = conf.options

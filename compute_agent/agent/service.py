@@ -1,4 +1,4 @@
-"""The agent: starts and stops its parts, serves signals in the main thread, and answers requests."""
+"""The agent: starts and stops its threads, serves signals in the main thread, and answers requests."""
 
 from __future__ import annotations
 
@@ -50,14 +50,17 @@ from compute_agent.throttling.watermarks.rehearsal import rehearse_usage
 LOG = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 1.0
-"""The seconds between two looks of the main thread for changed configuration files and hardware."""
+"""The seconds between two checks of the main thread for changed configuration files and hardware."""
 
 PRUNE_SECONDS: Final = 600.0
 """The seconds between two removals of the logs of ended guests."""
 
 
 class ReceivedSignals:
-    """A queue of received signals. Signal handlers and any thread put, and the main thread gets."""
+    """A queue of received signals.
+
+    Signal handlers and all threads may call put(), and the main thread calls get().
+    """
 
     def __init__(self) -> None:
         # SimpleQueue.put() is reentrant, unlike Queue.put(): a handler may interrupt a put of the main
@@ -80,7 +83,7 @@ class HostAgent:
     """One agent on one state folder. Its threads and listeners run from start() to stop()."""
 
     def __init__(self, load_conf: ConfigurationLoader) -> None:
-        """Read the configuration, the host and the state folder, and make all parts of the agent.
+        """Read the configuration, the host and the state folder, and make all objects of the agent.
 
         The constructor writes only into the state folder, and mounts resctrl if configured.
 
@@ -98,7 +101,7 @@ class HostAgent:
         try:
             refuse_if_released(folder)
             for part in (folder, folder / GUESTS_FOLDER):
-                # A crash during a write leaves the temporary file that was to replace the real one.
+                # A crash during a write leaves a temporary file that should have replaced the real file.
                 remove_leftovers(part)
             self._parts = parts = assemble_agent(load_conf, options, folder)
         except BaseException:
@@ -125,7 +128,7 @@ class HostAgent:
 
     @property
     def owned(self) -> Ownership:
-        """The providers, inventories and traits that the agent has put into Placement, by its state file."""
+        """The names in Placement that belong to the agent, according to its state file."""
         return self._parts.state.state.owned
 
     # Start and end
@@ -136,7 +139,8 @@ class HostAgent:
         :raises OSError: the agent cannot listen on the UNIX socket or on the HTTP address.
         """
         parts, saved = self._parts, self._parts.state.state
-        # The worker gets the remembered limits at once, because controllers remove limits they do not know.
+        # The worker gets the remembered limits when it starts, because controllers remove limits that they do
+        # not know.
         limits = parts.limits.combined_limits()
         self.pipeline.start(
             saved.guests,
@@ -174,7 +178,7 @@ class HostAgent:
     def stop(self) -> None:
         """Stop the listeners, all threads and the driver. Guests continue to run with their settings."""
         parts = self._parts
-        # The listeners close first, because a request needs parts that end below.
+        # The listeners close first, because requests need the objects that end below.
         if self._listeners is not None:
             self._listeners.close()
         # The loops stop in reverse order of their start, because a loop uses those that started before it.
@@ -182,7 +186,7 @@ class HostAgent:
             if loop is not parts.events:
                 loop.stop()
         self.pipeline.stop()
-        parts.events.stop()  # after the worker, which records events until it ends
+        parts.events.stop()  # this comes after the worker, which records events until it ends
         parts.host_driver.close()
         parts.reloader.close()
         # The lock is released last: from here on, another agent may work on the state folder.
@@ -350,7 +354,7 @@ class HostAgent:
         return self._parts.verifier.verify_all()
 
     def survey_release(self, options: release.ReleaseOptions) -> list[release.ReleaseRow]:
-        """List everything that a release of this host would give back, without changing anything."""
+        """List all settings that a release of this host would undo, without changing anything."""
         root, control = Path(self.options.host.root), self._parts.reloader.resctrl.control
         host_state, state, throttling = self.pipeline.host_state, self._parts.state, self._parts.throttling
         return release.survey_host(
@@ -359,5 +363,6 @@ class HostAgent:
 
     def end_agent(self) -> None:
         """Queue a SIGTERM, at which the main thread ends the agent."""
-        # Not stopped here: this thread belongs to a listener, and still has to answer its client.
+        # The agent is not stopped here, because this thread belongs to a listener and still has to answer its
+        # client.
         self._signals.put(signal.SIGTERM)

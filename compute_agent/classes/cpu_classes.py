@@ -1,4 +1,4 @@
-"""Classes of CPUs (frequencies, idle states) and pools of CPUs, read from sections of the configuration."""
+"""Reads CPU classes (frequencies, idle states) and CPU pools from sections of the configuration."""
 
 from __future__ import annotations
 

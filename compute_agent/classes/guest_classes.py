@@ -94,7 +94,7 @@ class QosClasses:
         return frozenset(name for name, one in self.classes.items() if one.rank <= highest)
 
     def rank_of(self, name: str) -> int:
-        """The rank of a class; a class without a section has a rank above all others."""
+        """The rank of a class. A class without a section ranks above all other classes."""
         # A class may be removed while guests of it run. They are protected until an operator decides
         # otherwise.
         known = self.classes.get(name)

@@ -71,7 +71,7 @@ ManualValues = Mapping[SettingSource, Values]
 
 @dataclass(frozen=True, slots=True)
 class ClassificationPolicy:
-    """The configuration of classification. The defaults are those of a host without rules.
+    """The configuration of classification. The defaults describe a host without rules.
 
     - ``flavor_settings`` are the settings that flavors may set; ``image_settings`` are the image properties
       that count.
@@ -96,8 +96,9 @@ NO_CLASSIFICATION: Final = ClassificationPolicy()
 class ResolvedSettings:
     """The settings of a guest and how they were found.
 
-    - ``sources`` are the sources as text, by setting, such as ``flavor`` or ``rule night``.
-    - ``problems`` are sentences about values that cannot be used.
+    - ``sources`` maps the name of each setting to the text of its source, such as ``flavor`` or ``rule
+      night``.
+    - ``problems`` are messages about values that cannot be used.
     - ``rule`` is the name of the matching rule; empty: none.
     """
 

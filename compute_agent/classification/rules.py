@@ -1,4 +1,4 @@
-"""Rules: sections that match guests by their properties, and have settings for them.
+"""Guest rules: sections of the configuration that match guests by properties and give them settings.
 
 A *match* is an option of a section that has patterns for one property of guests, such as the flavor. All
 matches of a section have to hold. A match holds if one of its patterns matches. For extra specs and image
@@ -30,8 +30,8 @@ class GuestFacts:
     """The properties of a guest that rules can match.
 
     ``project_id``, ``user_id`` and ``consumer_type`` are those of the guest's consumer in Placement,
-    ``resource_classes`` those of its allocation. ``identity`` has what the driver knows of flavor, image and
-    owner.
+    ``resource_classes`` those of its allocation. ``identity`` contains the flavor, image and owner that the
+    driver reports.
     """
 
     driver: str

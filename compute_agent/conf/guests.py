@@ -41,8 +41,8 @@ GUESTS_OPTS: Final = [
         "unallocated",
         default="shared",
         choices=[
-            ("shared", "the agent moves them to the shared CPUs"),
-            ("ignore", "the agent leaves them where they run"),
+            ("shared", "the agent moves the guests to the shared CPUs"),
+            ("ignore", "the guests keep their current CPUs"),
         ],
         help="CPUs of guests that have no allocation on this host. With both values the agent reports"
         " guests without an allocation.",
@@ -51,7 +51,10 @@ GUESTS_OPTS: Final = [
         "unplaced",
         default="shared",
         choices=[
-            ("shared", "they run on the shared CPUs; without shared CPUs, on CPUs that no guest holds"),
+            (
+                "shared",
+                "the guests run on the shared CPUs, or without shared CPUs on CPUs that no guest holds",
+            ),
             ("refuse", "as shared, but the agent stops such a guest at once when it starts"),
         ],
         help="CPUs of guests for which the agent finds no CPUs. These are over-allocated guests; on hosts"

@@ -33,7 +33,7 @@ OPTS: Final = [
         default="preview",
         choices=[
             ("preview", "the agent only logs, records and counts the guests that it would limit"),
-            ("act", "the agent limits the suspect, and checks whether that helps"),
+            ("act", "the agent limits the suspect, and checks whether the limit helps"),
         ],
         help="Whether the agent limits suspects: guests that probably disturb another one.",
     ),

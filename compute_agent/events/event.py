@@ -16,7 +16,7 @@ _MAX_ID: Final = 1 << 53
 
 
 class EventKind(enum.StrEnum):
-    """The kinds of decisions. Kinds of actions of watermarks have the words of their options and metrics.
+    """The kinds of decisions. Actions of watermarks have the same names as in options and metrics.
 
     ``OOM_KILL`` is a decision of the kernel; all others are decisions of the agent.
     """
@@ -67,7 +67,7 @@ class AgentEvent:
 
     :ivar time: the time of the decision, in seconds since the epoch.
     :ivar kind: a value of :class:`EventKind`, or of the same class in a later release.
-    :ivar text: the sentence that was logged.
+    :ivar text: the message that was logged.
     :ivar outcome: a value of :class:`EventOutcome`.
     :ivar guest: uuid of the guest; empty for a decision about the host.
     :ivar name: name of the guest; empty if unknown.

@@ -57,7 +57,7 @@ class BlockDevices:
         return [pattern for pattern in patterns if not self.match_devices(pattern)]
 
     def describe_unmatched(self, patterns: Sequence[str]) -> list[str]:
-        """A sentence for each name or pattern that matches no device."""
+        """A message for each name or pattern that matches no device."""
         there = ", ".join(device.name for device in self.devices) or "none"
         return [
             f"this host has no device {pattern}; it has {there}"

@@ -27,7 +27,7 @@ _POLICIES: Final = f"{CPU_FOLDER}/cpufreq"
 _UNCORE: Final = f"{CPU_FOLDER}/intel_uncore_frequency"
 _PACKAGE_DIE: Final = re.compile(r"package_([0-9]+)_die_([0-9]+)", re.ASCII)
 _TURBO_STEP: Final = 1000
-"""The difference in kHz between the entry for turbo and the next one, in acpi-cpufreq's table on Intel
+"""The difference in kHz between the entry for turbo and the next entry, in acpi-cpufreq's table on Intel
 processors.
 """
 
@@ -38,8 +38,8 @@ class FrequencyDomain:
 
     :ivar folder: the folder of the policy, relative to the root.
     :ivar driver: the name of the cpufreq driver.
-    :ivar governors: the governors that the kernel has.
-    :ivar preferences: the energy preferences that the driver has; empty: it has none.
+    :ivar governors: the governors that the kernel offers.
+    :ivar preferences: the energy preferences that the driver offers; empty: none.
     :ivar min_khz: the lowest frequency of the hardware.
     :ivar base_khz: the guaranteed frequency without turbo; None: not known.
     :ivar max_khz: the highest frequency of the hardware.
@@ -162,7 +162,7 @@ def _uncore_domains(files: SysFiles, online: frozenset[int]) -> Iterator[UncoreD
             # The firmware may number dies in another way than the topology; then the CPUs of the whole
             # package count.
             cpus = frozenset(cpu for cpu in cpus if places[cpu][1] == int(match[2])) or cpus
-        # The limits at boot are read, because the agent may have set the present ones.
+        # The limits at boot are read, because the agent may have set the present limits.
         least, most = (files.read_number(f"{folder}/initial_{file}") for file in (MIN_UNCORE, MAX_UNCORE))
         yield UncoreDomain(folder, cpus, least, most)
 

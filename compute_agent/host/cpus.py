@@ -33,7 +33,7 @@ class CpuInfo:
     """The lines that belong to no CPU, such as ``platform`` on POWER."""
 
     def first_value(self, *keys: str) -> str | None:
-        """The value that any CPU has for the first of ``keys``, or else for the next one.
+        """The value of the first of ``keys`` that any CPU has.
 
         None if there is none.
         """

@@ -58,7 +58,7 @@ class CycleCounters(Protocol):
     def read(self, threads: Collection[int]) -> Mapping[int, ThreadCycles]:
         """The counts of these threads.
 
-        Threads that were counted before and are missing here are no longer counted.
+        Threads that were counted before and are not in ``threads`` are no longer counted.
 
         Threads that have ended or cannot be counted are missing in the result.
         """
@@ -86,8 +86,8 @@ class PerfEvents:
         """Count these threads and no others, and return their counts."""
         most = _threads_allowed() if self._most is None else self._most
         if len(threads) > most:
-            # The report is that of a refused file, because the operator has the same remedy: a higher limit
-            # of open files.
+            # The error is that of a refused file, because the remedy is the same: a higher limit of open
+            # files.
             threads, self.missing_reason = (
                 (),
                 _explain_error(OSError(errno.EMFILE, os.strerror(errno.EMFILE))),
@@ -108,7 +108,7 @@ class PerfEvents:
                     continue  # Other threads may belong to another user.
                 self.missing_reason = _explain_error(error)
                 self._close_all()
-                return {}  # All other threads would have the same error.
+                return {}  # The same error would occur for all other threads.
         if found or refused:
             self.missing_reason = "" if found else refused
         self._last = found

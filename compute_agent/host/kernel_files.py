@@ -40,8 +40,8 @@ def read(path: str, max_bytes: int | None = None) -> bytes:
 def read_piece(path: str) -> bytes:
     """The content of a file that one read(2) returns completely.
 
-    All files of a cgroup are such, except the lists of its processes and threads. So are the masks of
-    interrupts, and the files ``stat`` and ``status`` of a process.
+    This holds for all files of a cgroup except its lists of processes and threads. It also holds for masks of
+    interrupts, and for the files ``stat`` and ``status`` of a process.
 
     :raises OSError: the file cannot be read.
     """
@@ -84,8 +84,8 @@ def write_text(path: str, text: str) -> None:
 
     :raises OSError: the file is missing, or the kernel refuses the text.
     """
-    # The kernel's files ignore O_TRUNC. The ordinary files in a test's tree need it, so as not to keep older
-    # text.
+    # The kernel's files ignore O_TRUNC. Ordinary files in a test's tree need the flag, because they would
+    # keep the end of a longer text.
     descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     try:
         os.write(descriptor, text.encode())
@@ -116,8 +116,8 @@ class SysFiles:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.contradictions: list[str] = []
-        """The paths of files that list peers of a CPU without that CPU itself, which is an error of the
-        kernel or firmware.
+        """The paths of files that should list a CPU and its peers but lack the CPU itself: an error of kernel
+        or firmware.
         """
 
     def text(self, path: str) -> str | None:

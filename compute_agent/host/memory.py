@@ -114,7 +114,7 @@ def read_tiers(files: SysFiles) -> Mapping[int, int]:
 
 def _huge_pages(files: SysFiles, folder: str) -> Mapping[int, int]:
     sizes = files.list_numbers(folder, "hugepages-", "kB")
-    # nr_hugepages includes pages in use: an inventory contains all that the node has.
+    # nr_hugepages includes pages in use, because an inventory contains all pages of the node.
     return {size: files.read_number(f"{folder}/hugepages-{size}kB/nr_hugepages") or 0 for size in sizes}
 
 
@@ -147,7 +147,7 @@ class MemorySpeed:
 
 @dataclass(frozen=True, slots=True)
 class MemoryEvidence:
-    """The content of files about the memory of NUMA nodes. Nodes are given by their ids.
+    """The facts that show the type of memory of NUMA nodes. Nodes are given by their ids.
 
     :ivar gpus: the nodes with memory of NVIDIA GPUs.
     :ivar devices: the type of memory of nodes that come from a DAX device of a known type.

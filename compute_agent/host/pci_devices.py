@@ -53,13 +53,13 @@ class PciLink:
 
     @property
     def share(self) -> float | None:
-        """The present bandwidth as a part of the device's highest, from 0 to 1; None if not known."""
+        """The present bandwidth divided by the device's highest bandwidth, from 0 to 1; None if not known."""
         if not (self.speed and self.width and self.max_speed and self.max_width):
             return None
         return min(1.0, self.speed * self.width / (self.max_speed * self.max_width))
 
     def __str__(self) -> str:
-        """The link in words, such as ``16 GT/s x8 of 32 GT/s x16``; empty if the kernel shows none."""
+        """A text about the link, such as ``16 GT/s x8 of 32 GT/s x16``; empty if the kernel shows none."""
         if self.share is None:
             return ""
         now, most = f"{self.speed:g} GT/s x{self.width}", f"{self.max_speed:g} GT/s x{self.max_width}"
@@ -91,7 +91,7 @@ class MdevType:
 
     @property
     def total(self) -> int:
-        """The number of devices of the type, made or not."""
+        """The number of devices of the type: existing devices, and devices that can still be made."""
         return self.available + len(self.devices)
 
 
@@ -192,7 +192,7 @@ def _read_all(root: Path, read_device: Callable[[SysFiles, str], PciDevice | Non
 
 
 def read_pci_device(root: Path, address: str) -> PciDevice | None:
-    """Read one device; None if it is gone. A NUMA node that only its bridges have is not used."""
+    """Read one device; None if it is gone. The NUMA nodes of its bridges are not used."""
     return _read_device(SysFiles(root), address)
 
 
@@ -258,7 +258,7 @@ def _read_lasting(files: SysFiles, address: str) -> PciDevice | None:
         bridges=bridges,
         root_complex=complex_name,
         iommu_group=int(group) if group.isascii() and group.isdigit() else None,
-        # The driver's folder of types is there or not: its names need no answer of the driver.
+        # Only the names in the driver's folder of types are read, which does not wait for the driver.
         mdev_types=tuple(MdevType(printable_text(name)) for name in _type_names(files, folder)),
         vgpu_type=files.read_number(f"{folder}/nvidia/current_vgpu_type"),
     )

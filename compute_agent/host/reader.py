@@ -32,7 +32,7 @@ def read_caches(files: SysFiles, cores: Iterable[CpuCore]) -> tuple[CpuCache, ..
     """Read the caches, ordered by level, type and id; none if the kernel shows none.
 
     Caches of one level and type are disjoint, even if files contradict each other. The kernel's ids are used
-    if all caches of the level and type have different ones. Otherwise the id is the number of the lowest CPU.
+    if they differ for all caches of the level and type. Otherwise the id is the number of the lowest CPU.
     """
     found: dict[_Kind, list[tuple[CpuCache, int | None]]] = defaultdict(list)
     covered: dict[_Kind, set[int]] = defaultdict(set)
@@ -91,8 +91,8 @@ def _size_kib(files: SysFiles, folder: str) -> int | None:
 def read_topology(root: Path) -> HostTopology:
     """Read the topology of the host with its /sys and /proc below ``root``.
 
-    Parts without a file are left out, with a line in the log. Missing or unexpected files raise no error.
-    CPUs outside of the agent's own cpuset and affinity are part of the host.
+    Parts of the topology without a file are left out, which is logged. Missing or unexpected files raise no
+    error. CPUs outside of the agent's own cpuset and affinity are part of the host.
     """
     files = SysFiles(root)
     info = cpus.read_cpuinfo(files)

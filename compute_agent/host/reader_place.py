@@ -1,7 +1,7 @@
 """The CPUs on which threads of the agent run while they read counters of caches.
 
 The kernel reads a counter of an L3 cache on a CPU of that cache. Until Linux 6.8 that is the reader's own CPU
-if it belongs to the cache. Otherwise the kernel interrupts any CPU of the cache, which may be a quiet one. So
+if it belongs to the cache. Otherwise the kernel interrupts any CPU of the cache, which may be a quiet CPU. So
 a reader first moves to CPUs of the cache that are for shared work. Later kernels always use the first CPU of
 the cache.
 """

@@ -137,7 +137,7 @@ class HostTopology:
         # Inner loops look these up, and a frozen class with slots cannot have a cached property. So they are
         # computed here.
         object.__setattr__(self, "_core_of", {cpu: core for core in self.cores for cpu in core.cpus})
-        # If several nodes have a CPU, the first one counts, as it does for inventories.
+        # If several nodes list the same CPU, the first node counts, as for inventories.
         nodes = {cpu: node.id for node in reversed(self.numa_nodes) for cpu in node.cpus}
         object.__setattr__(self, "_node_of", nodes)
 
@@ -147,7 +147,7 @@ class HostTopology:
         return self.online | self.parked
 
     def with_online(self, online: CpuSet, powered: CpuSet) -> HostTopology:
-        """The host with other CPUs online.
+        """A copy of the topology with other CPUs online.
 
         :param online: the CPUs that are online now.
         :param powered: the CPUs that a power manager controls. No other CPU changes.

@@ -22,7 +22,7 @@ _KERNEL_PORT: Final = 0
 _MAX_BYTES: Final = 8192
 """The size of the buffer for a message in bytes; the kernel's UEVENT_BUFFER_SIZE is 2048."""
 _MAX_READ: Final = 4096
-"""Maximum number of events that one call reads, so that a storm of events does not hold the reader up."""
+"""Maximum number of events that one call reads, so that a storm of events does not delay the reader."""
 _OF_PCI: Final = b"SUBSYSTEM=pci"
 
 

@@ -1,1 +1,1 @@
-"""The provider tree of a host, from its topology and the operator's ini file."""
+"""Derives the provider tree of a host from its topology and the operator's ini file."""

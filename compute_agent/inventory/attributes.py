@@ -1,4 +1,6 @@
-"""Attributes of the providers of a host, and the zones that have a provider. Pure functions.
+"""Attributes of a host's providers, and the zones (NUMA nodes, L3 caches) that have a provider.
+
+Pure functions.
 
 A Placement service with attributes stores them beside inventories and traits, for claims and for operators.
 Attributes with names other than those of this module belong to other programs.
@@ -44,7 +46,7 @@ WATERMARK: Final = "watermark."
 """Prefix of the thresholds of a watermark, if the options ask for them. The name of its section follows."""
 
 BROKEN_PROMISES: Final = "agent.broken_promises"
-"""The broken promises to guests in words, such as ``2 cpus, 1 quiet``; absent if there are none."""
+"""A text with the broken promises to guests, such as ``2 cpus, 1 quiet``; absent if there are none."""
 
 REPORTED_AT: Final = "agent.reported_at"
 """The time of the last report, in seconds since the epoch, if the options ask for it."""
@@ -76,12 +78,12 @@ def heartbeat_attributes(now: float, interval: int, phase: int, longest: int) ->
 
     :param now: the present time in seconds since the epoch.
     :param interval: the seconds between two changes.
-    :param phase: the second within an interval at which the attributes change.
+    :param phase: the offset, in seconds, within an interval at which the attributes change.
     :param longest: the longest usual time between two reports, in seconds. After three times this time the
         agent counts as stopped.
     """
-    # The time changes only once in an interval, so most reports need not write it. Each host has its own
-    # phase, so a fleet does not write in the same second.
+    # The time changes only once in an interval, so most reports need not write it. Each host has another
+    # phase, so the hosts of a fleet do not all write in the same second.
     reported = (now - phase) // interval * interval + phase
     return {REPORTED_AT: reported, REPORT_DUE: reported + _MISSED * longest}
 
@@ -114,7 +116,8 @@ def of_zone(
     found: dict[str, float] = {}
     capacities = [topology.cpu_capacities[cpu] for cpu in zone.cpus if cpu in topology.cpu_capacities]
     if capacities:
-        # 1.0 is the fastest core of this host, and not of the fleet: the kernel has no common unit.
+        # 1.0 is the fastest core of this host, not of the fleet, because the kernel has no unit that compares
+        # hosts.
         found[CPU_CAPACITY] = round(sum(capacities) / len(capacities) / _FULL_CAPACITY, 3)
     if zone.node is None:
         return found
@@ -143,7 +146,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,50}")
 
 @dataclass(frozen=True, slots=True)
 class GuestCpuMap:
-    """The CPUs of a guest, and the cache ways that it can fill.
+    """The CPUs of a guest, and the cache ways that the guest can fill.
 
     :ivar consumer: the uuid of the guest's consumer.
     :ivar ways: by L3 cache id, the ways that the guest can fill, and the number of all ways of the cache.
@@ -165,12 +168,12 @@ class GuestCpuMap:
 def guest_attributes(guests: Iterable[GuestCpuMap], watermarks: Mapping[str, str]) -> dict[str, str]:
     """The attributes of guests and watermarks.
 
-    If there are too many, the first guests by uuid and the first watermarks by name have one.
+    If there are too many, only the first guests by uuid and the first watermarks by name get an attribute.
 
     :param guests: the CPUs and cache ways of each guest.
-    :param watermarks: the thresholds of each watermark in words, by the name of its section.
+    :param watermarks: a text with the thresholds of each watermark, by the name of its section.
     """
-    # Consumers with other names than uuids cannot be the end of an attribute's name.
+    # Only a uuid can be the end of an attribute's name, so other consumers are left out.
     known = sorted(
         (each for each in guests if _UUID.fullmatch(each.consumer)), key=lambda each: each.consumer
     )
@@ -185,7 +188,7 @@ class HostZone:
 
     :ivar parent: the name of the zone around this zone; None: the zone is the host.
     :ivar cpus: all CPUs in the zone.
-    :ivar home_of: the CPUs that are in the inventories of this zone, and not of a zone inside or around it.
+    :ivar home_of: the CPUs that the inventories of this zone offer, without CPUs that another zone offers.
     """
 
     name: str
@@ -259,7 +262,7 @@ def _covers_its_nodes(l3: HostZone, nodes: Iterable[HostZone]) -> bool:
 def _with_homes(zones: list[HostZone], shape: str) -> tuple[HostZone, ...]:
     """The zones with ``home_of`` set: each CPU belongs to the innermost zone that has CPUs in this shape.
 
-    Where two zones overlap only in part, it belongs to the NUMA node.
+    If two zones overlap only in part, the CPU belongs to the NUMA node.
     """
     candidates = [zone for zone in zones if shape == "l3" or (shape == "numa" and zone.node is not None)]
     homes: dict[str, frozenset[int]] = {}

@@ -1,4 +1,4 @@
-"""The CPUs of pools, and pools that were removed.
+"""Chooses the CPUs of pools, and remembers pools that were removed.
 
 The CPUs of a pool follow from configuration and hardware alone (see the page on pools in ``doc/concepts``). A
 pool with named CPUs has these CPUs. Any other pool gets whole cores, as far as possible, from the end of its
@@ -43,7 +43,7 @@ class PoolPart:
 
     @property
     def name(self) -> str:
-        """The end of the name of the part's provider, which is unique on the host."""
+        """The end of the provider's name, which is unique on the host."""
         return f"{self.zone}_POOL_{self.pool}" if self.zone else f"POOL_{self.pool}"
 
 
@@ -172,7 +172,7 @@ _MAX_KEPT: Final = 1000
 def recall_pools(state_path: Path, tree: ProviderTree, topology: HostTopology) -> tuple[ProviderNode, ...]:
     """The providers of removed pools, which are not in ``tree``. Their inventories are empty.
 
-    A damaged file counts as empty, with a line in the log.
+    A damaged file counts as empty, which is logged.
     """
     try:
         kept = _load(state_path / FILE_NAME)
@@ -186,7 +186,7 @@ def recall_pools(state_path: Path, tree: ProviderTree, topology: HostTopology) -
 
 
 def keep_pools(state_path: Path, tree: ProviderTree) -> None:
-    """Save the CPUs of the pools in ``tree``, together with those of removed pools.
+    """Save the CPUs of the pools in ``tree``, together with the CPUs of removed pools.
 
     :raises OSError: the file cannot be written.
     """

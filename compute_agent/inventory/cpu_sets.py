@@ -1,4 +1,4 @@
-"""The CPUs for ``PCPU``, ``VCPU`` and emulator threads, from options and hardware.
+"""Determines the CPUs for ``PCPU``, ``VCPU`` and emulator threads from options and hardware.
 
 The options and their deprecated combinations are Nova's (``[compute] cpu_dedicated_set``, ``cpu_shared_set``,
 ``[DEFAULT] vcpu_pin_set``, ``reserved_host_cpus``).
@@ -28,7 +28,7 @@ def split_cores(dedicated: CpuSet, shared: CpuSet, topology: HostTopology) -> li
 
 
 def better_sets(dedicated: CpuSet, shared: CpuSet, topology: HostTopology) -> tuple[CpuSet, CpuSet]:
-    """Dedicated and shared CPUs that are together the same CPUs, and split no core.
+    """Other dedicated and shared CPUs that split no core; both sets together contain the same CPUs as before.
 
     Each NUMA node has at least as many dedicated CPUs as before, rounded up to whole cores.
     """
@@ -76,7 +76,7 @@ class CpuOptions:
 
 
 def resolve_cpu_sets(options: CpuOptions, topology: HostTopology) -> CpuSets:
-    """The CPU sets that the options mean on this host.
+    """The CPU sets of this host that result from the options.
 
     - No option: all online CPUs are shared, and serve emulator threads.
     - ``cpu_dedicated_set``: its CPUs are dedicated, and none is shared.

@@ -1,4 +1,4 @@
-"""The provider tree of a host: a pure function of topology, CPU sets, options and resctrl capabilities."""
+"""Derives the provider tree: a pure function of topology, CPU sets, options and resctrl capabilities."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,7 +47,8 @@ _RESCTRL: Final = "RESCTRL"
 class InventorySettings:
     """The options for inventories. Amounts are in the units of the fields' names.
 
-    If the ini file sets no allocation ratio, the ratio is the initial one, which new inventories get.
+    If the ini file sets no allocation ratio, the field contains the initial ratio, which only new inventories
+    get.
 
     :ivar provider_tree: the shape of the tree.
     :ivar reserved_huge_pages: the number of reserved pages by NUMA node and page size in KiB.
@@ -80,8 +81,8 @@ def derive_provider_tree(
     """The provider tree of the host, with the root first.
 
     In the shape ``beside`` the root belongs to nova-compute, and the agent's providers are below it. Such a
-    tree has no NUMA nodes: their CPUs and memory are in inventories of the root already, and would be offered
-    twice. Nova chooses the NUMA node of a guest without Placement.
+    tree has no NUMA nodes: the root already offers their CPUs and memory, which would be offered twice. Nova
+    chooses the NUMA node of a guest without Placement.
 
     :param platform: the controls of resctrl; None: resctrl is not available.
     :param pools: the CPUs of each pool.
@@ -235,8 +236,9 @@ def _host_inventories(
 ) -> tuple[dict[str, ProviderInventory], dict[str, dict[str, ProviderInventory]]]:
     """The CPU and memory inventories of the root, and of each zone by its name.
 
-    The root has what belongs to no zone: everything in a flat tree, CPUs on no NUMA node, and memory if only
-    its sum is known. Reserves of the host are divided over root and zones in proportion to their amounts.
+    The root offers everything that belongs to no zone: all amounts in a flat tree, CPUs on no NUMA node, and
+    memory if only its sum is known. Reserves of the host are divided over root and zones in proportion to
+    their amounts.
 
     :param places: the CPUs in no pool, first of the root and then of each zone.
     """
@@ -251,7 +253,7 @@ def _host_inventories(
     if settings.huge_pages:
         check_reserved(settings.reserved_huge_pages, topology)
         pages = [page_inventories(here, settings.reserved_huge_pages) for here in nodes]
-        # Memory in huge pages would be offered twice otherwise.
+        # Otherwise memory in huge pages would be offered twice.
         memory_mb = [max(0, mb - pages_mb(here)) for mb, here in zip(memory_mb, nodes, strict=True)]
     if settings.reserved_host_memory_mb > sum(memory_mb) > 0:
         raise ConfigError(
@@ -286,7 +288,7 @@ def spread_amount(amount: int, weights: Sequence[int]) -> list[int]:
     """Divide ``amount`` into whole parts in proportion to ``weights``.
 
     The sum of the parts is ``amount``, or the sum of the weights if that is less. No part exceeds its weight.
-    Among equal remainders the first ones get the units that are left.
+    Among weights with equal remainders, the first weights get the units that are left.
     """
     whole = sum(weights)
     amount = min(amount, whole)

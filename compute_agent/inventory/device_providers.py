@@ -1,10 +1,10 @@
 """Providers of PCI devices, each below the provider of its NUMA node. Pure functions.
 
 Names, resource classes and traits are those of Nova's reports (``[pci] report_in_placement``), so that Nova's
-aliases match. Nova has these providers below the root. The agent's providers are below NUMA nodes, so a query
-can join a device with CPUs and memory of its node by ``same_subtree``. Virtual functions are counted on the
-provider of their physical function. Each device that makes mediated devices has its own provider, because
-Nova finds the device by the name of the provider.
+aliases match. In Nova's reports, these providers are below the root. The agent's providers are below NUMA
+nodes, so a query can join a device with CPUs and memory of its node by ``same_subtree``. Virtual functions
+are counted on the provider of their physical function. Each device that makes mediated devices has its own
+provider, because Nova finds the device by the name of the provider.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from compute_agent.inventory.traits import NUMA_ROOT
 from compute_agent.model.messages import ConfigError, named_few
 
 PCIE_SWITCH: Final = "CUSTOM_PCIE_SWITCH"
-"""The trait of a provider that stands for a PCIe switch and has the devices below it."""
+"""The trait of a provider for a PCIe switch, which is the parent of the providers of its devices."""
 PCIE_ROOT: Final = "CUSTOM_PCIE_ROOT"
-"""The trait of a provider that stands for a root complex and has the devices below it."""
+"""The trait of a provider for a root complex, which is the parent of the providers of its devices."""
 
 _SHOWN: Final = 5
 """Maximum number of addresses that a sentence names."""
@@ -46,7 +46,7 @@ class DeviceOffer:
     """The PCI devices that a host offers.
 
     :ivar providers: the offered devices, each of which gets a provider.
-    :ivar warnings: sentences about devices that need the operator's attention.
+    :ivar warnings: warnings about devices that need the operator's attention.
     """
 
     providers: tuple[OfferedDevice, ...] = ()
@@ -60,7 +60,7 @@ class OfferedDevice:
     :ivar address: the PCI address of the device or physical function.
     :ivar card: the address of the physical function if the device is a virtual one; else ``address``.
     :ivar amount: 1, or the number of offered virtual functions or mediated devices.
-    :ivar mediated: whether guests get mediated devices of it.
+    :ivar mediated: whether guests get mediated devices that the device makes.
     :ivar numa_node: the NUMA node of the device, from the kernel; None: not known.
     :ivar path: the root complex and the bridges above the device.
     """
@@ -76,7 +76,7 @@ class OfferedDevice:
 
 
 def offer_devices(specs: Sequence[DeviceSpec], devices: Iterable[PciDevice]) -> DeviceOffer:
-    """Decide which devices the host offers, with their resource classes and amounts.
+    """Decide which devices the host offers, and their resource classes and amounts.
 
     If the entries select a physical function and one of its virtual functions, the card is left out with a
     warning, because it would count twice. A card is also left out if its virtual functions differ in class or
@@ -123,10 +123,10 @@ def offer_devices(specs: Sequence[DeviceSpec], devices: Iterable[PciDevice]) -> 
 def _offer_mediated(
     card: str, group: Sequence[tuple[PciDevice, DeviceSpec]]
 ) -> tuple[list[OfferedDevice], list[str]]:
-    """The devices of a card that make mediated devices, and a sentence for each type without any.
+    """The devices of a card that make mediated devices, and a message about each type that none makes.
 
-    ``max_instances`` limits the card: if it has virtual functions, its driver shows for each of them the room
-    of the whole card. Functions that have mediated devices come first, because guests may hold these.
+    ``max_instances`` limits the card: for each virtual function, the driver shows the number that the whole
+    card can make. Functions that have mediated devices come first, because guests may hold these.
     """
     offered, no_room = list[OfferedDevice](), list[str]()
     by_spec: dict[DeviceSpec, list[tuple[PciDevice, MdevType]]] = {}
@@ -154,7 +154,7 @@ def _offer_mediated(
 
 
 def _find_conflict(address: str, group: Sequence[tuple[PciDevice, DeviceSpec]]) -> str:
-    """A sentence with the reason why a card gets no provider; empty if it gets one."""
+    """The reason why a card gets no provider; empty if it gets one."""
     functions = [(device, spec) for device, spec in group if device.is_virtual]
     if functions and len(functions) < len(group):
         return (
@@ -225,7 +225,7 @@ def with_devices(
     provider, or the kernel does not show the node. Between a device and that provider is a provider for each
     switch or root complex that several cards share.
 
-    :return: the tree, and sentences about devices without a node.
+    :return: the tree, and warnings about devices without a node.
     :raises ConfigError: the name of the root is so long that an address does not fit after it.
     """
     if not offered:

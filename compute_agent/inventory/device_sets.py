@@ -2,7 +2,7 @@
 
 The functions are pure. A set is a provider with a trait, above the providers of its members. Sets nest: of
 two sets, one contains the other, or they have no member in common. A request takes a set by one group for
-each member, below a provider with the trait. So a set with a used member has no room for the request.
+each member, below a provider with the trait. So a set of which a member is in use cannot serve the request.
 
 An example: the four GPUs of a NUMA node are one set of four, and two sets of two. The node's provider gets
 the trait of the set of four, and each pair gets a provider below it.
@@ -82,10 +82,10 @@ def _parse_set(text: str) -> DeviceSet:
 def with_device_sets(tree: ProviderTree, sets: Sequence[DeviceSet]) -> tuple[ProviderTree, tuple[str, ...]]:
     """Add the traits and providers of sets to a tree that contains the devices.
 
-    :return: the tree, and sentences about sets that cannot be offered.
+    :return: the tree, and warnings about sets that cannot be offered.
     """
     warnings = []
-    # The largest set comes first, so that a smaller one is placed inside it.
+    # The largest set comes first, so that smaller sets are placed inside it.
     for each in sorted(sets, key=lambda one: (-len(one.addresses), sorted(one.addresses))):
         tree, reason = _with_set(tree, each)
         if reason:
@@ -110,8 +110,7 @@ def _with_set(tree: ProviderTree, wanted: DeviceSet) -> tuple[ProviderTree, str]
     for provider, address in alike.items():
         for each in _lineage_of(provider, parents):
             below.setdefault(each, set()).add(address)
-    # The set is placed at the lowest provider that has all members below it. Members have no providers below
-    # them.
+    # The set is placed at the lowest provider that has all members below it. Members have no child providers.
     members = [devices[address].uuid for address in wanted.addresses]
     common = set.intersection(*({*_lineage_of(each, parents)} for each in members))
     top = next(each for each in _lineage_of(members[0], parents) if each in common)
@@ -137,7 +136,7 @@ def _with_set(tree: ProviderTree, wanted: DeviceSet) -> tuple[ProviderTree, str]
 
 
 def _lineage_of(provider: str, parents: Mapping[str, str | None]) -> Iterator[str]:
-    """The uuid of a provider, and the uuids of all providers above it, from the inside out."""
+    """The uuid of a provider and the uuids of its ancestors, from the provider up to the root."""
     at: str | None = provider
     while at is not None:
         yield at
@@ -147,7 +146,7 @@ def _lineage_of(provider: str, parents: Mapping[str, str | None]) -> Iterator[st
 def _with_provider(
     tree: ProviderTree, wanted: DeviceSet, above: ProviderNode, branches: set[str]
 ) -> Iterator[ProviderNode]:
-    """The providers of the tree, and a new one for the set between ``above`` and its ``branches``.
+    """The providers of the tree, and a new provider for the set between ``above`` and its ``branches``.
 
     :param above: the provider that gets the new one as a child.
     :param branches: the uuids of the children of ``above`` that move below the new one.

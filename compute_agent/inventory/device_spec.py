@@ -1,7 +1,7 @@
 """The PCI devices that a host offers: entries of ``[pci] device_spec`` in Nova's syntax.
 
-Nova's configuration reference (``[pci] device_spec``) has the keys. Each entry is a JSON object or a list of
-JSON objects. An object selects devices by vendor, product or address, and describes them. The first entry
+Nova's configuration reference (``[pci] device_spec``) lists the keys. Each entry is a JSON object or a list
+of JSON objects. An object selects devices by vendor, product or address, and describes them. The first entry
 that matches a device applies.
 """
 
@@ -33,7 +33,7 @@ _SHOWN: Final = 200
 # Placement's limit for names of traits and resource classes.
 _NAME_LIMIT: Final = 255
 _NAME: Final = re.compile(r"[A-Z0-9_]+", re.ASCII)
-# The words that oslo.utils takes for true, as Nova does.
+# The words for true in oslo.utils, which Nova uses.
 _TRUE: Final = frozenset({"1", "t", "true", "on", "y", "yes"})
 
 _KEYS: Final = frozenset(
@@ -123,7 +123,7 @@ class DeviceSpec:
     :ivar managed: whether libvirt binds the VFIO driver to the device; otherwise the operator must have bound
         it.
     :ivar mdev_type: the type of mediated devices that the device offers; empty: the device itself.
-    :ivar max_instances: the most mediated devices of a card; None: as many as the driver makes.
+    :ivar max_instances: the maximum number of mediated devices of a card; None: as many as the driver makes.
     :ivar text: the entry as it is written in the ini file.
     """
 

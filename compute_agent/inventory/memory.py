@@ -60,7 +60,7 @@ def check_reserved(reserved: Reserved, topology: HostTopology) -> None:
 
 
 def page_inventories(nodes: Iterable[NumaNode], reserved: Reserved) -> dict[str, ProviderInventory]:
-    """The inventories of the huge pages of these nodes together, in pages, by resource class."""
+    """The inventories of all huge pages of these nodes: numbers of pages, by resource class."""
     nodes = tuple(nodes)
     found = {}
     for size, name in HUGE_PAGES.items():
@@ -89,7 +89,7 @@ def with_reclaimed(
 
     At first all units of their inventories are reserved; with_offers() frees some.
 
-    :param memory: whether reclaimed memory is offered, too, where the parent has memory.
+    :param memory: whether reclaimed memory is also offered, if the parent has memory.
     :param root_memory_mb: the MiB of the host without its reserve, for a root that another program reports.
     """
     zones = [node for node in tree.nodes if traits.NUMA_ROOT in node.traits] or [tree.root]
@@ -129,7 +129,7 @@ def reclaimable_cpus(zone: ProviderNode, cpu_sets: CpuSets) -> frozenset[int]:
 def with_offers(
     tree: ProviderTree, offers: Mapping[str, int], resource_class: str = RECLAIMED_VCPU
 ) -> ProviderTree:
-    """The tree in which these amounts of a class are free instead of reserved.
+    """A copy of the tree in which the offered amounts of a class are free instead of reserved.
 
     :param offers: the amounts by provider uuid.
     """

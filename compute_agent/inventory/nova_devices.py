@@ -1,4 +1,4 @@
-"""PCI devices that nova-compute gives to guests without Placement.
+"""Finds PCI devices that nova-compute gives to guests without Placement.
 
 Nova tracks the devices of its ``[pci] device_spec`` itself. Placement does not know of them with
 ``report_in_placement = false``, the default, nor of devices with a ``physical_network``. If the agent offered
@@ -23,11 +23,11 @@ _SPECS: Final = (
     ("pci", "passthrough_whitelist"),
     ("pci", "device_spec"),
 )
-"""The section and name of the option: in older configurations first, now last."""
+"""The sections and names of the option: the name in older configurations, and the present name."""
 _REPORTS: Final = ("pci", "report_in_placement")
 _TRUE: Final = frozenset({"1", "true", "on", "yes"})
 _SHOWN: Final = 5
-"""The most addresses that a sentence names."""
+"""Maximum number of addresses that a message contains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class NovaDevices:
     """The section ``[pci]`` of nova-compute.
 
     :ivar reports: whether nova-compute reports its devices to Placement.
-    :ivar problems: sentences about files and entries that could not be read; empty: all were read.
+    :ivar problems: messages about files and entries that could not be read; empty: all were read.
     """
 
     specs: tuple[DeviceSpec, ...] = ()
@@ -44,7 +44,7 @@ class NovaDevices:
 
 
 def read_nova_devices(paths: Iterable[Path]) -> NovaDevices:
-    """Read the options of nova-compute. A missing file has none.
+    """Read the options of nova-compute. A missing file counts as empty.
 
     As in oslo.config, the devices are those of all files, and other options have the value of the last file.
     """
@@ -87,7 +87,7 @@ def without_novas(
     If not all options of nova-compute could be read, any card may be such a card.
 
     :param specs: the entries of the agent.
-    :return: the devices of the other cards, and sentences about those that the agent would offer.
+    :return: the devices of all other cards, and messages about left-out cards that the agent would offer.
     """
     given = {
         device.card_address

@@ -1,4 +1,4 @@
-"""The topology of offline CPUs, remembered from the time when they were online.
+"""Remembers the topology of CPUs that are offline now, from the time when they were online.
 
 While a CPU is offline, the kernel removes its topology and caches from sysfs (``topology`` and ``cache`` of
 Documentation/admin-guide/cputopology.rst). A power manager takes dedicated CPUs offline while no guest holds
@@ -12,7 +12,7 @@ Invariants: the remembered topology adds parked CPUs to groups and changes nothi
 online CPUs (another machine, other firmware settings), it is not used.
 
 The remembered topology is kept in a file of the state folder. Without the file, an offline CPU does not count
-until it has been online again.
+as present until it has been online again.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _group_places(topology: HostTopology, cpus: CpuSet) -> frozenset[tuple[Any, 
 
 
 def learn_topology(topology: HostTopology, memory: HostTopology | None) -> HostTopology:
-    """The topology to remember: that of all online CPUs, and of offline ones that are known already.
+    """The topology to remember: of all online CPUs, and of offline CPUs that are already known.
 
     :param topology: the topology as the kernel shows it, without parked CPUs.
     :param memory: the topology remembered so far.
@@ -188,7 +188,7 @@ def recall_topology(folder: Path) -> HostTopology | None:
 def remember_topology(folder: Path, topology: HostTopology) -> HostTopology:
     """Update the remembered topology from a new one, write it to its file, and return it.
 
-    If the file cannot be written, CPUs that go offline before the next call are not known after a restart.
+    If the file cannot be written, a restarted agent does not know CPUs that go offline before the next call.
     """
     before = recall_topology(folder)
     if before is not None and not is_consistent(topology, before):

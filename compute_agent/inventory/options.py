@@ -1,4 +1,4 @@
-"""The input of inventories, from the ini file and the system."""
+"""Reads the input of inventories from the ini file and the system."""
 
 import os
 import socket

@@ -1,8 +1,8 @@
 """Additional inventories and traits, from files in the format of Nova's ``provider.yaml`` (schema 1.0).
 
-Files that Nova refuses are refused (its guide "Managing Resource Providers Using Config Files"), and so are
-values that Placement would refuse. A file that lists the same class twice for one provider is refused, too;
-Nova would use the last one.
+The agent refuses files that Nova refuses (Nova's guide "Managing Resource Providers Using Config Files"), and
+values that Placement would refuse. The agent also refuses a file that lists a class twice for one provider;
+Nova would use the last value.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ProviderConfig:
 class ProviderConfigs:
     """The additions of all files in the folder.
 
-    :ivar warnings: sentences about parts of files that have no effect.
+    :ivar warnings: messages about entries of files that have no effect.
     """
 
     configs: tuple[ProviderConfig, ...] = ()
@@ -276,7 +276,10 @@ def _check_list(value: Any, where: str) -> list[Any]:
 
 
 def _show_value(value: Any) -> str:
-    """A value for a message. Of a container only the type is named, because its text may be endless."""
+    """A value for a message.
+
+    For a container the text contains only the type, because the content may be endless.
+    """
     if isinstance(value, dict | list | set | tuple):
         return f"a {type(value).__name__}"
     try:
@@ -289,7 +292,7 @@ def _show_value(value: Any) -> str:
 def with_additions(
     tree: ProviderTree, configs: Iterable[ProviderConfig]
 ) -> tuple[ProviderTree, tuple[str, ...]]:
-    """The tree with the additions of files, and a sentence for each addition without effect.
+    """The tree with the additions of files, and a message about each addition without effect.
 
     Inventories of files take precedence over values that were set through the API, as in Nova. A root that a
     file identifies by its uuid or name gets no additions of ``$COMPUTE_NODE``.

@@ -46,11 +46,11 @@ class ProviderNode:
     """A resource provider for a part of the host.
 
     :ivar parent: the uuid of the parent; None for the root.
-    :ivar cpus: the online CPUs in the provider's part of the host, including CPUs in no CPU set.
-    :ivar numa_nodes: the NUMA nodes that the part contains or lies in.
-    :ivar l3_ids: the L3 caches that the part contains or lies in.
-    :ivar pool: the name of the pool if the provider stands for a pool's part of a zone, with the CPUs of the
-        pool only.
+    :ivar cpus: the online CPUs of the provider's zone, including CPUs in no CPU set.
+    :ivar numa_nodes: the NUMA nodes that the zone contains or lies in.
+    :ivar l3_ids: the L3 caches that the zone contains or lies in.
+    :ivar pool: the name of the pool if the provider stands for the CPUs of a pool in a zone; ``cpus`` are
+        then the pool's CPUs.
     :ivar device: the address of the PCI device, switch or root complex that the provider stands for. Such a
         provider has no CPUs.
     :ivar device_class: the resource class of the PCI device; empty for other providers. Provider files may
@@ -113,7 +113,7 @@ class ProviderTree:
         return tuple(node for node in self.nodes if node.device_class)
 
     def card_of(self, address: str) -> str:
-        """The address of the physical function if the device is a virtual one; else its own address."""
+        """The address of the physical function if the device is a virtual function; else its own address."""
         return self.cards.get(address, address)
 
     def without_devices(self, addresses: Collection[str]) -> ProviderTree:
@@ -136,7 +136,7 @@ def nodes_below(root: ProviderNode, parent: ProviderNode) -> frozenset[int]:
 
 
 def child_uuid(root_uuid: str, zone: str) -> str:
-    """The uuid of the provider of a zone (``NUMA_0``, ``L3_2``), which is the same at each start."""
+    """The uuid of the provider of a zone (``NUMA_0``, ``L3_2``); it is the same at each start."""
     # The uuid depends on the zone and not on the provider's name, so that a renamed host keeps its providers.
     return str(uuid.uuid5(uuid.UUID(root_uuid), zone))
 

@@ -68,7 +68,7 @@ def cache_platform(
     return CachePlatform(
         domains={cache: _cache_domain(host, cache) for cache in platform.cache_ids},
         groups=platform.max_groups,
-        # The default group takes a CLOSID, too: hence the 1.
+        # The default group also uses a CLOSID, so the count begins with 1.
         groups_taken=min(platform.max_groups, 1 + len(of_classes) + foreign),
         features=_feature_names(platform),
     )

@@ -117,8 +117,8 @@ class KernelMask:
     :ivar names: the actions of an interrupt, or name and start of a thread, which identify the interrupt or
         thread.
     :ivar node: the NUMA node of the device.
-    :ivar effective: the CPUs of the mask that the kernel chose. :ivar movable: whether the file can be
-        written.
+    :ivar effective: the CPUs of the mask that the kernel chose.
+    :ivar movable: whether the file can be written.
     """
 
     path: str

@@ -153,7 +153,10 @@ def dump_originals(originals: OriginalMasks) -> bytes:
 
 
 def parse_originals(content: bytes) -> OriginalMasks:
-    """The originals in a file's content. :raises ValueError: the content has another form."""
+    """The originals in a file's content.
+
+    :raises ValueError: the content has another form.
+    """
     return kept_json.parse(_VERSION, content, lambda found: _read_originals(kept_json.checked_data(found)))
 
 

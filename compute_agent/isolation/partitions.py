@@ -99,7 +99,8 @@ class PartitionFacts:
 class PartitionPlan:
     """The originals to save first, and the writes after that, in their order.
 
-    :ivar refused: messages by uuid of the guest. :ivar valid: the CPUs of the valid partitions in the kernel.
+    :ivar refused: messages by uuid of the guest.
+    :ivar valid: the CPUs of the valid partitions in the kernel.
     """
 
     originals: Mapping[str, str]

@@ -131,7 +131,7 @@ class CpuSets:
 
     @property
     def offline_warning(self) -> str:
-        """A sentence about the CPUs in ``offline``; empty if there are none."""
+        """A message about the CPUs in ``offline``; empty if there are none."""
         if not self.offline:
             return ""
         return (
@@ -158,7 +158,7 @@ class CpuSets:
     def describe_strays(
         self, held: frozenset[int], online: frozenset[int], reach: frozenset[int] | None = None
     ) -> str:
-        """A clause about CPUs that a guest holds but should not have any more; empty if there are none.
+        """A text about CPUs that a guest holds but should not have any more; empty if there are none.
 
         Such a CPU is offline, or a change of the configuration has taken it out of the dedicated set or out
         of the guest's pool.

@@ -110,7 +110,7 @@ class GuestMigration:
     """The migration of a guest that still runs on this host.
 
     :ivar consumer: uuid of the migration's consumer, which holds the guest's former allocation on this host.
-    :ivar others: uuids of further consumers with equal amounts, each of which could be the migration, too.
+    :ivar others: uuids of other consumers with equal amounts, each of which could also be the migration.
     """
 
     consumer: str
@@ -133,7 +133,7 @@ class GuestHolding:
 class GuestIdentity:
     """Facts about a guest for rules and messages. A value that the driver does not know is empty.
 
-    All values but ``cgroup`` are those of Nova.
+    All values except ``cgroup`` come from Nova.
 
     :ivar cgroup: path of the cgroup in which an adopted process was before its adoption.
     """

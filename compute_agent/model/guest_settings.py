@@ -141,7 +141,7 @@ class GuestSettings:
 
     @property
     def chosen_values(self) -> dict[str, Any]:
-        """The settings with a value other than the default, by name."""
+        """A dict from the name of each setting that differs from its default to its value."""
         values = {name: getattr(self, name) for name in SETTING_NAMES}
         return {name: value for name, value in values.items() if value != DEFAULT_VALUES[name]}
 
@@ -164,7 +164,7 @@ class SettingSource(enum.StrEnum):
     RULE = "rule"
     """A section ``[guest_rule:NAME]`` that matches the guest."""
     DEFAULT = "default"
-    """The configuration's default, or that of :class:`GuestSettings`."""
+    """The default in the configuration, or the default in :class:`GuestSettings`."""
 
 
 def _class_name(text: str) -> str:
@@ -226,7 +226,7 @@ SETTING_NAMES: Final = tuple(_READERS)
 DEFAULT_VALUES: Final[Mapping[str, Any]] = {
     field.name: field.default for field in fields(GuestSettings) if field.name in _READERS
 }
-"""The default of each setting, by name."""
+"""A dict from the name of each setting to its default."""
 
 
 def read_setting(name: str, text: str) -> Any:

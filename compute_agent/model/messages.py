@@ -50,7 +50,7 @@ def on_one_line(text: str) -> str:
 
 
 def named_few(names: Sequence[str], most: int) -> str:
-    """The first ``most`` names and the number of further ones, for messages: ``a, b and 3 more``."""
+    """The first ``most`` names and the number of further names, for messages: ``a, b and 3 more``."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 

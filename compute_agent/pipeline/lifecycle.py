@@ -103,9 +103,9 @@ class GuestLifecycle:
         """Add a guest that runs, or update its entry, and place it.
 
         :param allocation: the guest's allocation; None: Placement was not asked, or did not answer.
-        :param as_of: the time, in monotonic seconds, of the request to Placement. :param started: whether the
-            driver reports a start. The cache cannot determine this: a guest may continue with another pid,
-            and may be found before its start is reported.
+        :param as_of: the time, in monotonic seconds, of the request to Placement.
+        :param started: whether the driver reports a start. The cache cannot determine this: a guest may
+            continue with another pid, and may be found before its start is reported.
         :param owner: project, user and type of the guest's consumer; None: unchanged.
         """
         # The allocation of a migration counts only if Placement's answer is empty, or if a new guest has no

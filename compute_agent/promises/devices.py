@@ -45,7 +45,7 @@ def cards_of(tree: ProviderTree, read_devices: Callable[[], Iterable[PciDevice]]
 
 
 def device_faults(held: HeldDevices, has: Collection[str], cards: Mapping[str, str]) -> list[str]:
-    """The differences between the devices that a guest holds and those that it has, a sentence for each.
+    """One message for each difference between the devices that a guest holds and the devices that it has.
 
     :param held: the devices that the guest holds.
     :param has: the addresses of the devices that the guest has. Devices that the host does not offer belong

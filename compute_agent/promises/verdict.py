@@ -198,8 +198,8 @@ class PromiseVerdict:
 
     :ivar guest: the uuid of the guest.
     :ivar name: the name of the guest.
-    :ivar promised: the promise, in words.
-    :ivar found: what the kernel shows instead, in words.
+    :ivar promised: a text about the promise.
+    :ivar found: a text about what the kernel shows instead.
     """
 
     guest: str
@@ -211,7 +211,7 @@ class PromiseVerdict:
 
 
 _SHOWN: Final = 4
-"""Maximum number of subjects that one verdict names. Further ones are only counted."""
+"""Maximum number of CPUs, threads or masks that one verdict names. Further items are only counted."""
 
 STRAY_PERCENT: Final = 2
 """The percent of a guest's memory that may be on other nodes.
@@ -238,7 +238,7 @@ class _GuestJudge:
     def __init__(
         self, promise: GuestPromises, guest: ObservedGuest, facts: HostFacts, groups: Mapping[str, str]
     ) -> None:
-        """``groups`` are those of core scheduling, by guest."""
+        """``groups`` are the core scheduling groups by guest."""
         self._promise, self._guest, self._facts, self._groups = promise, guest, facts, groups
 
     def list_verdicts(self) -> Iterator[PromiseVerdict]:
@@ -308,7 +308,8 @@ class _GuestJudge:
             elif number in guest.vcpus and guest.vcpus[number] != wanted & online:
                 has = cpuset.format(guest.vcpus[number])
                 yield f"guest CPU {number} may use {has} in place of {cpuset.format(wanted & online)}"
-        # A guest with only offline CPUs runs on others meanwhile, and the offline CPUs are reported above.
+        # A guest with only offline CPUs runs on other CPUs for the time, and the offline CPUs are reported
+        # above.
         if promise.cpus & online:
             if not guest.vcpus:
                 # The threads of a process guest are not divided into guest CPUs and others.
@@ -527,5 +528,5 @@ def count_broken(verdicts: Iterable[PromiseVerdict]) -> dict[PromiseKind, int]:
 
 
 def broken_text(counts: Mapping[PromiseKind, int]) -> str:
-    """The broken promises in words, such as ``2 cpus, 1 quiet``; empty if there are none."""
+    """A text with the broken promises, such as ``2 cpus, 1 quiet``; empty if there are none."""
     return ", ".join(f"{number} {kind}" for kind, number in counts.items() if number)

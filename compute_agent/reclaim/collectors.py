@@ -59,7 +59,7 @@ class CapacityCollector(Protocol):
 
     @property
     def resource_classes(self) -> Collection[str]:
-        """The resource classes that the collector reports, always the same ones.
+        """The resource classes that the collector reports; the same in each call.
 
         As long as the collector reports no amount of a class, none is offered.
         """
@@ -121,7 +121,7 @@ class CollectedAmount:
         )
 
     def explain_offer(self, collector: str, now: float) -> str:
-        """The reason for the offer, in words.
+        """A text with the reason for the offer.
 
         :param collector: the name of the collector.
         """

@@ -147,7 +147,8 @@ def _parse_zones(document: Any) -> dict[str, StolenReserve]:
 
 def _parse_zone(content: Any) -> StolenReserve:
     return StolenReserve(
-        # The number is above that of the readings of a window: a damaged file must not fill the memory.
+        # The number is larger than the number of readings in a window. It bounds the memory that a damaged
+        # file can use.
         tuple((read_number(time, 1e12), read_number(part, 1.0)) for time, part in content["readings"])[-100:],
         math.floor(read_number(content["withheld"], 1e6)),
         read_number(content["changed"], 1e12),

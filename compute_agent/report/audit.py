@@ -220,8 +220,8 @@ class AuditedGuest:
         dedicated.
     :ivar resources: the amounts of the flavor by resource class, without CPUs.
     :ivar refusal: the reason why the guest has no CPUs; empty if it has some.
-    :ivar stray: a text about CPUs that the guest holds outside the present CPU sets. :ivar migration: the
-        consumer that holds the guest's CPUs during a migration; empty: none.
+    :ivar stray: a text about CPUs that the guest holds outside the present CPU sets.
+    :ivar migration: the consumer that holds the guest's CPUs during a migration; empty: none.
     :ivar held: the CPUs that no other guest should use.
     :ivar known: the guest's allocation, as the agent remembers it.
     :ivar dedicated_vcpus: the guest CPUs that the mask of the flavor names as dedicated.

@@ -261,8 +261,8 @@ class HostReporter:
     ) -> None:
         """Report with a client.
 
-        :param owned: the agent's own names and values, as last passed to ``remember``. :param remember: saves
-            these names and values durably.
+        :param owned: the agent's own names and values, as last passed to ``remember``.
+        :param remember: saves these names and values durably.
         :param generations: the generations of the providers at the last reading.
         """
         self._client = client

@@ -1,4 +1,4 @@
-"""Last-level cache and memory bandwidth through the kernel's resctrl filesystem.
+"""Controls last-level cache and memory bandwidth through the kernel's resctrl filesystem.
 
 The package does not depend on the rest of the agent. Its terms are cache ids, ways, percents, groups and
 thread ids; a guest or a class is only a name here. Pure functions decide (``ways``, ``resolution``,

@@ -41,7 +41,7 @@ def apply_plan(
             if not isinstance(step, RemoveGroup):
                 _check_free(files, step, stopped, exclusive)
             _apply_step(files, step, codec)
-        # A failed group affects neither the groups before it, nor groups after it that need none of its ways.
+        # A failed group does not affect the groups before it, nor later groups that need none of its ways.
         except ResctrlError as error:
             stopped[step.group] = error
     return stopped
@@ -74,7 +74,8 @@ def _check_free(
 def _apply_step(files: ResctrlFilesystem, step: PlanStep, codec: BandwidthCodec | None) -> None:
     """Carry out one step completely or not at all.
 
-    :raises ResctrlError: the kernel refused the step. A note on the error tells what could not be undone.
+    :raises ResctrlError: the kernel refused the step. A note on the error names the values that could not be
+        restored.
     """
     if isinstance(step, RemoveGroup):
         remove_group(files, step.group)

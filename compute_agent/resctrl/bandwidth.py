@@ -1,4 +1,4 @@
-"""Codecs for memory bandwidth: percent to values of schemata and back, for each kind of hardware.
+"""Codecs for memory bandwidth, one for each kind of hardware: convert percents to schemata values and back.
 
 - Intel RDT takes the percent of a throttling delay. Values are ``min_bandwidth + N * bandwidth_gran``, and
   the kernel rounds up to the next one.
@@ -22,7 +22,7 @@ UNITS_PER_GB: Final = 8
 
 
 class BandwidthUnknownError(ValueError):
-    """A percent has no value, because the full bandwidth is not known.
+    """A percent cannot be converted, because the full bandwidth is not known.
 
     The message names the option to set.
     """
@@ -38,7 +38,7 @@ class BandwidthCodec(Protocol):
     """Converts bandwidths of the domains of a mount between percent and values of schemata."""
 
     shares_cap: bool
-    """Whether a cap holds for all tasks of a group together; False: it holds on each core for itself."""
+    """True: a cap limits all tasks of a group together; False: it limits each core separately."""
 
     @property
     def min_percent(self) -> int:
@@ -63,7 +63,7 @@ class BandwidthCodec(Protocol):
         ...
 
     def is_same_value(self, written: int, read: int) -> bool:
-        """Whether ``read`` is ``written`` as the kernel rounds it."""
+        """Whether ``read`` is equal to ``written`` after the kernel's rounding."""
         ...
 
 
@@ -92,7 +92,7 @@ class IntelCodec:
 
     def encode_percent(self, domain: int, percent: int) -> int:
         """The percent, rounded up to the next value of the hardware."""
-        # The values that the hardware has may skip 100, which the kernel always accepts.
+        # The hardware's steps may skip 100, which the kernel always accepts.
         return min(100, round_up_to_step(percent, self._minimum, self._step))
 
     def decode_value(self, domain: int, value: int) -> int:
@@ -110,7 +110,7 @@ class IntelCodec:
 class IntelMbpsCodec:
     """The codec of the mount option mba_MBps: MiB/s.
 
-    Without ``memory_bandwidth_gbps`` only 100 % has a value.
+    Without ``memory_bandwidth_gbps`` only 100 % can be converted.
     """
 
     # The kernel's control loop measures the bandwidth of a whole group, and throttles the group.

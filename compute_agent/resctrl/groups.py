@@ -28,7 +28,7 @@ last one.
 
 @dataclass(frozen=True, slots=True)
 class ControlGroup:
-    """A control group as the kernel has it.
+    """A control group with its present values in the kernel.
 
     :ivar mode: the content of the file ``mode``; ``shareable`` if the kernel has no such file.
     """
@@ -40,13 +40,13 @@ class ControlGroup:
 
     @property
     def is_locked(self) -> bool:
-        """Whether the kernel keeps all other groups out of the cache ways of this group."""
+        """Whether the kernel reserves the cache ways of this group for the group alone."""
         return self.mode in ("exclusive", "pseudo-locked")
 
 
 @dataclass(frozen=True, slots=True)
 class ResctrlGroups:
-    """The control groups that the kernel has, by name. The default group is among them."""
+    """The control groups in the kernel by name, including the default group."""
 
     groups: Mapping[str, ControlGroup] = field(default_factory=dict)
 

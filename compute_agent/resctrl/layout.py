@@ -30,8 +30,8 @@ class ResctrlLayout:
     prefix: str
 
     def __post_init__(self) -> None:
-        # Without a prefix each group would be the agent's. A slash would make another folder, and the kernel
-        # refuses a newline in a name.
+        # Without a prefix, each group would count as the agent's. A slash would make another folder, and the
+        # kernel refuses a newline in a name.
         if not self.prefix or "/" in self.prefix or "\n" in self.prefix:
             raise ValueError(f"{self.prefix!r} cannot begin the names of groups")
 

@@ -41,7 +41,9 @@ COUNTER_BITS: Final = 64
 
 # At 1 TB/s this number of bytes takes 281 seconds, and two readings are only seconds apart.
 PLAUSIBLE_BYTES: Final = 2**48
-"""More bytes than any memory moves between two readings: a larger increase is a reset and no wrap-around."""
+"""More bytes than any memory can transfer between two readings. A larger increase shows a reset, not a
+wrap-around.
+"""
 
 
 class CounterState(enum.StrEnum):
@@ -63,7 +65,7 @@ class CounterSample:
     """The values of the counters of a group at one time.
 
     :ivar time: the time of the reading in monotonic seconds.
-    :ivar values: the numbers that were read; in place of a missing number, the reason.
+    :ivar values: for each counter, the number that was read, or the reason why there is none.
     """
 
     time: float
@@ -86,8 +88,8 @@ def make_monitoring_group(files: ResctrlFilesystem, group: str, name: str) -> bo
     except ResctrlError as error:
         if error.errno == errno.EEXIST:
             return True
-        # EBUSY: the kernel does not reuse a released RMID until few lines of the cache still belong to it
-        # (limbo).
+        # EBUSY: the kernel does not reuse a released RMID while more than a few cache lines still belong to
+        # it (limbo).
         if error.errno in (errno.ENOSPC, errno.EBUSY):
             return False
         raise
@@ -135,13 +137,13 @@ class BandwidthTotals:
         self.bytes: dict[CounterKey, int] = {}
 
     def add_sample(self, sample: CounterSample) -> dict[CounterKey, float]:
-        """Add the increase since the last sample. The first sample is the start.
+        """Add the increase since the last sample. The first sample sets the starting point.
 
         :return: bytes per second, for each counter with a number in this and in an earlier sample.
         """
         found = {}
         for key, value in sample.values.items():
-            # Occupancy is a level, and its changes are not added up.
+            # Occupancy is a present amount, so its changes are not added up.
             if key[1] == OCCUPANCY or not isinstance(value, int):
                 continue
             before = self._last.get(key)
@@ -159,20 +161,20 @@ class BandwidthTotals:
         return found
 
     def start_again(self) -> None:
-        """Forget the last sample, because the next one is of another group."""
+        """Forget the last sample, because the next sample is of another group."""
         self._last.clear()
 
 
 @dataclass(frozen=True, slots=True)
 class MonitoredGroup:
-    """The subject of monitoring: a guest or class, for which monitoring is wanted.
+    """A guest or class for which monitoring is wanted.
 
     :ivar name: the name of the guest or class.
     :ivar is_class: whether the subject is a class of guests.
     :ivar priority: guests of higher priority are monitored first.
     :ivar own_group: whether the subject has a control group of its own, which already has an RMID.
-    :ivar monitored: whether the subject has a monitoring group now. It keeps this group before others of its
-        priority get one.
+    :ivar monitored: whether the subject has a monitoring group now. The subject keeps this group before other
+        subjects of its priority get one.
     """
 
     name: str
@@ -204,7 +206,7 @@ def rmids_to_use(platform: ResctrlPlatform, present: ResctrlGroups, ours: Callab
     """
     spare = spare_rmids(platform, present, ours)
     to_come = max(0, platform.max_groups - len(present.groups))
-    # The double negation rounds up, in favour of control groups.
+    # The double negation rounds up, which leaves more RMIDs for control groups.
     return spare - min(to_come, -(-spare // 2))
 
 
@@ -220,7 +222,8 @@ def choose_monitored(free_rmids: int, wanted: Iterable[MonitoredGroup]) -> Seque
     for one in order:
         if not one.own_group:
             if free_rmids <= 0:
-                # The loop goes on: a later guest may have a control group of its own, which costs no RMID.
+                # The loop continues, because a later guest may have a control group of its own, which needs
+                # no further RMID.
                 continue
             free_rmids -= 1
         chosen.append(one.name)
@@ -253,9 +256,9 @@ _COUNTER_BYTES: Final = 64
 
 
 class _OpenCounters(NamedTuple):
-    """The open counter files of a group, by L3 cache id: the keys of the counters, and a place for each.
+    """The counter files of a group by L3 cache id: the keys of the counters, and the place of each file.
 
-    A place is an open file descriptor. If too many files are open, it is a path.
+    A place is an open file descriptor or, if too many files are open, a path.
     """
 
     caches: Mapping[int, tuple[tuple[CounterKey, ...], tuple[int | str, ...]]]
@@ -322,7 +325,7 @@ class CounterFiles:
         """Read the counters of one group.
 
         :param time: the time of the reading, in monotonic seconds.
-        :raises ResctrlError: the group is gone, or one of its caches is.
+        :raises ResctrlError: the group or one of its caches does not exist any more.
         """
         found = self.read_samples([group], time)[group]
         if isinstance(found, ResctrlError):
@@ -358,7 +361,7 @@ class CounterFiles:
         return found
 
     def _note_failure(self, group: str, error: OSError) -> ResctrlError:
-        # A group that is made again has other files of the same names.
+        # A group that is made again has new files with the same names.
         self.forget_group(group)
         if isinstance(error, ResctrlError):
             return error
@@ -469,7 +472,7 @@ def read_assigned_counters(files: ResctrlFilesystem, group: str) -> frozenset[Co
 def plan_assignments(
     available: Mapping[int, int], held: Mapping[str, frozenset[CounterKey]], order: Sequence[str]
 ) -> tuple[CounterAssignment, ...]:
-    """The changes after which the groups have counters, in this ``order``, as far as there are counters.
+    """The changes that give counters to the groups in this ``order``, as far as there are counters.
 
     The total bandwidth of all groups comes before the local bandwidth of any. Counters are released before
     others are assigned.
@@ -478,7 +481,7 @@ def plan_assignments(
     :param held: the counters that groups in ``order`` have. Counters of other groups are not changed.
     """
     left = dict(available)
-    # The plan starts as if all counters were free. A counter that stays where it is becomes no change below.
+    # The plan starts as if all counters were free. No change is made for a counter that keeps its group.
     for slots in held.values():
         for cache, _ in slots:
             left[cache] = left.get(cache, 0) + 1

@@ -65,7 +65,7 @@ class NoMountError(Exception):
 
 
 def open_mount(root: Path = Path("/"), mount: bool = False, options: str = "") -> ResctrlMount:
-    """Find the writable mount of a machine, or make it.
+    """Find the writable resctrl mount of a machine, or make one.
 
     :param root: the folder that contains the files of the machine.
     :param mount: whether to mount the filesystem at sys/fs/resctrl if it is not mounted.
@@ -99,7 +99,8 @@ def is_supported(root: Path) -> bool:
 def find_mount(root: Path) -> ResctrlMount | None:
     """The first resctrl mount in proc/mounts, or a captured tree at sys/fs/resctrl; None if there is neither.
 
-    The captured tree of another machine has no entry in proc/mounts, so its folder is enough.
+    The captured tree of another machine has no entry in proc/mounts, so the existence of its folder is
+    enough.
     """
     for line in read_text(root / "proc/mounts").splitlines():
         fields = line.split()
@@ -185,9 +186,9 @@ def read_platform(
 ) -> ResctrlPlatform:
     """The capabilities of a mount.
 
-    If ``cpuinfo`` does not name the vendor, a bandwidth that is no percent means AMD, and everything else
-    counts as Intel. A resource is left out, with a line in the log, if one of its files in ``info`` is
-    missing or cannot be parsed.
+    If ``cpuinfo`` does not name the vendor, a bandwidth value above 100 means AMD, and everything else counts
+    as Intel. A resource is left out if one of its files in ``info`` is missing or cannot be parsed, which is
+    logged.
 
     :param cpuinfo: the text of /proc/cpuinfo.
     :param options: the options of the mount.
@@ -251,7 +252,8 @@ def _read_way_bytes(files: ResctrlFilesystem, resource: str, default: Schemata) 
     try:
         sizes = parse_sizes(files.read_file("size")).get(resource, {})
     except (ResctrlError, BadSchemataError):
-        # The size of a way is only for a trait and for people, so the cache can be controlled without it.
+        # The size of a way is only used for a trait and for display, so the cache can be controlled without
+        # it.
         return {}
     # The file "size" is about the mask of the group, which may not contain all ways.
     ways = {domain: (default.get_value(resource, domain) or 0).bit_count() for domain in sizes}

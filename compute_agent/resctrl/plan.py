@@ -1,4 +1,4 @@
-"""Plans the steps from the existing groups to the wanted ones, in an order that is safe after each step.
+"""Plans the steps from the existing groups to the wanted groups, so that the state after each step is safe.
 
 1. Groups of ended guests are removed, which frees CLOSIDs and ways.
 2. All other groups give up the ways that become exclusive to a group.
@@ -38,7 +38,7 @@ class CreateGroup:
 
 @dataclass(frozen=True, slots=True)
 class WriteSchemata:
-    """Change these values of a group; all other values stay."""
+    """Change these values of a group; all its other values stay unchanged."""
 
     group: str
     schemata: Schemata
@@ -73,7 +73,7 @@ class GroupPlan:
 
 def make_plan(host: ResctrlLayout, present: ResctrlGroups, wanted: GroupResolution) -> GroupPlan:
     """The steps from the groups ``present`` to the groups ``wanted``; none if they are equal."""
-    # The default group counts as the agent's, which writes its masks.
+    # The default group counts as the agent's, because the agent writes its masks.
     foreign = sorted(n for n in present.groups if n != DEFAULT_GROUP and not host.is_ours(n))
     conflicts = tuple(
         ForeignConflict(name, group.name, cache)
@@ -111,7 +111,7 @@ class _StepPlanner:
                 masks = self._cache_lines(cache, move.after)
                 if move.owner in self.now:
                     self._add_write(move.owner, masks)
-                else:  # A new owner is made at its own move: until then its ways may belong to another owner.
+                else:  # A new owner is made at its own move, because its ways may be another's before.
                     self._add_group(self.wanted.groups[move.owner], masks)
         # A group without exclusive ways has no move, so it does not exist yet.
         for group in self.wanted.groups.values():
@@ -144,7 +144,8 @@ class _StepPlanner:
 
     def _add_group(self, group: TargetGroup, masks: Schemata) -> None:
         known = self.now[DEFAULT_GROUP]
-        # The default group has a value for each existing domain; the kernel refuses values of others.
+        # The default group has a value for each existing domain, and the kernel refuses values for other
+        # domains.
         values = self._shrunk_schemata(group).updated_with(masks).restricted_to(known)
         self.done.append(CreateGroup(group.name, values))
         self.now[group.name] = values
@@ -152,7 +153,7 @@ class _StepPlanner:
     def _shrunk_schemata(self, group: TargetGroup) -> Schemata:
         """The schemata of a group before the moves of masks.
 
-        Before the moves a group has only the ways and the bandwidth that it has both now and at the end.
+        Before the moves a group keeps only the ways and the bandwidth that it has now and also at the end.
         """
         now = self.now.get(group.name)
         values = Schemata()
@@ -204,7 +205,7 @@ class _StepPlanner:
         """The schemata lines of a cache with this mask, divided into code and data as in one of ``known``."""
         for schemata in known:
             if schemata is not None and cache_mask(self.host.platform, schemata, cache) == mask:
-                # The masks are equal, so only the division into code and data is taken over.
+                # The masks are equal, so only the division into code and data is copied.
                 lines = self._cache_lines(cache, mask)
                 return Schemata(
                     {name: {cache: schemata.get_value(name, cache) or mask.bits} for name in lines.lines}
@@ -222,7 +223,7 @@ def _held_masks(
     """The exclusive ways of each group before the first step."""
     default = cache_mask(host.platform, present.default_group.schemata, cache)
     held = {name: group.exclusive[cache] for name, group in wanted.groups.items() if cache in group.exclusive}
-    # Moves are visited in reverse order, so that the value of an owner's first move remains: it has the mask
+    # Moves are visited in reverse order, so that the owner's first move is stored last: it contains the mask
     # that is in effect now.
     for move in reversed(wanted.moves.get(cache, ())):
         # Ways that the default group can fill, too, are not exclusive, unless the group keeps them.

@@ -31,11 +31,11 @@ _VENDORS: Final = {
 
 
 def vendor_of(cpuinfo: str) -> CpuVendor | None:
-    """The vendor named in a text of /proc/cpuinfo; None if it names none that is known."""
+    """The vendor in a text of /proc/cpuinfo; None if the text names no known vendor."""
     match = re.search(r"^vendor_id\s*:\s*(\S+)", cpuinfo, re.MULTILINE)
     if match:
         return _VENDORS.get(match[1])
-    # On ARM, cpuinfo has the number of an implementer: many companies make cores with MPAM.
+    # On ARM, cpuinfo contains the number of the implementer, because many companies make cores with MPAM.
     return CpuVendor.ARM if re.search(r"^CPU implementer\s*:", cpuinfo, re.MULTILINE) else None
 
 
@@ -93,7 +93,7 @@ class MonitoringFeatures:
     :ivar rmids: the number of RMIDs.
     :ivar features: the names of events, such as ``llc_occupancy``.
     :ivar assign_modes: the modes of counter assignment; empty before Linux 6.18.
-    :ivar assign_mode: the present one of these modes.
+    :ivar assign_mode: the present mode.
     :ivar counters: the number of assignable counters by L3 cache id.
     """
 
@@ -124,19 +124,22 @@ class ResctrlPlatform:
 
     @property
     def max_groups(self) -> int:
-        """The maximum number of control groups. Each needs a CLOSID, and an RMID if the hardware monitors."""
+        """The maximum number of control groups.
+
+        Each group needs a CLOSID, and an RMID if the hardware can monitor.
+        """
         return min(self.closid_count, self.monitoring.rmids) if self.monitoring else self.closid_count
 
     @property
     def cache_ids(self) -> tuple[int, ...]:
-        """The ids of the L3 caches with control of ways or of bandwidth."""
+        """The ids of the L3 caches of which ways or bandwidth can be controlled."""
         return self.l3.ids if self.l3 else self.mb.ids if self.mb else ()
 
     def mb_domain(self, l3_id: int) -> int | None:
         """The bandwidth domain of an L3 cache; None if it is not known.
 
-        The domain has the same id as the cache. If there is none with this id, the domain at the same
-        position is meant, provided that there are as many domains as caches.
+        The domain has the same id as the cache. If no domain has this id, and there are as many domains as
+        caches, the domain at the same position is used.
         """
         if self.mb is None:
             return None

@@ -1,13 +1,13 @@
-"""Resolves the shares of classes and guests to exact groups and schemata, without the kernel.
+"""Computes the groups and schemata that the shares of classes and guests lead to, without the kernel.
 
 For each domain of a guest the first of these rules that exists applies: the amounts allocated to the guest,
 its own share, the share of its class. A domain without a rule stays open. Slow memory (SMBA), L2 caches
 without a rule, and the bandwidth of the default group keep the kernel's values.
 
-There are few CLOSIDs, so rules with the same effect share a group. Two classes with equal ranges and percents
-always have the same schemata. A class with all open ways has the schemata of the default group. Only rules
-are compared, never masks: masks may be equal by chance while guests come and go, and threads would move back
-and forth.
+There are few CLOSIDs, so guests and classes with rules of the same effect share a group. Two classes with
+equal ranges and percents always have the same schemata. A class with all open ways has the schemata of the
+default group. Only rules are compared, never masks: masks may be equal by chance while guests come and go,
+and threads would move back and forth.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def share_key(host: ResctrlLayout, share: ShareSpec) -> ShareKey | None:
     asked_ranges = [share.range_on(cache, resource) for resource in resources for cache in caches]
     if host.platform.l2:
         asked_ranges.append(share.l2)
-    # No range has the same effect as the range 0-100.
+    # A missing range has the same effect as the range 0-100.
     ranges = tuple(one or WayRange(0, 100) for one in asked_ranges)
     if control is None or host.codec is None:
         return ranges, ()
@@ -143,7 +143,7 @@ def cache_lines(
     taken: Mapping[int, WayMask],
     way_limits: Mapping[int, int] = MappingProxyType({}),
 ) -> Schemata:
-    """The L3 lines of a group's schemata. Exclusive ways are for code and data alike.
+    """The L3 lines of a group's schemata. Exclusive ways are used for both code and data.
 
     The parameters are those of :func:`group_schemata`.
     """
@@ -161,8 +161,8 @@ def cache_lines(
                 # The range begins with a run of ways that is too short for a mask.
                 if control.rules.find_fault(mask):
                     mask = open_ways
-                # Guests that are limited keep the lowest ways, so that all limited guests of a class use the
-                # same ones.
+                # Limited guests keep the lowest ways, so that all limited guests of a class use the same
+                # ways.
                 cut = WayMask.from_ways(list(mask)[: way_limits.get(cache)])
                 if not control.rules.find_fault(cut):  # A sparse mask may begin with a run that is too short.
                     mask = cut
@@ -243,7 +243,7 @@ class GroupResolution:
     :ivar groups: the groups by name, including the default group.
     :ivar membership: the group of each guest.
     :ivar moves: the changes of exclusive masks in their order, by L3 cache id. The owners are groups.
-    :ivar refused: sentences about rules that cannot be met: by guest, and by group for classes.
+    :ivar refused: messages about rules that cannot be met: by uuid for guests, and by group for classes.
     """
 
     groups: Mapping[str, TargetGroup]
@@ -270,8 +270,8 @@ def resolve_groups(
     annotations or limits. Within each rank, existing groups come first, then guests of higher priority.
 
     :param present: the groups that the kernel has.
-    :param max_groups: the maximum number of groups, if the kernel has shown that it has fewer than its files
-        say.
+    :param max_groups: the maximum number of groups, if the kernel has refused more although its files allow
+        more.
     :param barred: the reason for each group that cannot be made.
     """
     refused: dict[str, list[str]] = {}
@@ -316,7 +316,7 @@ def resolve_groups(
     shares: dict[str, ShareSpec] = {}
     for name, share in usable.items():
         group = sharing.by_class[name]
-        # Classes that share a group have the same effect, so the share of the first one can stand for all.
+        # Classes that share a group have the same effect, so the share of the first class is used for all.
         shares.setdefault(group, share)
         if group in names and group not in groups:
             groups[group] = TargetGroup(group, group_schemata(host, share, {}, {}, taken))
@@ -342,7 +342,7 @@ def resolve_groups(
 def _usable_share(
     host: ResctrlLayout, share: ShareSpec, name: str, record_refusal: _RefusalRecorder
 ) -> ShareSpec:
-    """The share without parts that the platform cannot have: masks of code or L2, unknown bandwidth."""
+    """The share without values that the platform does not support: masks of code or L2, unknown bandwidth."""
     share, reasons = share.without_unsupported(host.platform)
     for reason in reasons:
         record_refusal(name, reason)
@@ -355,7 +355,7 @@ def _usable_share(
             if percent is not None:
                 codec.encode_percent(domain, percent)
         except BandwidthUnknownError as error:
-            # If the bandwidth of one domain is not known, that of no domain is.
+            # If the bandwidth of one domain is not known, no domain's bandwidth is known.
             record_refusal(name, str(error))
             return replace(share, mb=None, mb_per_cache={})
     return share
@@ -367,7 +367,7 @@ def _possible_demand(
     demand: GuestDemand,
     record_refusal: _RefusalRecorder,
 ) -> GuestDemand:
-    """The demand without parts that the platform cannot have, reduced to its limits."""
+    """The demand without values that the platform does not support, reduced to its limits."""
     share = demand.share
     try:
         share.check_supported(host.platform)
@@ -443,8 +443,9 @@ def _own_group(
 ) -> str | None:
     """The group that a guest needs in addition to the group of its class; None if that group is enough.
 
-    Guests with equal annotations share a group, because their ways overlap in any case, unless they would
-    share a cap. An annotation with the effect of a class, or of the default group, needs no group of its own.
+    Guests with equal annotations share a group, because their ways overlap in any case. They do not if they
+    would share a bandwidth cap. An annotation with the effect of a class, or of the default group, needs no
+    group of its own.
     """
     if demand.is_allocated:
         return host.guest_group(demand.guest)
@@ -456,7 +457,7 @@ def _own_group(
     if capped and host.codec is not None and host.codec.shares_cap:
         return host.guest_group(demand.guest)
     whole = share.overlaid_on(classes.get(demand.qos_class, ShareSpec()))
-    # Limits are temporary and in no key, so a limited guest has another group meanwhile.
+    # Limits are temporary and not part of the key, so a guest has another group while it is limited.
     same = None if demand.way_limits else sharing.group_with(host, whole)
     return host.share_group(whole, demand.way_limits) if same is None else same
 
@@ -488,7 +489,7 @@ def _admitted_groups(
         group = _own_group(host, classes, sharing, demand)
         if group is not None and group != DEFAULT_GROUP:
             rank = (1 if demand.reserved else 2 if demand.is_allocated else 3, group not in present.groups)
-            # Guests with equal shares have one group, which gets the rank of the most important guest.
+            # Guests with equal shares have one group, which gets the rank of its most important guest.
             wanted[group] = min(rank, wanted.get(group, rank))
     # The sort is stable: classes keep their configured order, and guests the order of their priority.
     order = sorted((name for name in wanted if name not in barred), key=wanted.__getitem__)
@@ -516,8 +517,8 @@ def _group_of(
     group = sharing.by_class.get(demand.qos_class, DEFAULT_GROUP)
     if group in names:
         return group
-    # The class has no group either. In the default group the guest has all open ways: too much is better than
-    # too little.
+    # The class has no group either. In the default group the guest can use all open ways, which is better
+    # than too few.
     record_refusal(demand.guest, barred.get(group, shortage))
     return DEFAULT_GROUP
 
@@ -550,7 +551,7 @@ def _exclusive_ways(
 def _held_masks(
     host: ResctrlLayout, present: ResctrlGroups, cache: int, counts: Mapping[str, int]
 ) -> dict[str, WayMask]:
-    """The exclusive masks that groups have now, the surest ones first."""
+    """The exclusive masks that groups have now, the most certain masks first."""
     default = cache_mask(host.platform, present.default_group.schemata, cache)
     sure, likely = {}, {}
     for group, count in sorted(counts.items()):

@@ -152,8 +152,8 @@ class MaskRules:
     def widest_mask(self, mask: WayMask, around: WayMask = WayMask()) -> WayMask:
         """The largest accepted mask within ``mask``; empty if there is none.
 
-        If masks may have holes, it is usually the whole mask. Otherwise it is a run: one with most ways of
-        ``around``, among equals the longest, and among those the lowest.
+        If masks may have holes, the result is usually the whole mask. Otherwise it is the run with most ways
+        of ``around``. Among equal runs the longest wins, and then the lowest.
         """
         if self.sparse and self.find_fault(mask) is None:
             return mask
@@ -194,7 +194,7 @@ class Schemata:
         return bool(self.lines)
 
     def __hash__(self) -> int:
-        # The generated method would fail, because a mapping has no hash in Python 3.11.
+        # The __hash__() of the dataclass would fail, because a mapping has no hash in Python 3.11.
         return hash(frozenset(self))
 
     def __iter__(self) -> Iterator[tuple[str, int, int]]:
@@ -225,7 +225,7 @@ class Schemata:
         return Schemata(changed)
 
     def restricted_to(self, other: Schemata) -> Schemata:
-        """The values of those resources and domains that ``other`` has, too."""
+        """The values of the resources and domains that are also in ``other``."""
         kept: dict[str, dict[int, int]] = {}
         for name, domain, value in self:
             if other.get_value(name, domain) is not None:

@@ -1,4 +1,4 @@
-"""Shares in percent that classes and guests ask for: a range of open cache ways, and a bandwidth cap."""
+"""Shares that classes and guests ask for, in percent: a range of open cache ways, and a bandwidth cap."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class BadShareError(ValueError):
-    """A share that the platform cannot have, or a text that is no share. The message names the fault."""
+    """A share that the platform does not support, or a text that is no share. The message names the fault."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -44,8 +44,7 @@ class ShareSpec:
     """
 
     llc: WayRange | None = None
-    # A mapping has no hash, so this field is left out of it; equal shares are equal in the other fields
-    # anyway.
+    # The field is left out of the hash, because a mapping has no hash.
     llc_per_cache: Mapping[int, WayRange] = field(default_factory=dict, hash=False)
     mb: int | None = None
     mb_per_cache: Mapping[int, int] = field(default_factory=dict, hash=False)
@@ -69,7 +68,7 @@ class ShareSpec:
         return self.mb_per_cache.get(domain, self.mb)
 
     def overlaid_on(self, base: ShareSpec) -> ShareSpec:
-        """The share with the parts of ``base`` for which it asks nothing itself."""
+        """The share, completed with the values of ``base`` for everything that it does not set itself."""
         # A range for the whole cache also replaces separate ranges for code and data in the base.
         silent = self.llc is None and not self.llc_per_cache
         return ShareSpec(
@@ -84,7 +83,7 @@ class ShareSpec:
         )
 
     def without_unsupported(self, platform: ResctrlPlatform) -> tuple[ShareSpec, tuple[str, ...]]:
-        """The share without masks that the platform cannot have, and a reason for each such mask."""
+        """The share without masks that the platform does not support, and a reason for each left-out mask."""
         reasons = []
         code, data, l2 = self.code, self.data, self.l2
         if (code or data) and not (platform.l3 and platform.l3.has_cdp):

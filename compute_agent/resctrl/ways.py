@@ -1,15 +1,15 @@
 """Partitions the ways of a cache, and assigns exclusive ways to groups.
 
 The partition divides a cache into the *pool*, which contains the ways for exclusive use, and the ways that
-all groups share. If masks may have no holes, the pool is one run of ways. In such a pool each request for
-which it has enough free ways can be met by moving masks. A mask can be moved while its guest runs.
+all groups share. If masks may have no holes, the pool is one run of ways. If such a pool has enough free ways
+for a request, masks can always be moved so that the request fits. A mask can be moved while its guest runs.
 
 A *block* is the exclusive mask of one group, a run of ways. Free ways that lie apart are joined by as few
 moves of blocks as possible. The method is a search (A*) over the positions of the blocks. The search
 estimates the remaining moves by the smallest number of blocks in any window of the wanted size. A move takes
 at most one block out of a window, so the estimate never exceeds the truth, and the first solution is a
-shortest one. To push all blocks aside always works, and the number of moves for that bounds the search. After
-each step no two exclusive masks overlap, and none is empty.
+shortest one. Pushing all blocks aside always works, so its number of moves is an upper bound for the search.
+After each step no two exclusive masks overlap, and none is empty.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ BlockMove = tuple[str, WayMask]
 def plan_moves(
     pool: WayMask, blocks: Mapping[str, WayMask], owner: str, own: WayMask, count: int
 ) -> tuple[BlockMove, ...]:
-    """The moves after which ``count`` ways in a row are free or among the ways of the ``owner``.
+    """The moves after which ``count`` adjacent ways are free or belong to the ``owner``.
 
-    Each move is safe after those before it. The pool must have enough free ways.
+    Each move is safe after the moves before it. The pool must have enough free ways.
 
     :param pool: the ways for exclusive use, one run.
     :param blocks: the blocks of all other owners, runs in the pool that do not overlap.
@@ -63,7 +63,7 @@ class _MoveSearch:
         self.sizes = [len(blocks[name]) for name in self.names]
         self.others = len(self.names)
         start = [next(iter(blocks[name])) for name in self.names]
-        # The owner's block can move like the others, but a window may contain it.
+        # The owner's block can move like other blocks, but a window may contain it.
         if own:
             self.names.append(owner)
             self.sizes.append(len(own))
@@ -216,7 +216,7 @@ def partition_ways(
 
     At least ``min_bits`` adjacent ways stay shared, because a mask needs as many. The pool may be empty.
 
-    :param shareable: the ways that devices fill, too. Such ways never become exclusive to a group.
+    :param shareable: the ways that devices may also fill. Such ways never become exclusive to a group.
     :param locked: the ways that foreign groups have locked. Locked ways are neither in the pool nor shared.
     """
     usable = rules.all_ways - locked
@@ -234,7 +234,7 @@ def partition_ways(
                 break
             rest = usable - pool
             longest = max((len(run) for run in rest.split_runs()), default=0)
-            # Among equally large pools the one that leaves most shared ways adjacent is chosen, because a
+            # Among equally large pools, the pool that leaves most shared ways adjacent is chosen, because a
             # mask may need a run.
             key = (count, longest, -first)
             if len(rest) >= keep and longest >= rules.min_bits and key > best_key:
@@ -258,8 +258,8 @@ def assign_ways(
     masks: dict[str, WayMask] = {}
     moves: list[MaskMove] = []
     refused: dict[str, str] = {}
-    # Owners that have ways take precedence over new ones. Of the new ones the largest comes first, because it
-    # is the hardest to place.
+    # Owners that have ways take precedence over new owners. Of the new owners, the one that wants most ways
+    # comes first, because it is the hardest to place.
     order = [owner for owner in held if owner in wanted]
     order += sorted(wanted.keys() - held.keys(), key=lambda owner: (-wanted[owner], owner))
     left = len(partition.pool)
@@ -316,7 +316,7 @@ def _is_valid_mask(partition: WayPartition, mask: WayMask) -> bool:
 
 
 def _shrunk_mask(partition: WayPartition, masks: Mapping[str, WayMask], owner: str, count: int) -> WayMask:
-    """The part of a mask that its owner keeps: the end that leaves the most open ways to all others."""
+    """The ways of a shrinking mask that its owner keeps: at the end that leaves most open ways to others."""
     mask = masks[owner]
     others = WayMask.union_of(other for name, other in masks.items() if name != owner)
     if not mask.is_contiguous:
@@ -343,7 +343,7 @@ def _moves_for(
         if place is not None:
             return (MaskMove(owner, own, place),)
     if _holes_allowed(partition.rules):
-        # If masks may have holes, any free ways will do, and no other mask has to move.
+        # If masks may have holes, any free ways can be used, and no other mask has to move.
         free = partition.pool - taken - own
         kept = WayMask.from_ways(list(own) + list(free)[: count - len(own)])
         return (MaskMove(owner, own, kept),)
@@ -367,7 +367,8 @@ def _best_place(
 ) -> WayMask | None:
     """The run of ``count`` ways in ``free`` that keeps most of the ways in ``own``.
 
-    Among equals it is the run that leaves most open ways, then the one in the smallest gap, then the lowest.
+    Among equal runs, the run that leaves most open ways wins, then the run in the smallest gap, then the
+    lowest run.
     """
     best, best_key = None, (0, 0, 0, 0)
     for gap in free.split_runs():

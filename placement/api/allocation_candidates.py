@@ -21,7 +21,7 @@ LOG = logging.getLogger(__name__)
 blueprint = Blueprint("allocation_candidates", __name__)
 
 INCOMPLETE: Final = "Placement-Ext-Incomplete"
-"""Header of an answer that lacks candidates because the search ended early: ``deadline`` or ``size``."""
+"""Header of an answer without some candidates; the value is the limit that ended the search."""
 
 _MIB: Final = 1024 * 1024
 
@@ -35,7 +35,7 @@ _MIB: Final = 1024 * 1024
     writes_json=True,
 )
 def list_all(call: ApiRequest) -> Response:
-    """List sets of providers and amounts that satisfy the request, each ready to be claimed."""
+    """List candidates: sets of providers and amounts that satisfy the request."""
     wanted = parse_candidates(call.query_parameters, call.version)
     options, bounds = call.service.conf.placement, call.service.conf.api
     with call.service.model.fresh_view() as view:
@@ -52,17 +52,17 @@ def list_all(call: ApiRequest) -> Response:
                 budget=budget,
             )
         finally:
-            # reported also if no candidate was found and the request is refused, because the option may be
-            # too low
+            # reported even if no candidate was found and the request is refused, because the operator may
+            # have set the limit too low
             if budget.ended:
                 LOG.warning("[api] candidates_%s ended a search for candidates.", budget.ended)
-        # an order by topology would undo the random order that the operator has chosen
+        # ordering by topology would undo the random order that the operator has chosen
         if options.candidate_order == "topology" and not options.randomize_allocation_candidates:
             found = topology_first(found, budget)
-        # within the turn, because summaries are made from the snapshot and kept for the next answer
+        # rendered within the turn, because summaries are made from the snapshot and kept for later answers
         body = render_pieces(view.snapshot, found, call.version, call.service.summaries, budget)
         answer = call.answer_pieces(body, time.time())
-    # after the read model is released, so that no other request waits for the explanation
+    # explained after the turn has ended, so that no other request waits for the explanation
     if not found:
         call.explain_empty(wanted)
     if budget.ended:

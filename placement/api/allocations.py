@@ -26,13 +26,13 @@ blueprint = Blueprint("allocations", __name__)
 UNKNOWN_TYPE: Final = "unknown"
 """The type that answers show for consumers without a type."""
 _SINCE: Final = {"consumer_type": microversion.CONSUMER_TYPES}
-"""The microversion since which requests have a field of consumers; older requests leave it unchanged."""
+"""For fields of consumers, the microversion that introduced them; older requests leave them unchanged."""
 
 
 def claim_of(
     conf: cfg.ConfigOpts, version: Microversion, consumer: str, body: Mapping[str, Any]
 ) -> ConsumerClaim:
-    """Return the claim of a body for this consumer; before 1.8 the options name its project and user."""
+    """Return the claim of a body for this consumer; before 1.8, options give its project and user."""
     owner = ConsumerOwnership(
         body.get("project_id", conf.placement.incomplete_consumer_project_id),
         body.get("user_id", conf.placement.incomplete_consumer_user_id),
@@ -58,11 +58,11 @@ def list_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
     """List the allocations of a consumer."""
     uuid = canonical_uuid(consumer_uuid)
     if uuid is None:
-        # no consumer can have this id, so the answer is the one for a consumer without allocations
+        # no consumer can have this id, so the answer is that for a consumer without allocations
         return call.json_answer({"allocations": {}}, time.time())
-    # from the database, because the model has usages but neither allocations nor consumers
+    # read from the database, because the read model has usages but neither allocations nor consumers
     with call.service.database.read() as conn:
-        # read in one snapshot, so that generation and allocations match
+        # both are read in one snapshot of the database, so that generation and allocations match
         held = store.of_consumer(conn, uuid)
         # a consumer without allocations has no row
         consumer = consumers.find_consumer(conn, uuid) if held else None
@@ -132,7 +132,7 @@ def list_of_provider(call: ApiRequest, uuid: str) -> Response:
     """List the allocations of a provider."""
     with call.service.model.fresh_view() as view:
         provider = existing_provider(view.snapshot, uuid)
-    # the model has usages, but neither allocations nor consumers
+    # the read model has usages, but neither allocations nor consumers
     with call.service.database.read() as conn:
         held = store.of_provider(conn, provider.uuid)
     by_consumer: dict[str, Any] = {}
@@ -141,7 +141,8 @@ def list_of_provider(call: ApiRequest, uuid: str) -> Response:
         entry["resources"][each.resource_class] = each.used
         if call.version >= microversion.CONSUMER_GENERATIONS:
             entry["consumer_generation"] = each.consumer_generation
-    # from the allocations if there are any, so that both come from one snapshot of the database
+    # taken from the allocations if there are any, so that generation and allocations come from one snapshot
+    # of the database
     generation = held[0].provider_generation if held else provider.generation
     document = {"resource_provider_generation": generation, "allocations": by_consumer}
     return call.json_answer(document, _newest_time(held))

@@ -26,7 +26,7 @@ from placement.api import (
 from placement.api.ext import attributes, changes, claims, explanations, reservations, trees
 from placement.api.ext import root as ext
 
-# the same limit as in placement.server, for other WSGI servers
+# the limit of placement.server, applied here for other WSGI servers
 _MAX_BODY: Final = 64 * 1024 * 1024
 
 BLUEPRINTS: Final = (
@@ -56,14 +56,14 @@ def create_app() -> Flask:
     The application belongs to no service: each request brings its own service
     (:func:`placement.api.call.provide_service`).
     """
-    # without static files, for which Flask would add a route
+    # no static files, because Flask would add a route for them
     app = Flask("placement", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
-    # a path with two slashes is another path, and must not be redirected
+    # a path with a double slash is a different path, and must not be redirected
     app.url_map.merge_slashes = False
     versions.install_versions(app)
     errors.install_handlers(app)
-    # after the version is known, because the form of an error depends on it
+    # installed after the check of versions, because the form of an error depends on the version
     app.before_request(call.check_body_headers)
     for blueprint in (*BLUEPRINTS, *extensions.registered_objects("blueprints").values()):
         app.register_blueprint(blueprint)

@@ -1,7 +1,7 @@
 """Authentication: only the version documents are answered without a token.
 
-Both authentication strategies are WSGI middlewares. The strategies put the caller into the environment
-(:mod:`placement.api.context`) and answer 401 in the API's own error format.
+Both authentication strategies (``noauth2`` and ``keystone``) are WSGI middlewares. They put the caller into
+the WSGI environment (:mod:`placement.api.context`), or answer 401 in the API's error format.
 """
 
 import logging
@@ -27,14 +27,14 @@ _DETAILS: Final = {
     HTTPStatus.SERVICE_UNAVAILABLE: "The Identity service is temporarily unavailable.",
 }
 _ADMIN: Final = "admin"
-# Keystone's admin implies member and reader, and the reshaper requires the service role
+# Keystone's role admin implies member and reader, and the policy of the reshaper requires the role service
 _ADMIN_ROLES: Final = "admin,member,reader,service"
 
 
 def add_authentication(app: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApplication":
-    """Return ``app`` behind the authentication of ``[api] auth_strategy``.
+    """Return ``app`` behind the authentication that ``[api] auth_strategy`` names.
 
-    :raises ValueError: the options of the strategy cannot be used.
+    :raises ValueError: the options of the strategy are unusable.
     """
     if conf.api.auth_strategy == "noauth2":
         LOG.warning("Requests are not authenticated: [api] auth_strategy is noauth2.")
@@ -48,26 +48,27 @@ def check_options(conf: cfg.ConfigOpts) -> None:
     :raises ValueError: the options cannot be used.
     """
     if conf.api.auth_strategy == "keystone":
-        # this object is discarded: it is made because its constructor checks the options
+        # made only because the constructor checks the options
         AuthToken(_note_admission, conf)
 
 
 class NoAuth:
     """Accepts every token: for development and tests.
 
-    The token ``admin`` has all roles. Any other token is ``user:project``, or ``user`` for a project of the
-    same name, and has no role. ``X-Roles`` sets the roles, ``X-Project-Id`` the project. With
-    ``OpenStack-System-Scope`` the caller has no project unless ``X-Project-Id`` names one.
+    The token ``admin`` has all roles. Any other token has the form ``user:project``, or ``user`` for a
+    project with the name of the user, and has no role. The header ``X-Roles`` sets the roles,
+    ``X-Project-Id`` the project. With ``OpenStack-System-Scope`` the caller has no project unless
+    ``X-Project-Id`` names a project.
     """
 
     def __init__(self, app: "WSGIApplication") -> None:
         self._app = app
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        """Note which caller the token names, and call the application."""
+        """Put the caller that the token names into the environment, and call the application."""
         token = environ.get("HTTP_X_AUTH_TOKEN")
         if not token:
-            # no identity is needed, but the log needs the request ids
+            # no identity is needed, but the log needs request ids
             context.note_anonymous(environ)
             if not _is_public(environ):
                 return _send_refusal(
@@ -87,9 +88,9 @@ class NoAuth:
 class KeystoneAuth:
     """Admits requests with a token that keystonemiddleware's ``auth_token`` confirms.
 
-    Other requests are refused in the format of this API. A token that the Identity service does not confirm
-    is 401, whatever ``[keystone_authtoken] delay_auth_decision`` says. If the Identity service does not
-    answer, the status is 503.
+    All other requests get an error in the format of this API. If the Identity service does not confirm a
+    token, the status is 401, whatever ``[keystone_authtoken] delay_auth_decision`` says. If the Identity
+    service does not answer, the status is 503.
     """
 
     def __init__(self, app: "WSGIApplication", conf: cfg.ConfigOpts) -> None:
@@ -106,15 +107,15 @@ class KeystoneAuth:
         return self._auth_token.sign_in(credentials)
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        """Note the caller that Keystone confirms, and call the application; public paths need no caller."""
-        # until the token is confirmed, the log knows only the ids of the request
+        """Put the caller that Keystone confirms into the environment, and call the application."""
+        # until the token is confirmed, only the request ids are known to the log
         context.note_anonymous(environ)
         if _is_public(environ):
             return self._app(environ, start_response)
         answer = _AuthAnswer()
         try:
             self._auth_token(environ, answer.start)
-        # not 401, because a client would then discard a token that may be valid
+        # the status is not 401, because a client would then discard a token that may be valid
         except CannotAsk:
             answer.status = HTTPStatus.SERVICE_UNAVAILABLE
         if environ.pop(_ADMITTED, False):
@@ -127,22 +128,22 @@ _ADMITTED: Final = "placement.auth_token.admitted"
 
 
 def _note_admission(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-    """Note whether ``auth_token`` admits the request.
+    """Store in the environment whether ``auth_token`` admits the request.
 
     ``auth_token`` calls this function instead of the application.
     """
-    # a service token is optional; a service token that is sent has to be valid, too
+    # a service token is optional, but has to be valid if the client sends one
     environ[_ADMITTED] = (
         environ.get("HTTP_X_IDENTITY_STATUS") == "Confirmed"
         and environ.get("HTTP_X_SERVICE_IDENTITY_STATUS", "Confirmed") == "Confirmed"
     )
-    # auth_token adds its challenge to a 401 only, so a refusal is a 401
+    # auth_token adds its challenge only to an answer 401, so a refusal has this status
     start_response("204 No Content" if environ[_ADMITTED] else "401 Unauthorized", [])
     return []
 
 
 class _AuthAnswer:
-    """The status and the challenge of an answer of a WSGI application."""
+    """Records the status and the challenge in the answer of a WSGI application."""
 
     status = HTTPStatus.UNAUTHORIZED
     challenge: str | None = None
@@ -157,7 +158,7 @@ class _AuthAnswer:
 
 def _is_public(environ: "WSGIEnvironment") -> bool:
     """Return whether the request is for a version document."""
-    # public, so that clients can read the versions before they have a token
+    # these paths are public, so that clients can read the versions before they have a token
     return environ.get("PATH_INFO", "") in ("", "/", EXT)
 
 

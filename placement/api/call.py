@@ -1,7 +1,8 @@
-"""One request as handlers see it, and the answers that handlers return.
+"""The class of requests that handlers get, functions for their answers, and their decorator.
 
-A handler contains little code. The decorator :func:`api_operation` has checked version, media types and
-policy. The handler parses, calls the store or the model, and serialises the result.
+A handler contains little code. Before it runs, the decorator :func:`api_operation` checks version, media
+types and policy. The handler parses the request, calls the store or the read model, and serialises the
+result.
 """
 
 import re
@@ -37,7 +38,7 @@ ABANDONED: Final = "placement.abandoned"
 The function returns the reason why the answer is no longer needed, or None."""
 
 Handler = Callable[..., Response]
-"""A function that answers one operation, given the request and the variables in its path."""
+"""A function that answers one operation; arguments are the request and the variables in its path."""
 
 
 class ApiRequest:
@@ -54,7 +55,7 @@ class ApiRequest:
         :raises InvalidRequest: the query has bytes that are not text.
         """
         try:
-            # Flask would replace wrong bytes, and the answer would then be about another name
+            # Flask would replace wrong bytes, and the answer would be about another name
             unquote_to_bytes(request.query_string).decode()
         except UnicodeDecodeError as error:
             raise InvalidRequest(f"Invalid query string parameters: {error}") from None
@@ -62,20 +63,20 @@ class ApiRequest:
 
     @property
     def project_id(self) -> str:
-        """The project of the caller; empty if it has none."""
+        """The project of the caller; empty if the caller has none."""
         return context.caller_of(request.environ).project_id or ""
 
     def authorize(self, rule: str, target: Mapping[str, Any] | None = None) -> None:
         """Check that a policy rule allows the caller this operation.
 
-        :param target: attributes of the object that the rule may compare, such as its project.
+        :param target: attributes of the object that the rule may check, such as its project.
 
         :raises placement.exceptions.Forbidden: the policy does not allow the rule.
         """
         self.service.enforcer.authorize(context.caller_of(request.environ), rule, target)
 
     def check_awaited(self) -> None:
-        """Stop if the web server knows that the answer is no longer needed.
+        """Raise an error if the web server knows that the answer is no longer needed.
 
         :raises Unavailable: the answer is no longer needed; the message has the reason.
         """
@@ -84,7 +85,7 @@ class ApiRequest:
             raise Unavailable(why)
 
     def explain_empty(self, wanted: CandidatesRequest) -> None:
-        """Have the log explain an empty list of candidates later, if ``[api] explain_empty`` is set."""
+        """Explain an empty list of candidates later in the log, if ``[api] explain_empty`` is set."""
         if self.service.explainer is not None:
             question = (request.query_string, self.version)
             self.service.explainer.explain_answer(question, wanted, context.caller_of(request.environ))
@@ -105,28 +106,28 @@ class ApiRequest:
         :raises InvalidRequest: the body is not JSON.
         """
         try:
-            # not cached by Flask, because the bytes are read only once and may be many megabytes
+            # Flask must not cache the bytes, because they are read only once and may be many megabytes
             return orjson.loads(request.get_data(cache=False))
         except orjson.JSONDecodeError as error:
             raise InvalidRequest(f"Malformed JSON: {error}") from None
 
     def parse_body(self, schema: Schema) -> dict[str, Any]:
-        """Return the body as the schema reads it.
+        """Return the body as the schema loads it.
 
         :raises InvalidRequest: the body is not JSON, or violates the schema.
         """
         return base.load(schema, self.parse_json())
 
     def wrapped_body(self, schema: Schema, field: str) -> Any:
-        """Return the value of the single field of a body, as the schema reads it."""
+        """Return the value of the single field of a body, as the schema loads it."""
         return base.load(schema, {field: self.parse_json()})[field]
 
     def json_answer(self, payload: Any, last_modified: float | None = None, status: int = 200) -> Response:
         """Return an answer with JSON.
 
         :param payload: bytes of JSON, or a value to encode.
-        :param last_modified: when the shown things last changed, in seconds since 1970; a header from 1.15
-            on.
+        :param last_modified: the time of the last change of the shown objects, in seconds since 1970. Answers
+            show it from microversion 1.15 on.
         """
         body = payload if isinstance(payload, bytes) else orjson.dumps(payload)
         return self.answer_pieces([body], last_modified, status)
@@ -153,18 +154,18 @@ class ApiRequest:
         """Add ``Last-Modified`` and ``Cache-Control`` (from microversion 1.15 on); return the response."""
         if last_modified is not None and self.version >= microversion.CACHE_HEADERS:
             response.headers["Last-Modified"] = _http_date(int(last_modified))
-            # clients may keep the answer, but have to ask whether it is current
+            # clients may cache the answer, but have to check with each use whether it is current
             response.headers["Cache-Control"] = "no-cache"
         return response
 
 
 _HOST: Final = re.compile(r"([\w.~-]+|\[[0-9A-Fa-f:.]+\])(:\d+)?", re.ASCII)
-"""A host with an optional port, as the header ``Host`` may have it."""
+"""A host name or address with an optional port: the valid values of the header ``Host``."""
 
 
 def _root_url() -> str:
-    """Return the address of the API for links: a path alone if the client's header has a wrong host."""
-    # Werkzeug before 3.1.8 passes any text on, or raises ValueError
+    """Return the address of the API for links; only its path if the header ``Host`` is invalid."""
+    # Werkzeug before 3.1.8 accepts any text as a host, or raises ValueError
     host = request.environ.get("HTTP_HOST")
     if host is not None and not _HOST.fullmatch(host):
         return mount_prefix()
@@ -176,7 +177,7 @@ _http_date: Final = lru_cache(maxsize=1024)(http_date)
 
 
 def provide_service(app: "WSGIApplication", service: PlacementService) -> "WSGIApplication":
-    """Return the application for requests of this service."""
+    """Return an application that passes this service to ``app`` with each request."""
 
     def serve_request(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         environ[_SERVICE] = service
@@ -186,7 +187,7 @@ def provide_service(app: "WSGIApplication", service: PlacementService) -> "WSGIA
 
 
 def mount_prefix() -> str:
-    """Return the path at which the API is mounted, the prefix of links."""
+    """Return the path at which the API is mounted, which is the prefix of links."""
     return str(request.environ.get("SCRIPT_NAME", ""))
 
 
@@ -214,7 +215,7 @@ def api_operation(
         @wraps(handler)
         def handle_request(**path_arguments: str) -> Response:
             call = ApiRequest()
-            # an operation of a later version looks as if it did not exist
+            # below the version that introduced it, an operation looks as if it did not exist
             if call.version < since:
                 if before is HTTPStatus.METHOD_NOT_ALLOWED:
                     raise MethodNotAllowed(valid_methods=_other_methods(method))
@@ -224,7 +225,8 @@ def api_operation(
             # a client that sends no Accept header accepts everything
             if writes_json and request.accept_mimetypes and not request.accept_mimetypes[JSON]:
                 raise NotAcceptable(f"Only {JSON} is provided")
-            # before the policy, because a worker without its database has to answer 503 to every caller
+            # prepared before the check of policy, because a worker without its database answers 503 to every
+            # caller
             call.service.prepare_database()
             if rule is not None:
                 call.authorize(rule)
@@ -235,7 +237,7 @@ def api_operation(
             f"{method} {path}".replace(".", "_"),
             handle_request,
             methods=[method],
-            # Flask would otherwise answer OPTIONS by itself
+            # otherwise Flask would answer OPTIONS by itself
             provide_automatic_options=False,
         )
         # the handler is returned unchanged, so that other modules can call it
@@ -245,7 +247,7 @@ def api_operation(
 
 
 def _other_methods(method: str) -> list[str]:
-    # for the type checker: a request that has reached a handler has a rule
+    # for the type checker: a request that has reached a handler has a URL rule
     assert request.url_rule is not None
     same_path = (each for each in current_app.url_map.iter_rules() if each.rule == request.url_rule.rule)
     return sorted({name for each in same_path for name in each.methods or ()} - {method})

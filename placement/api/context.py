@@ -1,4 +1,4 @@
-"""The caller: the identity behind a request, and the ids that follow the request through logs."""
+"""The caller of a request: its identity, and the request ids for logs."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -34,9 +34,9 @@ class RequestContext(oslo_context.RequestContext):
 
 
 def note_authenticated(environ: dict[str, Any]) -> RequestContext:
-    """Put the caller of authenticated headers into the WSGI environment, and return it.
+    """Make the caller from authenticated headers, put it into the WSGI environment, and return it.
 
-    Only for headers that an authentication middleware has set or checked.
+    Call this only if an authentication middleware has set or checked the headers.
     """
     context: RequestContext = RequestContext.from_environ(environ)
     environ[_KEY] = context

@@ -1,4 +1,4 @@
-"""Errors as clients read them: ``{"errors": [{"status", "title", "detail", ...}]}``.
+"""Renders errors for clients: ``{"errors": [{"status", "title", "detail", ...}]}``.
 
 Source: "Errors" in the API reference, and the errors guideline of the OpenStack
 API special interest group.
@@ -29,7 +29,8 @@ _STATUS: Mapping[type[ServiceError], HTTPStatus] = {
     exceptions.Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 
-#: The general sentence of OpenStack Placement about a status, before the detail; Nova's tests look for both.
+#: The general sentence of OpenStack Placement for a status; details follow it, and Nova's tests look for
+#: both.
 _GENERAL: Final[Mapping[HTTPStatus, str]] = {
     HTTPStatus.BAD_REQUEST: "The server could not comply with the request since it is either malformed"
     " or otherwise incorrect.",
@@ -40,11 +41,11 @@ _GENERAL: Final[Mapping[HTTPStatus, str]] = {
 
 
 class UnacceptableVersion(NotAcceptable):
-    """A microversion that this service does not have; the answer names the supported range."""
+    """A microversion that this service does not support; the answer has the supported range."""
 
 
 def install_handlers(app: Flask) -> None:
-    """Have the application answer every error in the API's format."""
+    """Make the application answer every error in the API's format."""
     app.register_error_handler(ServiceError, _placement_error)
     app.register_error_handler(HTTPException, _http_exception)
     app.register_error_handler(Exception, _unexpected_error)
@@ -80,7 +81,7 @@ def _http_exception(error: HTTPException) -> Response:
             "min_version": microversion.text(microversion.MIN),
         }
     elif status is HTTPStatus.NOT_FOUND and error.description == type(error).description:
-        # the text is werkzeug's, and the general sentence below suffices
+        # the description is werkzeug's own text, and the general sentence of the status is enough
         detail = ""
     response = render(status, detail, **extra)
     response.headers.update(headers)
@@ -95,9 +96,11 @@ def _unexpected_error(error: Exception) -> Response:
 def render(status: HTTPStatus, detail: str, *, code: str = exceptions.UNDEFINED, **extra: Any) -> Response:
     """Return the answer to a failed request, as JSON unless the client accepts only HTML or text.
 
-    In the API of OpenStack Placement the general sentence of the status and an empty line precede the detail.
+    In the API of OpenStack Placement, the detail follows the general sentence of the status and an empty
+    line.
     """
-    # one line, whatever name a user has chosen, because some clients show only the last line
+    # names from users may have line breaks, but the detail has to be one line, because some clients show only
+    # the last line
     lines = [" ".join(detail.splitlines())] if detail else []
     if status in _GENERAL and (not detail or not is_ours(request.path)):
         lines.insert(0, _GENERAL[status])
@@ -111,13 +114,13 @@ def render(status: HTTPStatus, detail: str, *, code: str = exceptions.UNDEFINED,
     }
     if g.get("version", microversion.MIN) >= microversion.ERROR_CODES or is_ours(request.path):
         error["code"] = code
-    # the outage may be short, so the client is told when to try again
+    # the outage may be short, so the header tells the client when to try again
     headers = {"Retry-After": RETRY_AFTER} if status is HTTPStatus.SERVICE_UNAVAILABLE else {}
     accepted = request.accept_mimetypes
     if not accepted or accepted["application/json"] > 0:
         return Response(orjson.dumps({"errors": [error]}), status.value, headers, "application/json")
     if accepted["text/html"] > 0:
-        # escaped, because the detail may have names that clients have chosen
+        # the detail is escaped, because it may have names that clients have chosen
         title = f"<!doctype html><title>{status.phrase}</title><h1>{status.phrase}</h1>"
         page = title + "".join(f"<p>{html.escape(line)}</p>" for line in lines)
         return Response(page, status.value, headers, "text/html")

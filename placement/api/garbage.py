@@ -1,19 +1,19 @@
-"""Schedules garbage collection of reference cycles: between requests, and not while a long request runs.
+"""Schedules garbage collection of reference cycles after requests, and not while a long request runs.
 
-Python frees nearly all objects immediately, when their last reference disappears. Objects in reference cycles
-are found by a walk through all old objects, which may begin at any time and stops the whole process. In the
-middle of a search with many results, the walk takes 0.1 s or more.
+Python frees nearly all objects immediately, when their last reference disappears. To find objects in
+reference cycles, Python walks through all old objects. This walk may begin at any time, and nothing else runs
+in the process during the walk. In the middle of a search with many results, a walk takes 0.1 s or more.
 
-Here the walk happens after a request, if no long request is running. If a long walk frees nothing, later
-walks skip its objects, which belong to the read model (:func:`gc.freeze`). Skipped objects without a cycle
-are still freed.
+With this module, a walk begins after a request, and only if no long request is running. If a long walk frees
+nothing, its objects belong to the read model, and later walks skip them (:func:`gc.freeze`). Skipped objects
+that are not in a cycle are still freed.
 
-Python itself still walks through young objects, a few hundred at a time. The young objects may be large: a
-search for many claims has a scenario for each, with sets of all hosts. So young objects are not gathered for
-a later walk, which would take 0.1 s or more for ten times as many objects.
+Python itself still walks through young objects, a few hundred at a time. Young objects may be large: a search
+for many claims has a scenario for each claim, with sets of all hosts. So this module does not increase the
+number of young objects for a walk. A walk through ten times as many young objects would take 0.1 s or more.
 
-Only :mod:`placement.api.middleware` uses this module. This code is a separate module because it changes
-settings of the whole process.
+Only :mod:`placement.api.middleware` uses this module. It is a separate module because it changes settings of
+the whole process.
 """
 
 import gc
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 _GATHERED: Final = 1
-"""Number of walks through young objects after which Python walks through the objects that survived them."""
-# 500 such walks correspond to a few hundred thousand objects
+"""Number of walks through young objects after which Python walks through the surviving objects."""
+# 500 walks through survivors correspond to a few hundred thousand new objects
 _OFTEN: Final = 500
 """After a request, old objects are walked through if there were this number of walks through survivors."""
-# applies during long requests, and in applications without an end of requests
+# applies during long requests, and in processes that never call collect_if_due()
 _SELDOM: Final = 5000
-"""The same number for Python itself, as a fallback."""
+"""Number of walks through survivors after which Python itself walks through old objects, as a fallback."""
 _LONG: Final = 0.01
-"""Seconds of CPU time above which a walk that frees nothing is not repeated for the same objects."""
+"""If a walk takes more seconds of CPU time and frees nothing, later walks skip its objects."""
 _PATIENCE: Final = 300.0
-"""Seconds for which collection waits for the end of long requests."""
+"""Maximum seconds since the last collection for which a collection waits for long requests."""
 
 
 class GcScheduler:
-    """Collects the garbage of a process that runs a worker and nothing else.
+    """Collects the garbage of a process that only runs a worker.
 
     :param long_requests: returns the number of running long requests.
     """
@@ -57,14 +57,14 @@ class GcScheduler:
         gc.set_threshold(young, _GATHERED, _SELDOM)
 
     def collect_if_due(self) -> None:
-        """Collect garbage if it is time for it; called after each request."""
-        # the third number counts the walks through survivors since the last walk through old objects
+        """Collect garbage if a collection is due; called after each request."""
+        # the third count is the number of walks through survivors since the last walk through old objects
         if gc.get_count()[2] < _OFTEN:
             return
-        # in the middle of a long search a walk visits all of its results, which takes 0.1 s or more
+        # in the middle of a long search, a walk visits all results of the search, which takes 0.1 s or more
         if self._long_requests() and time.monotonic() < self._collected + _PATIENCE:
             return
-        # without waiting, because another thread is collecting then, and one collection suffices
+        # does not wait: if the lock is held, another thread is collecting, and one collection is enough
         if self._lock.acquire(blocking=False):
             try:
                 self._collect()
@@ -72,7 +72,7 @@ class GcScheduler:
                 self._lock.release()
 
     def collect_after(self, app: "WSGIApplication") -> "WSGIApplication":
-        """Return the application, which collects garbage after each answer."""
+        """Return an application that answers like ``app`` and collects garbage after each answer."""
 
         def serve_request(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
             try:
@@ -85,7 +85,7 @@ class GcScheduler:
     def _collect(self) -> None:
         began = time.thread_time()
         found = gc.collect()
-        # CPU time of this thread, because waiting for the interpreter is no part of the walk
+        # the CPU time of this thread, because waiting for the interpreter is no part of the walk
         took = time.thread_time() - began
         self._collected = time.monotonic()
         if took > _LONG:

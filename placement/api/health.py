@@ -1,4 +1,4 @@
-"""The state of the database in ``/healthcheck``, if ``[healthcheck] backends`` names it."""
+"""A backend for ``/healthcheck`` that checks the database, if ``[healthcheck] backends`` names it."""
 
 import logging
 import threading
@@ -13,10 +13,10 @@ from placement.exceptions import Unavailable
 
 LOG = logging.getLogger(__name__)
 
-# most proxies wait for the same time
+# most proxies also wait 2 seconds
 _TIMEOUT: Final = 2.0
 """Seconds that a health check waits for the database."""
-# a health check needs no token, so any client may ask as often as it likes
+# a health check needs no token, so any client may send many of them
 _KEPT: Final = 1.0
 """Seconds for which an answer stays valid."""
 
@@ -49,9 +49,9 @@ class DatabaseHealthcheck(HealthcheckBaseExtension):
             if not self._asking and now - self._asked >= _KEPT:
                 self._asked, self._asking = now, True
                 self._answered.clear()
-                # a daemon, because a query that hangs must not keep the process from ending
+                # a daemon thread, because a query that hangs must not keep the process from ending
                 threading.Thread(target=self._ask_database, name="healthcheck", daemon=True).start()
-            # a later check during the same query waits only until the timeout of the query
+            # a later check that meets a running query waits only until the timeout of this query
             left = self._asked + _TIMEOUT - now
         reason = self._reason if self._answered.wait(max(0.0, left)) else _SILENT
         return HealthcheckResult(available=reason == _OK, reason=reason)
@@ -63,7 +63,7 @@ class DatabaseHealthcheck(HealthcheckBaseExtension):
                 _OK if migration.find_obstacle(migration.find_database(self._url)) is None else _OTHER_SCHEMA
             )
         except Unavailable:
-            pass  # the error of the database is not an answer for clients without a token
+            pass  # clients without a token must not see the error of the database
         except Exception:
             LOG.exception("The health check could not query the database")
         finally:

@@ -1,8 +1,8 @@
-"""The middleware ``auth_token`` of keystonemiddleware, with limits.
+"""The middleware ``auth_token`` of keystonemiddleware, with time limits for its queries.
 
-The middleware asks the Identity service about tokens that are not in its cache. keystonemiddleware itself
-waits without a limit for a service that hangs, in each request. Here each query has a time limit, and during
-an outage one request at a time tries again.
+The middleware asks the Identity service about tokens that are not in its cache. If the Identity service
+hangs, keystonemiddleware itself waits without a limit in each request. This module gives each query a time
+limit. During an outage only one request at a time asks the service again.
 """
 
 import logging
@@ -31,21 +31,21 @@ LOG = logging.getLogger(__name__)
 
 GROUP: Final = "keystone_authtoken"
 
-# a question to the service may take several requests
+# one query of the middleware may need several requests to the service
 _TIMEOUT: Final = 10
 """Seconds for each request to the Identity service."""
 _RETRIES: Final = 1
-"""Number of times that a failed connection is repeated."""
+"""Number of further attempts after a failed connection."""
 
 
 def set_defaults() -> None:
-    """Set limits for a service of few threads (``oslo.config.opts.defaults``): the library has none."""
+    """Set default time limits, which the library lacks (entry point ``oslo.config.opts.defaults``)."""
     for _, options in auth_token.AUTH_TOKEN_OPTS:
         cfg.set_defaults(options, http_connect_timeout=_TIMEOUT, http_request_max_retries=_RETRIES)
 
 
 class CannotAsk(Exception):
-    """The Identity service did not tell whether a token is valid, so the caller is unknown."""
+    """The Identity service did not answer whether a token is valid, so the caller is unknown."""
 
 
 class SignInRefused(Exception):
@@ -54,7 +54,7 @@ class SignInRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TokenAccess:
-    """A token, the seconds that it stays valid, and its user and project."""
+    """A token, the seconds for which it stays valid, and its user and project."""
 
     token: str
     seconds: float
@@ -65,9 +65,9 @@ class TokenAccess:
 class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library has no types
     """The middleware in front of ``app``, with the options of ``[keystone_authtoken]``.
 
-    A call raises :class:`CannotAsk` for a token that is not cached, if the Identity service cannot be asked.
+    A call raises :class:`CannotAsk` if the token is not cached and the Identity service does not answer.
 
-    :raises ValueError: the options cannot be used; no connection was made.
+    :raises ValueError: the options are unusable; the constructor makes no connection.
     """
 
     def __init__(self, app: "WSGIApplication", conf: cfg.ConfigOpts) -> None:
@@ -85,16 +85,16 @@ class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library h
 
         :raises CannotAsk: there was no answer; the message has the reason.
         """
-        # the expected answer: this token does not exist, and Keystone has told this service so
+        # InvalidToken is the expected answer: Keystone has answered that this token does not exist
         with suppress(auth_token.InvalidToken):
             self._identity_server.verify_token("none")
 
     @cached_property
     def own_secret(self) -> bytes:
-        """Bytes derived from this service's own credentials, for keys that are not in the database.
+        """Secret bytes derived from this service's credentials, for keys that are not in the database.
 
-        These bytes are the same in all workers with the same options. A plugin that cannot identify its
-        credentials leaves each worker with random bytes of its own.
+        All workers with the same options have the same bytes. If the authentication plugin cannot identify
+        its credentials, each worker has its own random bytes.
         """
         known: str | None = None if self._auth is None else self._auth.get_cache_id()
         return secrets.token_bytes() if known is None else known.encode()
@@ -108,18 +108,18 @@ class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library h
         """
         if self._auth is None or getattr(self._auth, "auth_url", None) is None:
             raise CannotAsk(f"[{GROUP}] does not say where the Identity service is")
-        # auth_url may be with or without the version
+        # auth_url may end with the version or not
         url = self._auth.auth_url.rstrip("/").removesuffix("/v3") + "/v3"
         how: dict[str, Any] = dict(credentials)  # the plugins check the names
         is_application = "application_credential_id" in how
         plugin = v3.ApplicationCredential(url, **how) if is_application else v3.Password(url, **how)
         access = self._identity_server.request_access(plugin, self._session)
-        # seconds instead of a time, because sessions are timed by the clock of the database
+        # seconds instead of a time, because sessions expire by the clock of the database
         left = (access.expires - datetime.now(UTC)).total_seconds()
         return TokenAccess(access.auth_token, left, access.username or "", access.project_name or "")
 
     def _create_identity_server(self) -> "_IdentityServer":
-        """Return the server with limits; the library calls this, its only seam below the cache of tokens."""
+        """Return the client with time limits, which the library uses for tokens that are not in its cache."""
         return _IdentityServer(super()._create_identity_server())
 
 
@@ -129,12 +129,12 @@ class _IdentityOutage(outage.PeerOutage):
     refusal = "The Identity service does not answer."
 
     def is_unanswered(self, error: Exception) -> bool:
-        """Return whether there was no answer; an error that the Identity service sends is an answer."""
+        """Return whether an error means that no answer came; an error status is an answer."""
         cause: BaseException | None = error
         while cause is not None:
             if isinstance(cause, ks_exceptions.ConnectionError):
                 return True
-            # libraries wrap the error of a connection in errors of their own
+            # libraries wrap the error of a connection in their own exceptions
             cause = cause.__cause__ or cause.__context__
         return False
 
@@ -152,9 +152,9 @@ class _IdentityOutage(outage.PeerOutage):
 
 
 class _SignInOutage(_IdentityOutage):
-    """An outage of signing in, apart from that of tokens: clients without a token choose these questions.
+    """An outage of signing in, separate from outages of token validation.
 
-    The hanging user directory of a single domain can delay an answer.
+    Clients without a token cause these queries, and the user directory of a single domain may hang.
     """
 
     def log_begin(self, error: Exception) -> None:
@@ -181,7 +181,7 @@ class _IdentityServer:
 
     @property
     def www_authenticate_uri(self) -> Any:
-        """The address where clients get tokens, from the catalog of services."""
+        """The address where clients get tokens, from the service catalog."""
         with self._bounded_request():
             return self._server.www_authenticate_uri
 
@@ -203,12 +203,13 @@ class _IdentityServer:
         try:
             with self._sign_in_outage.attempt_request():
                 return plugin.get_access(session)
-        # one answer for a wrong name, secret or project, so that a stranger does not learn which one is wrong
+        # the same error for a wrong name, secret or project, so that a stranger does not learn which of them
+        # is wrong
         except (ks_exceptions.Unauthorized, ks_exceptions.BadRequest, ks_exceptions.Forbidden):
             raise SignInRefused from None
         except ks_exceptions.MissingAuthMethods:
-            # the user needs more than a password, and another answer would show strangers that they guessed
-            # it
+            # the user needs more than a password, and another error would show a stranger that a guessed
+            # password is right
             raise SignInRefused from None
         except Unavailable as error:
             raise CannotAsk(error.detail) from None
@@ -220,8 +221,8 @@ class _IdentityServer:
             raise CannotAsk(str(error)) from error
 
     def invalidate(self) -> None:
-        """Make this service sign in again before the next query."""
-        # without a login of its own, the service has no token to forget
+        """Drop this service's own token, so that it signs in again before the next query."""
+        # without an authentication plugin, the service has no token to drop
         with suppress(ks_exceptions.MissingAuthPlugin):
             self._server.invalidate()
 
@@ -244,7 +245,7 @@ class _IdentityServer:
             raise CannotAsk(error.detail) from None
         except Exception as error:
             if not self._outage.is_unanswered(error):
-                # not after a missing answer, because signing in again would slow down a slow service even
+                # not done if no answer came, because signing in again would slow down a slow service even
                 # more
                 self.invalidate()
                 LOG.exception("The Identity service could not be asked to validate a token")
@@ -252,7 +253,7 @@ class _IdentityServer:
 
 
 def _is_about_token(cause: BaseException | None) -> bool:
-    """Return whether an answer 404 is about a token, in the form of the Identity API."""
+    """Return whether an answer 404 of the Identity API is about a token."""
     if not isinstance(cause, ks_exceptions.NotFound) or cause.response is None:
         return True
     return cause.method != "POST" and _is_of_identity(cause)
@@ -263,7 +264,7 @@ def _is_of_identity(error: ks_exceptions.NotFound) -> bool:
     try:
         body = None if error.response is None else error.response.json()
     except ValueError:
-        # something other than Keystone answered, such as a proxy
+        # another server answered instead of Keystone, such as a proxy
         return False
     return isinstance(body, dict) and isinstance(body.get("error"), dict)
 
@@ -273,8 +274,8 @@ def _has_login(conf: cfg.ConfigOpts) -> bool:
 
 
 def keystone_obstacle(conf: cfg.ConfigOpts) -> str | None:
-    """Return why no token could be validated now by ``[keystone_authtoken]``; None if it could."""
-    # without its log messages, because the returned text says the same
+    """Return why ``[keystone_authtoken]`` cannot validate tokens at the moment; None if it can."""
+    # log messages are suppressed, because the returned text has the reason
     logging.disable()
     try:
         middleware = AuthToken(lambda environ, start_response: [], conf)
@@ -298,7 +299,7 @@ def _check_cache(conf: cfg.ConfigOpts) -> None:
     options = conf[GROUP]
     if not options.memcached_servers:
         return
-    # the library imports these packages only with the first request that has a token
+    # the library imports these packages only at the first request with a token
     needed = {"memcache": "python-memcached"}
     if options.memcache_security_strategy.upper() == "ENCRYPT":
         needed["cryptography"] = "cryptography"

@@ -1,4 +1,4 @@
-"""The resource ``/resource_providers/{uuid}/inventories``, and the paths below it."""
+"""The resource ``/resource_providers/{uuid}/inventories`` and its sub-paths."""
 
 import time
 from http import HTTPStatus
@@ -51,7 +51,7 @@ def list_all(call: ApiRequest, uuid: str) -> Response:
 
 @api_operation(blueprint, "POST", _PATH, rules.CREATE_INVENTORY, reads_json=True)
 def create_inventory(call: ApiRequest, uuid: str) -> Response:
-    """Add an inventory of another resource class."""
+    """Add an inventory of a resource class that the provider does not have yet."""
     known = path_uuid(uuid)
     with missing_provider_first(call, known):
         body = call.parse_body(_CREATE)
@@ -118,7 +118,7 @@ def update(call: ApiRequest, uuid: str, resource_class: str) -> Response:
     known = path_uuid(uuid)
     with missing_provider_first(call, known):
         body = call.parse_body(_UPDATE)
-    # no resource class can have such a name, and some databases fail when they compare it
+    # no resource class can have a name that is not storable, and some databases fail when they compare it
     if not is_storable(resource_class):
         raise NotFound(f"No such resource class {resource_class}.")
     values = body["values"]

@@ -1,4 +1,4 @@
-"""The metrics for Prometheus at ``/metrics``: requests, searches, and those of the read model.
+"""The metrics for Prometheus at ``/metrics``, about requests, searches and the read model.
 
 :mod:`placement.api.middleware` imports this module only if metrics are enabled, after
 :mod:`placement.api.metrics_sharing` has set the folder that processes share: prometheus_client reads the
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-"""Upper bounds, in seconds, of the classes in the histogram of answer times."""
+"""Upper bounds, in seconds, of the buckets in the histogram of answer times."""
 _NOTHING_ELSE: Final = "none of the API"
-"""The operation that requests for unknown paths are counted under."""
+"""The value of the label ``operation`` for requests with unknown paths."""
 
 
 class ServiceMetrics:
-    """The counters of this worker, and the answer to Prometheus for all workers."""
+    """The counters of this worker; answers scrapes by Prometheus for all workers."""
 
     def __init__(self, service: PlacementService, max_provider_series: int) -> None:
         self._service = service
@@ -62,7 +62,7 @@ class ServiceMetrics:
 
     def install_counters(self, app: Flask) -> None:
         """Count all requests of the application."""
-        # first, because later functions may refuse the request
+        # inserted first, because other functions may refuse the request
         app.before_request_funcs.setdefault(None, []).insert(0, _note_begin)
         app.after_request(self._count_request)
 
@@ -80,12 +80,12 @@ class ServiceMetrics:
         """Return all current series, as text for Prometheus."""
         registry = CollectorRegistry()
         if DIRECTORY in os.environ:
-            # the counters of all processes, read from their files in the folder
+            # reads the counters of all processes from their files in the folder
             MultiProcessCollector(registry)  # type: ignore[no-untyped-call]  # of prometheus_client
             counted = generate_latest(registry)
         else:
             counted = generate_latest(self._registry)
-        # gauges are computed only by this process, because they describe the database that all workers share
+        # only this process computes gauges, because they describe the database, which all workers share
         return counted + generate_latest(_OnceRegistry(self._current_gauges()))
 
     def _current_gauges(self) -> Iterator[GaugeMetricFamily]:
@@ -93,9 +93,9 @@ class ServiceMetrics:
         try:
             self._service.prepare_database()
             families = list(self._of_model.make_gauges())
-        # the other metrics are shown, and this message says why some are missing
+        # all other metrics are shown, and this message has the reason why gauges are missing
         except Unavailable as error:
-            # not a warning, because a scrape every few seconds would fill the log
+            # no warning, because scrapes every few seconds would fill the log
             LOG.debug("Metrics without the database: %s", error)
             up.add_metric([], 0)
             families = []

@@ -21,9 +21,9 @@ DIRECTORY: Final = "PROMETHEUS_MULTIPROC_DIR"
 def shared_directory(conf: cfg.ConfigOpts) -> Iterator[None]:
     """Make this process, and processes that are forked in this context, share their metrics in a folder.
 
-    The folder is that of ``[metrics] directory``, or a new one that is removed at the end of the context.
+    The folder is ``[metrics] directory``, or a new folder that is removed at the end of the context.
     """
-    # share() uses a configured folder, and a folder that the environment names is kept
+    # share() handles a configured folder, and a folder that the environment names is used unchanged
     if not conf.metrics.enabled or conf.metrics.directory or DIRECTORY in os.environ:
         yield
         return
@@ -32,7 +32,7 @@ def shared_directory(conf: cfg.ConfigOpts) -> Iterator[None]:
     try:
         yield
     finally:
-        # forked processes leave the context, too
+        # only the original process removes the folder, because forked processes leave this context, too
         if os.getpid() == owner:
             rmtree(folder, ignore_errors=True)
             os.environ.pop(DIRECTORY, None)

@@ -1,9 +1,9 @@
-"""The service as one WSGI application: the layers that a request passes before the handlers see it.
+"""Builds the service as one WSGI application: handlers behind the layers that each request passes.
 
 From outside to inside:
 
-- addresses from a proxy's headers (if enabled), health check, metrics;
-- request id and log, chunks (a malformed chunk is the client's error), traces (if enabled);
+- client addresses from a proxy's headers (if enabled), health check, metrics;
+- request id and log, check of chunks (a malformed chunk is answered with 400), traces (if enabled);
 - applications beside the API, such as the console, and CORS (if configured);
 - authentication, Flask.
 """
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def check_chunks(app: WSGIApplication) -> WSGIApplication:
-    """Return the application, for which a malformed chunked body becomes an error 400."""
+    """Return an application that answers 400 to a malformed chunked body, and otherwise calls ``app``."""
 
     def serve_request(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if environ.get("HTTP_TRANSFER_ENCODING"):
@@ -50,7 +50,7 @@ def check_chunks(app: WSGIApplication) -> WSGIApplication:
 
 
 class _FileChunks(io.RawIOBase):
-    """Reads another file, and turns its errors into an error 400."""
+    """Reads from another file, and turns its exceptions into an error 400."""
 
     def __init__(self, source: IO[bytes]) -> None:
         self._source = source
@@ -67,7 +67,7 @@ class _FileChunks(io.RawIOBase):
         target = memoryview(buffer)
         try:
             piece = self._source.read(len(target))
-        # each web server has its own errors for a malformed chunk and for a client that left
+        # each web server has its own exceptions for a malformed chunk and for a lost client
         except Exception as error:
             raise BadRequest(f"The body is not chunked as its headers say: {error}") from error
         target[: len(piece)] = piece
@@ -78,19 +78,19 @@ HEALTHCHECK_PATH: Final = "/healthcheck"
 METRICS_PATH: Final = "/metrics"
 
 ApplicationMaker = Callable[[PlacementService, "WSGIApplication"], "WSGIApplication"]
-"""Makes an application beside the API, from the service and the handlers that it may call in the process."""
+"""Makes an application beside the API. Arguments are the service, and the handlers that it may call."""
 
 
 class SideApplication(Protocol):
-    """An application that answers below a path of its own, and authenticates its callers by itself."""
+    """An application beside the API, with its own path, that authenticates its callers itself."""
 
     path: str
-    """The path that the application serves, with all paths below."""
+    """The application answers this path and all its sub-paths."""
 
     def check_options(self, conf: cfg.ConfigOpts) -> None:
         """Check the options of the application.
 
-        :raises ValueError: the application is enabled, and a requirement is missing.
+        :raises ValueError: the application is enabled, but a requirement is missing.
         """
 
     def find_maker(self, conf: cfg.ConfigOpts) -> ApplicationMaker | None:
@@ -98,7 +98,7 @@ class SideApplication(Protocol):
 
 
 _handlers: Final = cache(create_app)
-"""The handlers of all services of a process: to make the routes takes longer than most requests."""
+"""The handlers, made once for all services of a process, because making routes is slow."""
 
 
 def build_application(
@@ -106,10 +106,10 @@ def build_application(
 ) -> WSGIApplication:
     """Return the whole service for a WSGI server.
 
-    :param in_background: whether a thread of its own prepares the database. Only for servers that build the
-        application in the process that serves, because threads do not survive a fork.
+    :param in_background: whether a separate thread prepares the database. Use it only if the process that
+        calls this function also serves requests, because threads do not survive a fork.
     :param alone: whether the process runs nothing else, so that it may schedule garbage collection.
-    :raises ValueError: as :func:`check_requirements`.
+    :raises ValueError: see :func:`check_requirements`.
     """
     tracing = _make_tracing(conf) if conf.tracing.enabled else None
     service = PlacementService.from_options(
@@ -121,7 +121,7 @@ def build_application(
         service.try_to_prepare()
     handlers, metrics = _handlers(), None
     if conf.metrics.enabled or tracing is not None:
-        # separate handlers, because metrics and spans are installed in them
+        # not the cached handlers, because metrics and spans are installed in these
         handlers = create_app()
     if conf.metrics.enabled:
         metrics = _make_metrics(handlers, service, conf)
@@ -159,7 +159,7 @@ def _make_tracing(conf: cfg.ConfigOpts) -> ServiceTracing:
 
 def _tracing_class() -> type[ServiceTracing]:
     try:
-        # imported only with traces, because it needs more packages
+        # imported only if traces are enabled, because the module needs more packages
         from placement.api.tracing import ServiceTracing
     except ImportError as error:
         raise missing_package("[tracing] enabled", str(error.name), "tracing") from error
@@ -167,7 +167,7 @@ def _tracing_class() -> type[ServiceTracing]:
 
 
 def _make_metrics(app: Flask, service: PlacementService, conf: cfg.ConfigOpts) -> WSGIApplication:
-    """Return the application of :data:`METRICS_PATH`, which counts the requests of ``app``."""
+    """Count the requests of ``app``; return the application that serves :data:`METRICS_PATH`."""
     metrics_sharing.share(conf)
     # imported after the folder is known, because prometheus_client reads the folder at import
     from placement.api.metrics import ServiceMetrics
@@ -184,12 +184,12 @@ def add_layers(
     beside: Mapping[str, WSGIApplication] | None = None,
     tracing: ServiceTracing | None = None,
 ) -> WSGIApplication:
-    """Return ``app`` behind all layers, with ``metrics`` and other applications, by path, beside it."""
-    # inside of the authentication, so that this span has only the time of the handlers
+    """Return ``app`` behind all layers; ``metrics`` and ``beside`` (by path) are served beside it."""
+    # inside of the authentication, so that this span only measures the handlers
     if tracing is not None:
         app = tracing.trace_handlers(app, "handlers")
     app = add_authentication(app, conf)
-    # only if configured, because oslo.middleware parses each request with webob, which takes time
+    # added only if configured, because oslo.middleware parses each request with webob, which takes time
     if conf.cors.allowed_origin:
         app = CORS(app, conf)
     # outside of the authentication, because these applications authenticate their callers themselves
@@ -197,10 +197,10 @@ def add_layers(
         traced = other if tracing is None else tracing.trace_handlers(other, path.strip("/"), path)
         app = _PrefixDispatch(app, path, traced)
     if tracing is not None:
-        # outside of the authentication, so that this span has its time, too
+        # outside of the authentication, so that this span includes the time of the authentication
         app = tracing.trace_requests(app)
-    # the log is outside of authentication, so that it has refused requests; health checks and scrapes would
-    # fill it
+    # outside of the authentication, so that the log has refused requests, too; inside of health checks and
+    # metrics, which would fill the log
     app = _HealthChecked(RequestLog(check_chunks(app)), conf)
     if metrics is not None:
         app = _PathDispatch(app, METRICS_PATH, metrics)
@@ -211,7 +211,7 @@ def add_layers(
 
 
 class _PathDispatch:
-    """Answers one path by another application, without requiring a token."""
+    """Passes requests for one path to another application, without requiring a token."""
 
     def __init__(self, app: WSGIApplication, path: str, other: WSGIApplication) -> None:
         self._app = app
@@ -224,7 +224,7 @@ class _PathDispatch:
 
 
 class _PrefixDispatch:
-    """Answers a path and all paths below it by another application, which authenticates callers itself."""
+    """Passes a path and its sub-paths to another application, which authenticates callers itself."""
 
     def __init__(self, app: WSGIApplication, path: str, other: WSGIApplication) -> None:
         self._app = app
@@ -233,13 +233,13 @@ class _PrefixDispatch:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
-        # a path that only begins with the same letters is not below
+        # a path that only begins with the same letters is not a sub-path
         is_below = path.startswith(self._path) and path[len(self._path) :][:1] in ("", "/")
         return (self._other if is_below else self._app)(environ, start_response)
 
 
 class _HealthChecked:
-    """Answers :data:`HEALTHCHECK_PATH` by oslo.middleware's health check, without a token."""
+    """Passes requests for :data:`HEALTHCHECK_PATH` to oslo.middleware's health check, without a token."""
 
     def __init__(self, app: WSGIApplication, conf: cfg.ConfigOpts) -> None:
         self._app = app
@@ -247,7 +247,7 @@ class _HealthChecked:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if not environ.get("PATH_INFO"):
-            # the empty path: a service mounted below a prefix gets it for the prefix itself
+            # a service that is mounted below a prefix gets an empty path for the prefix itself
             environ["PATH_INFO"] = "/"
         if environ["PATH_INFO"] == HEALTHCHECK_PATH:
             answer: Iterable[bytes] = self._check(environ, start_response)

@@ -13,20 +13,20 @@ from oslo_middleware.request_id import ENV_REQUEST_ID, GLOBAL_REQ_ID, HTTP_RESP_
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-# a name that operators of OpenStack Placement have in their log settings
+# operators of OpenStack Placement have this name in their log settings
 LOG = logging.getLogger("placement.requestlog")
 
 _GLOBAL_ID: Final = re.compile(ID_FORMAT)
 _UNQUOTED: Final = "!$&'()*+,/:;=?@[]~"
-"""Characters of a path that are not encoded."""
+"""Characters of a path that are not percent-encoded."""
 
 
 class RequestLog:
     """WSGI middleware that gives each request an id, and logs the request when its answer is ready.
 
-    The id (``req-`` and a UUID) is in the environment, in the header ``x-openstack-request-id`` of the
-    answer, and in all log records of the request. Log records also have the id that the client sent in that
-    header.
+    The id (``req-`` and a UUID) is in the WSGI environment, in the header ``x-openstack-request-id`` of the
+    answer, and in all log records of the request. If the client has sent an id in this header, log records
+    also have the client's id.
     """
 
     def __init__(self, app: "WSGIApplication") -> None:
@@ -37,10 +37,10 @@ class RequestLog:
         began = time.perf_counter()
         request_id = environ[ENV_REQUEST_ID] = generate_request_id()
         global_id = environ.get("HTTP_X_OPENSTACK_REQUEST_ID")
-        # an id of another form is ignored, because it would be logged unchecked
+        # a client's id of another form is ignored, because any text could get into the log
         if global_id and _GLOBAL_ID.match(global_id):
             environ[GLOBAL_REQ_ID] = global_id
-        # read now, because inner layers may change the environment
+        # method and path are read now, because inner layers may change the environment
         asked = (environ["REQUEST_METHOD"], environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", ""))
 
         def start(
@@ -55,7 +55,7 @@ class RequestLog:
 
 
 def quote_path(path: str) -> str:
-    """Return a decoded path in its encoded form."""
+    """Return a decoded path in its percent-encoded form."""
     return quote(path, safe=_UNQUOTED, encoding="latin-1")
 
 
@@ -68,10 +68,11 @@ def _log_request(
     seconds: float,
 ) -> None:
     answered = {name.lower(): value for name, value in headers}
-    # the server has decoded the path; encoded again, it cannot break or forge lines of the log
+    # the web server has decoded the path; it is encoded again, so that it cannot break or forge lines of the
+    # log
     uri = quote_path(path)
     if query := environ.get("QUERY_STRING"):
-        # the query is still encoded, so its percent signs stay
+        # the query is still encoded, so percent signs in it are not encoded again
         uri += "?" + quote(query, safe=_UNQUOTED + "%", encoding="latin-1")
     LOG.info(
         '%s "%s %s" status: %s len: %s microversion: %s time: %.6f',

@@ -76,7 +76,7 @@ def show_class(call: ApiRequest, name: str) -> Response:
     blueprint, "PUT", "/resource_classes/<name>", rules.UPDATE_CLASS, since=microversion.CUSTOM_CLASSES
 )
 def update(call: ApiRequest, name: str) -> Response:
-    """Rename a custom class (up to 1.6); from 1.7 on, create a class of this name unless it exists."""
+    """Rename a custom class (up to 1.6); from 1.7 on, create a class with this name unless it exists."""
     if call.version < microversion.IDEMPOTENT_CLASSES:
         return _rename_class(call, name)
     # from microversion 1.7 on the request has no body, and the name in the path is checked

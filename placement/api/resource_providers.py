@@ -29,7 +29,7 @@ from placement.store import providers
 
 blueprint = Blueprint("resource_providers", __name__)
 
-# microversion that introduced the link, and relation of the link
+# pairs of the microversion that introduced a link, and the relation of the link
 _LINKS: Final = (
     (microversion.INITIAL, "inventories"),
     (microversion.INITIAL, "usages"),
@@ -37,16 +37,16 @@ _LINKS: Final = (
     (microversion.TRAITS, "traits"),
 )
 
-# a web server sends each piece by itself
+# a web server sends each piece separately
 _AS_ONE: Final = 10
-"""Maximum number of pieces with which an answer is joined and sent at once."""
+"""An answer with at most this number of pieces is joined and sent at once."""
 
 _UUID: Final = b"{uuid}"
 """Placeholder for the uuid of the provider in templates."""
 
 
 def render_providers(providers: Iterable[Provider], view: ModelView, version: Microversion) -> bytes:
-    """Return the JSON documents of providers, with commas in between."""
+    """Return the JSON documents of providers, separated by commas."""
     everyone = view.snapshot.providers
     template = _provider_template(mount_prefix(), version)
     return b",".join(
@@ -65,7 +65,7 @@ def render_providers(providers: Iterable[Provider], view: ModelView, version: Mi
 
 @dataclass(frozen=True, slots=True)
 class _ProviderTemplate:
-    """The JSON of a provider, with gaps for its name and generation, and for parent and root if nested."""
+    """The JSON of a provider, with gaps for its values; parent and root only if the version shows them."""
 
     text: bytes
     nested: bool
@@ -79,7 +79,7 @@ class _ProviderTemplate:
 
 
 @lru_cache(maxsize=256)
-# cached, because all providers of a version have the same document except for these gaps
+# cached by version, because the documents of all providers only differ in these gaps
 def _provider_template(prefix: str, version: Microversion) -> _ProviderTemplate:
     path = f"{prefix}/resource_providers/{_UUID.decode()}"
     links = [{"rel": "self", "href": path}]
@@ -109,7 +109,7 @@ def existing_provider(snapshot: ModelSnapshot, uuid: str) -> Provider:
 
 
 def path_uuid(uuid: str) -> str:
-    """Return the uuid of a path in its canonical form, as in the database.
+    """Return the canonical form of the uuid in a path, which is its form in the database.
 
     :raises placement.exceptions.NotFound: ``uuid`` is not a uuid, so no provider has it.
     """
@@ -121,7 +121,7 @@ def path_uuid(uuid: str) -> str:
 
 @contextmanager
 def missing_provider_first(call: ApiRequest, uuid: str) -> Iterator[None]:
-    """Report a missing provider rather than an error in the body, which the context reads.
+    """Read and check the body in this context: a missing provider is reported before a wrong body.
 
     :raises placement.exceptions.NotFound: the body is wrong, and the provider does not exist.
     """
@@ -144,7 +144,7 @@ def list_all(call: ApiRequest) -> Response:
         found = filter_providers(view.snapshot, wanted, budget)
         pieces, newest = [], []
         for some in yielding_slices(found, budget):
-            # rendered in slices, so that a list of all providers does not stop other requests
+            # rendered in slices, so that a list of all providers does not delay other requests
             pieces += [render_providers(some, view, call.version), b","]
             newest.append(max([provider.updated_at for provider in some]))
         body = [b'{"resource_providers":[', *pieces[:-1], b"]}"]
@@ -155,7 +155,7 @@ def list_all(call: ApiRequest) -> Response:
 
 @api_operation(blueprint, "POST", "/resource_providers", rules.CREATE_PROVIDER, reads_json=True)
 def create_provider(call: ApiRequest) -> Response:
-    """Create a provider; from 1.20 on the answer shows it."""
+    """Create a provider; from microversion 1.20 on, the answer shows the provider."""
     body = call.parse_body(schemas.creation_schema(call.version))
     uuid = body.get("uuid") or str(uuids.uuid4())
     name, parent = body["name"], body.get("parent_provider_uuid")
@@ -182,7 +182,7 @@ def _provider_answer(call: ApiRequest, uuid: str) -> Response:
 
 @api_operation(blueprint, "PUT", "/resource_providers/<uuid>", rules.UPDATE_PROVIDER, reads_json=True)
 def update(call: ApiRequest, uuid: str) -> Response:
-    """Rename a provider, or move it in the trees."""
+    """Rename a provider, or change its parent."""
     known = path_uuid(uuid)
     with missing_provider_first(call, known):
         body = call.parse_body(schemas.update_schema(call.version))

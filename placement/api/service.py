@@ -1,6 +1,6 @@
 """The objects that the handlers of a worker share, and explanations of empty answers in the log.
 
-An explanation is computed after the answer and holds no request up.
+An explanation is computed after the answer, so that no request waits for it.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from placement.store import classes, reservations
 LOG = logging.getLogger(__name__)
 
 Question = tuple[bytes, Microversion]
-"""A query string and its microversion, as a question that is explained."""
+"""A query string for candidates, and its microversion."""
 
 _REMEMBERED: Final = 64
-"""Number of questions with explanations that are remembered."""
+"""Maximum number of questions for which the explanations are kept."""
 _SHARE: Final = 20
-"""Seconds of pause after an explanation, for each second of CPU time that it took."""
+"""Seconds of pause after an explanation, for each second of its CPU time."""
 _PAUSE: Final = 0.001
-"""Seconds of pause between two slices of an explanation, in which requests are answered."""
+"""Seconds of pause between two slices of an explanation, so that requests are answered meanwhile."""
 _SLICE: Final = 0.002
-"""Seconds of CPU time of a slice of an explanation."""
+"""Seconds of CPU time of each slice of an explanation."""
 
 
 class EmptyAnswerExplainer:
-    """Explains empty answers in a thread of its own, one at a time, using a small share of a processor.
+    """Explains empty answers in a separate thread, one at a time, with a small share of a processor.
 
-    An explanation is remembered as long as nothing changes.
+    An explanation is used again for an equal question as long as the read model does not change.
 
     :param deadline: seconds of CPU time that one explanation may take.
     """
@@ -64,17 +64,18 @@ class EmptyAnswerExplainer:
         self._busy = False
         self._not_before = 0.0
         self._skipped = 0
-        #: for each request, the number of updates of the model at that time, and the explanation
+        #: for each question, the number of updates of the read model at the time of the explanation, and the
+        #: explanation
         self._said: dict[Question, tuple[int, str]] = {}
 
     def explain_answer(self, question: Question, request: CandidatesRequest, caller: RequestContext) -> None:
-        """Log why this request has no candidates, with the ids of the caller's request, now or soon.
+        """Log, now or soon, why this request has no candidates; the log record has the caller's request ids.
 
-        During another explanation, and for a while after it, the answer is only counted.
+        During another explanation, and in the pause after it, the empty answer is only counted.
         """
         with self._lock:
             refreshed, said = self._said.get(question, (-1, ""))
-            # an explanation is valid while the model is unchanged
+            # an explanation is valid while the read model is unchanged
             if refreshed != self._model.refreshed:
                 if self._busy or time.monotonic() < self._not_before:
                     self._skipped += 1
@@ -84,11 +85,11 @@ class EmptyAnswerExplainer:
             LOG.info("There are no allocation candidates: %s.", said)
         else:
             arguments = (question, request, caller)
-            # a daemon, so that an explanation does not keep the process alive
+            # a daemon thread, so that an explanation does not keep the process from ending
             threading.Thread(target=self._run, args=arguments, name="explain", daemon=True).start()
 
     def _run(self, question: Question, request: CandidatesRequest, caller: RequestContext) -> None:
-        # the log records of this thread get the ids of the request
+        # log records of this thread get the ids of the request
         caller.update_store()
         began = time.thread_time()
         try:
@@ -110,7 +111,7 @@ class EmptyAnswerExplainer:
 
     def _explain_request(self, question: Question, request: CandidatesRequest) -> None:
         with self._model.pinned_snapshot() as (snapshot, refreshed):
-            # pauses between short slices leave the interpreter to requests
+            # pauses between short slices let requests use the interpreter
             budget = SearchBudget(self._deadline, yield_lock=lambda: time.sleep(_PAUSE), first_slice=_SLICE)
             explanation = explain_request(snapshot, request, budget)
         if explanation.fitting:
@@ -118,7 +119,7 @@ class EmptyAnswerExplainer:
             return
         said = explanation_sentence(explanation)
         with self._lock:
-            # the oldest explanation goes first, because a dictionary keeps the order of insertion
+            # the oldest explanation is dropped first: dictionaries keep the order of insertion
             while len(self._said) >= _REMEMBERED:
                 del self._said[next(iter(self._said))]
             self._said[question] = (refreshed, said)
@@ -129,14 +130,14 @@ class EmptyAnswerExplainer:
 
 T = TypeVar("T")
 
-# preparing the database mostly takes less time
+# mostly, preparing the database takes less time than this
 _LOCK_TIMEOUT: Final = 3.0
 """Seconds that a request waits for another request that prepares the database."""
 
 
 @dataclass
 class PlacementService:
-    """The parts of a worker process: configuration, database, read model, policy, and caches of answers."""
+    """The shared objects of a worker: configuration, database, read model, policy, caches of answers."""
 
     conf: cfg.ConfigOpts
     database: ServiceDatabase
@@ -147,11 +148,11 @@ class PlacementService:
     request_forms: RequestForms = field(default_factory=dict)
     """The forms that a body can use instead of a query string to request candidates."""
     waiting: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(0))
-    """Each request that waits for changes holds this semaphore."""
+    """A semaphore that each request acquires while it waits for changes."""
     summaries: ProviderSummaries = field(default_factory=ProviderSummaries)
-    """Parts of answers about allocation candidates, which later answers use again."""
+    """Rendered summaries of providers, which later answers about allocation candidates use again."""
     _prepared: int | None = None
-    """The number of complete reads of the model at the last preparation; None before the first one."""
+    """The value of ``model.reread`` at the last preparation; None before the first preparation."""
     _failed: bool = False
     """Whether the last preparation failed."""
     _lock: Lock = field(default_factory=Lock)
@@ -162,7 +163,7 @@ class PlacementService:
         conf: cfg.ConfigOpts,
         open_database: Callable[[str, PoolOptions], ServiceDatabase] = ServiceDatabase,
     ) -> PlacementService:
-        """Return the service of a configuration; nothing is connected yet."""
+        """Return the service for a configuration, without connecting to anything."""
         group = conf.placement_database
         options = PoolOptions(
             max_pool_size=group.max_pool_size,
@@ -177,7 +178,7 @@ class PlacementService:
             wsrep_sync_wait=group.mysql_wsrep_sync_wait,
         )
         database = open_database(group.connection, options)
-        # only placement-api knows the number of its threads, which is an option of its command line
+        # ``threads`` is an option of the command line of placement-api; other servers do not have it
         long_requests = max(1, conf.threads // 2) if "threads" in conf else LONG_REQUESTS
         file = ModelFile(conf.placement.model_file) if conf.placement.model_file else None
         model = ReadModel(database, long_requests, reservations.give_back_expired, file)
@@ -186,27 +187,28 @@ class PlacementService:
         )
         threads = conf.threads if "threads" in conf else 0
         asked = conf.api.waiting_requests
-        # at most a quarter of the threads, so that the others serve short requests
+        # at most a quarter of the threads may wait for changes, so that all other threads can serve short
+        # requests
         waiting = BoundedSemaphore(threads // 4 if asked is None else asked)
         return cls(conf, database, model, PolicyEnforcer(conf), explainer, request_forms(conf), waiting)
 
     def write(self, work: Callable[[WriteTransaction], T]) -> T:
-        """Run ``work`` in a transaction; release expired reservations if they are in the way."""
+        """Run ``work`` in a transaction; release expired reservations if ``work`` needs their amounts."""
         return reservations.write_with_room(self.database, work)
 
     def prepare_database(self) -> None:
         """Migrate the database if the configuration says so, and create the standard names.
 
-        Each worker migrates the database once, and again if the database turned out to be another one. After
-        a failure each request tries again, so that a worker recovers which started before its database. Only
-        one request tries at a time, and other requests do not wait for it.
+        Each worker prepares the database once, and again if the database may have been replaced. After a
+        failure, later requests try again, so that a worker can start before its database. Only one request
+        tries at a time, and other requests do not wait for this attempt.
 
         :raises Unavailable: the database does not answer, or does not have a usable schema.
         """
-        # if everything was read again, the database may be another one without schema or names
+        # if the whole model was read again, the database may have been replaced, and may lack schema or names
         if self._prepared == self.model.reread:
             return
-        # after a failure, one request at a time tries again and the others are answered at once
+        # after a failure, one request at a time tries again, and all others get an error at once
         if not self._lock.acquire(timeout=0 if self._failed else _LOCK_TIMEOUT):
             raise Unavailable("The service is waiting for its database. Please try again later.")
         try:
@@ -220,13 +222,14 @@ class PlacementService:
 
     def _prepare_once(self) -> None:
         reread = self.model.reread
-        # another request may have prepared the database while this one waited for the lock
+        # another request may have prepared the database while this request waited for the lock
         if self._prepared != reread:
             url = self.conf.placement_database.connection
             if self.conf.placement_database.sync_on_startup:
                 sync(self.conf)
             present = migration.require_schema(url)
-            # a newer schema is usable, so that services of two versions can share the database
+            # a schema of a newer release is usable, so that two releases of the service can share the
+            # database
             if present != migration.newest_revision():
                 LOG.warning(
                     "The database is at revision %s of a later version; upgrade this service, too", present
@@ -240,7 +243,7 @@ class PlacementService:
         Thread(target=self.try_to_prepare, name="prepare", daemon=True).start()
 
     def try_to_prepare(self) -> None:
-        """Prepare the database; log an error, which requests will report."""
+        """Prepare the database; if this fails, log the error, which later requests also report."""
         try:
             self.prepare_database()
         except Unavailable as error:

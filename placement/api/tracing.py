@@ -1,11 +1,11 @@
-"""Spans of OpenTelemetry: one per request, in it one for the handler, in this one for database calls.
+"""Spans of OpenTelemetry: for each request, within it for the handler, and for its database calls.
 
 :mod:`placement.api.middleware` imports this module only if traces are enabled, because the module needs the
-packages of OpenTelemetry. No request waits for the collector: ended spans go into a bounded queue, which a
-thread of its own empties.
+packages of OpenTelemetry. No request waits for the collector: ended spans are put into a bounded queue, and a
+separate thread sends them.
 
-A span has the method, path, route, status and ids of a request. A span has no query, body, header, or text of
-an error, which may contain SQL with its values.
+A span contains the method, path, route, status and ids of a request. It does not contain the query, the body,
+headers, or the text of an error, because these may contain names or SQL values.
 """
 
 import atexit
@@ -46,13 +46,13 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", 
 _OTHER_METHOD: Final = "_OTHER"
 
 _MAX_QUEUE: Final = 2048
-# limited, because clients choose paths, and many spans may wait for the collector
+# attributes are limited, because clients choose paths, and many spans may be in the queue
 _MAX_TEXT: Final = 1024
 """Maximum number of characters of an attribute."""
 _EXPORT_TIMEOUT: Final = 5.0
-"""Seconds for sending a batch of spans, including repetitions."""
+"""Maximum seconds for sending a batch of spans, including further attempts."""
 _FLUSH_TIMEOUT: Final = 2.0
-"""Seconds that the process waits for the last spans when it ends."""
+"""Maximum seconds for which an ending process waits until its last spans are sent."""
 
 
 class ServiceTracing:
@@ -60,9 +60,9 @@ class ServiceTracing:
 
     def __init__(self, processor: SpanProcessor, sample_ratio: float) -> None:
         resource = Resource.create({"service.name": "placement"})
-        # a request that continues a trace is sampled as its client has decided
+        # for a request that continues a trace, the client has decided whether it is sampled
         sampler = ParentBased(TraceIdRatioBased(sample_ratio))
-        # without the library's handler at exit, which would wait for a collector that hangs
+        # the library's own exit handler is turned off, because it would wait for a collector that hangs
         limits = SpanLimits(max_span_attribute_length=_MAX_TEXT)
         self._provider = TracerProvider(sampler, resource, shutdown_on_exit=False, span_limits=limits)
         self._provider.add_span_processor(processor)
@@ -78,7 +78,7 @@ class ServiceTracing:
         return tracing
 
     def send_rest(self) -> None:
-        """Send the remaining spans, but do not wait long for a collector that hangs."""
+        """Send the remaining spans; wait only a limited time for the collector."""
         last = Thread(target=self._provider.shutdown, name="last spans", daemon=True)
         last.start()
         last.join(_FLUSH_TIMEOUT)
@@ -88,7 +88,7 @@ class ServiceTracing:
         return _TracedDatabase(self._tracer, url, options)
 
     def install_routes(self, app: Flask) -> None:
-        """Name spans after the routes of this application."""
+        """Name the spans of requests after the routes of this application."""
         app.after_request(_name)
 
     def trace_requests(self, app: "WSGIApplication") -> "WSGIApplication":
@@ -114,12 +114,12 @@ class ServiceTracing:
     def trace_handlers(
         self, app: "WSGIApplication", name: str, route: str | None = None
     ) -> "WSGIApplication":
-        """Return ``app`` with a span for its part of a request.
+        """Return ``app`` with a span for the time that each request spends in it.
 
-        Authentication takes the time before this span begins.
+        Authentication takes place before this span begins.
 
-        :param route: the route of all requests to the application; None if :meth:`install_routes` sets their
-            names.
+        :param route: the route of all requests to the application; None if :meth:`install_routes` names their
+            spans.
         """
 
         def serve_request(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
@@ -138,11 +138,11 @@ class ServiceTracing:
 class _RequestSpan:
     """A request with its span.
 
-    The span begins at the arrival of the request, and is created when its trace is known.
+    The span has the arrival of the request as its start time, but is created later, when its trace is known.
 
-    The request continues a trace of the client only after authentication. Otherwise a client without a token
-    could have each of its requests traced. Requests of such a client are sampled like requests without a
-    trace.
+    Only an authenticated request continues the trace that its client names. Otherwise a client without a
+    token could force the service to trace all its requests. Unauthenticated requests are sampled like
+    requests without a trace.
     """
 
     def __init__(self, tracer: Tracer, environ: "WSGIEnvironment") -> None:
@@ -153,7 +153,7 @@ class _RequestSpan:
 
     @cached_property
     def own_span(self) -> Span:
-        """The span; its parent is the one that is known at the first use."""
+        """The span, created at the first use with the parent that is known at that time."""
         method = self._environ["REQUEST_METHOD"]
         known = method if method in _METHODS else _OTHER_METHOD
         return self._tracer.start_span(
@@ -167,7 +167,7 @@ class _RequestSpan:
 
 @contextmanager
 def _within_span(span: Span) -> Iterator[None]:
-    """Make ``span`` the parent of spans in this context, and end it; an error adds only its type."""
+    """Make ``span`` the parent of spans in this context, then end it; of an error, add only its type."""
     token = context.attach(trace.set_span_in_context(span))
     try:
         yield
@@ -204,7 +204,7 @@ def _note_answer(span: Span, status: int) -> None:
 
 
 def _name(response: Response) -> Response:
-    """Name the span of a request after its route; a call of the console within the process has no span."""
+    """Name the span of a request after its route; calls of the console within the process have no span."""
     told, rule = request.environ.get(_REQUEST), request.url_rule
     if told is not None and rule is not None:
         _name_route(told.own_span, request.method, rule.rule)
@@ -227,7 +227,7 @@ class _TracedDatabase(ServiceDatabase):
             with _within_span(self._tracer.start_span(name)):
                 yield
         else:
-            yield  # outside of a request, as in the search for changes
+            yield  # not part of a request, such as background work
 
     def position(self) -> DatabaseVersion:
         with self._span_of_call("database position"):

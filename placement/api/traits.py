@@ -49,7 +49,7 @@ def create_trait(call: ApiRequest, name: str) -> Response:
     """Create a custom trait; answer 201 if it is new, 204 if it existed."""
     try:
         base.load(_CUSTOM_TRAIT, {"name": name})
-    # the sentence of OpenStack Placement instead of the schema's own
+    # the error message of OpenStack Placement instead of the schema's message
     except InvalidRequest:
         raise InvalidRequest(
             "The trait is invalid. A valid trait must be no longer than 255 characters, start with "
@@ -62,7 +62,7 @@ def create_trait(call: ApiRequest, name: str) -> Response:
 @api_operation(blueprint, "DELETE", "/traits/<name>", rules.DELETE_TRAIT, since=microversion.TRAITS)
 def delete(call: ApiRequest, name: str) -> Response:
     """Delete a custom trait that no provider has."""
-    # no trait can have such a name, and some databases fail when they compare it
+    # no trait can have a name that is not storable, and some databases fail when they compare it
     if not base.is_storable(name):
         raise NotFound(f"No such trait(s): {name}.")
     call.service.database.write(lambda tx: store.delete(tx, name))
@@ -93,7 +93,7 @@ def replace_of_provider(call: ApiRequest, uuid: str) -> Response:
     generation = call.service.database.write(
         lambda tx: store.replace(tx, known, body["resource_provider_generation"], body["traits"])
     )
-    # a client may give a trait twice
+    # a client may list a trait twice
     return _traits_answer(call, in_order(set(body["traits"])), generation, time.time())
 
 

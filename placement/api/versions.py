@@ -22,7 +22,7 @@ blueprint = Blueprint("root", __name__)
 
 
 def install_versions(app: Flask) -> None:
-    """Have the version of each request found before its handler, and named in each answer."""
+    """Find the version of each request before its handler runs, and show the version in each answer."""
     app.before_request(_find_version)
     app.after_request(_add_version)
 
@@ -31,7 +31,7 @@ def parse(header: str | None) -> Microversion:
     """Return the version in the header.
 
     :raises BadRequest: the header is not a version.
-    :raises UnacceptableVersion: this service does not have it.
+    :raises UnacceptableVersion: this service does not support the version.
     """
     asked = _of_placement(header) if header else None
     if asked is None:
@@ -53,7 +53,7 @@ def _of_placement(header: str) -> str | None:
     asked = None
     for part in header.split(","):
         service, *version = part.split(maxsplit=1)[:2] or [""]
-        # not returned at once, because the last version of the service counts
+        # the loop continues, because the last version of the service counts
         if service.lower() == _SERVICE and version:
             asked = version[0].strip()
     return asked
@@ -64,10 +64,10 @@ def _find_version() -> None:
 
 
 def _add_version(response: Response) -> Response:
-    # if the version of a request does not exist, the answer has no version
+    # if the version of the request is not supported, the answer shows no version
     if "version" in g:
         response.headers[_HEADER] = f"{_SERVICE} {microversion.text(g.version)}"
-    # the attribute response.vary would take twenty times as long
+    # the attribute ``response.vary`` would take twenty times as long
     if response.headers.get("Vary") is None:
         response.headers["Vary"] = _HEADER.lower()
     else:

@@ -1,16 +1,16 @@
-"""A model as columns of bytes: encoded for the file of the model, and decoded by the next worker.
+"""Encodes a model as columns of bytes for the file of the model, and decodes this file.
 
 The format has five parts:
 
-- a line with the type and version of the format;
+- a line with the name and the version of the format;
 - the length of the header, in eight bytes;
-- the header, JSON: the version of the database, names, and the type and length of each column;
+- the header as JSON, with the version of the database, names, and the type and length of each column;
 - the columns, one after the other;
-- the SHA-256 of all these.
+- the SHA-256 of the first four parts.
 
-The reader checks everything: numbers are looked up in lists of known length, and types of texts and the shape
-of trees are verified. So content of another program may be wrong, but cannot execute anything, and
-inconsistent content is refused.
+The reader checks everything: numbers are looked up in lists of known length, and the types of texts and the
+shapes of trees are verified. So a file that another program has written may contain wrong data, but cannot
+execute code. Inconsistent content is refused.
 """
 
 import hashlib
@@ -35,15 +35,16 @@ from placement.read_model.snapshot import ModelSnapshot
 
 T = TypeVar("T")
 
-# the number is increased with each change of the format; a worker of another version then reads the database
+# the number grows with each change of the format; a worker that finds another number reads the database
+# instead
 _MAGIC: Final = b"placement read model 2\n"
 _LENGTH: Final = 8
-# detects a file that was cut off or damaged; the owner and the mode of the file prevent forgery
+# the digest detects a truncated or damaged file; checks of the file's owner and mode prevent forgery
 _DIGEST: Final = hashlib.sha256
 _DIGEST_SIZE: Final = 32
-# a few milliseconds of work, during which requests wait for the interpreter
+# this number takes a few milliseconds of work, during which requests wait for the interpreter
 _CHUNK: Final = 2_000
-"""Number of rows between two pauses."""
+"""Number of rows that are encoded between two pauses."""
 _TEXT: Final = "text"
 _PLAIN: Final = ("total", "reserved", "min_unit", "max_unit", "step_size")
 _SETS: Final = ("inventories", "inventory_times", "used", "traits", "aggregates", "attributes")
@@ -57,7 +58,7 @@ class DamagedFile(Exception):
 class WritableModel:
     """A copy of the model for its file, which does not change while it is encoded.
 
-    ``stamps`` has the stamp of the last change of each provider, by id. ``history`` has the value of
+    ``stamps`` has the stamp of the last change of each provider, by id. ``history`` is that field of
     :class:`~placement.db.position.DatabaseVersion`.
     """
 
@@ -71,7 +72,7 @@ class WritableModel:
 
 
 class _NumberedValues:
-    """Numbers distinct values in the order of their first occurrence; a key of a value identifies it."""
+    """Numbers distinct values in the order of first occurrence; values with equal keys are equal."""
 
     def __init__(self, key: Callable[[Any], Hashable] = lambda value: value) -> None:
         self.values: list[Any] = []
@@ -80,7 +81,7 @@ class _NumberedValues:
 
     def number_of(self, value: Any) -> int:
         """Return the number of the value."""
-        # one lookup for known and new values, because nearly all are known
+        # a single lookup for known and new values, because nearly all values are known
         number = self._numbers.setdefault(self._key(value), len(self.values))
         if number == len(self.values):
             self.values.append(value)
@@ -88,13 +89,13 @@ class _NumberedValues:
 
 
 class _TypedColumns(dict[str, tuple[str, bytes]]):
-    """Columns by name, each with its type."""
+    """Columns by name, each as a pair of its type and its bytes."""
 
     def add(self, name: str, kind: str, values: Iterable[Any]) -> None:
         self[name] = kind, array(kind, values).tobytes()
 
     def add_texts(self, name: str, values: Iterable[Any], pause: Callable[[], None]) -> None:
-        # a list is dumped in chunks, which are joined below: dumping a million texts at once would make
+        # a list is dumped in chunks, which are joined to one list: dumping a million texts at once would make
         # requests wait
         chunks = [orjson.dumps(chunk)[1:-1] for chunk in _pausing_chunks(values, pause)]
         self[name] = _TEXT, b"[%b]" % b",".join(chunks)
@@ -107,11 +108,11 @@ class _TypedColumns(dict[str, tuple[str, bytes]]):
 def encode_model(model: WritableModel, pause: Callable[[], None]) -> Iterator[bytes]:
     """Yield the bytes of a model, in parts.
 
-    :param pause: called again after each few milliseconds of work.
+    :param pause: called regularly, after a few milliseconds of work.
     """
     columns = _TypedColumns()
-    # distinct by identity: equal values of providers are one object, and hashing it for each provider would
-    # take longer
+    # identity is the key: equal values of providers are one object, and hashing this object for each provider
+    # would take longer
     distinct = {name: _NumberedValues(id) for name in _SETS}
     times, classes, words, inventories = (
         _NumberedValues(),
@@ -128,7 +129,7 @@ def encode_model(model: WritableModel, pause: Callable[[], None]) -> Iterator[by
             column.extend(map(attrgetter(name), some))
         lists["parent"].extend([0 if each.parent_id is None else at[each.parent_id] for each in some])
         lists["root"].extend([at[each.root_id] for each in some])
-        # encoded as numbers, because providers that were made together have one time
+        # encoded as numbers of distinct times, because providers that were created together have equal times
         lists["updated_at"].extend([times.number_of(each.updated_at) for each in some])
         for name, those in distinct.items():
             lists[name].extend(map(those.number_of, map(attrgetter(name), some)))
@@ -146,7 +147,7 @@ def encode_model(model: WritableModel, pause: Callable[[], None]) -> Iterator[by
     owned = [each for some in distinct["inventories"].values for each in some.values()]
     columns.add("inventories.values", "I", map(inventories.number_of, owned))
     columns.add("used.values", "q", [each for some in distinct["used"].values for each in some.values()])
-    # one column for each field, because arrays of numbers are read without parsing
+    # each field is a column of its own, because arrays of numbers are read without parsing
     for name in _PLAIN:
         columns.add(f"inventory.{name}", "q", map(attrgetter(name), inventories.values))
     columns.add("inventory.allocation_ratio", "d", map(attrgetter("allocation_ratio"), inventories.values))
@@ -155,8 +156,7 @@ def encode_model(model: WritableModel, pause: Callable[[], None]) -> Iterator[by
     columns.add_texts("classes", classes.values, pause)
     columns.add_texts("words", words.values, pause)
     columns.add_texts("attributes.values", distinct["attributes"].values, pause)
-    # only stamps that differ from described_seq are listed: for most providers the last change was one of the
-    # description
+    # only stamps that differ from described_seq are listed: most providers have no later change of usage
     later = [
         (number, model.stamps[each.id])
         for number, each in enumerate(model.providers)
@@ -218,7 +218,7 @@ def decode_model(content: bytes) -> tuple[str, ModelState]:
     except DamagedFile:
         raise
     except Exception as error:
-        # wrong content may fail in many ways
+        # inconsistent content may raise many kinds of exceptions
         raise DamagedFile(f"it is inconsistent ({type(error).__name__}: {error})") from error
 
 
@@ -227,9 +227,9 @@ class _ReadColumns:
 
     def __init__(self, header: Mapping[str, Any], content: memoryview) -> None:
         self._columns: dict[str, tuple[str, memoryview]] = {}
-        # in the order of the header, because only the lengths say where a column begins
+        # in the order of the header, because the lengths of earlier columns determine where a column begins
         for name, kind, length in header["columns"]:
-            # a slice beyond the end would be shorter, without an error
+            # a slice beyond the end would be too short without an error
             if not 0 <= length <= len(content):
                 raise DamagedFile(f"the column {name} has a wrong length")
             self._columns[name] = kind, content[:length]
@@ -237,7 +237,7 @@ class _ReadColumns:
 
     def read_numbers(self, name: str, kind: str = "I") -> list[Any]:
         found, content = self._columns[name]
-        # array() accepts any bytes: with another type they would become wrong numbers without an error
+        # array() accepts any bytes: with another type, the bytes would become wrong numbers without an error
         if found != kind:
             raise DamagedFile(f"the column {name} has another type")
         column = array(kind)
@@ -260,7 +260,7 @@ class _ReadColumns:
     def read_sets(self, name: str, make: Callable[[Iterable[T]], Any], members: Collection[T]) -> list[Any]:
         """Return the members as consecutive sets; the column has the size of each set."""
         sizes = self.read_numbers(f"{name}.sizes")
-        # islice() would make smaller sets without an error
+        # if members were missing, islice() would make smaller sets without an error
         if sum(sizes) != len(members):
             raise DamagedFile(f"the sets of {name} have a wrong number of members")
         remaining = iter(members)
@@ -269,14 +269,14 @@ class _ReadColumns:
     def read_mappings(self, name: str, classes: Sequence[str], values: Sequence[Any]) -> list[dict[str, Any]]:
         keys = [classes[each] for each in self.read_numbers(f"{name}.members")]
         made = self.read_sets(name, dict, list(zip(keys, values, strict=True)))
-        # one empty mapping for all providers that have none, as in a model from the database
+        # all providers without values share one empty mapping, as in a model from the database
         return [each or NOTHING for each in made]
 
 
 def _decode_checked(content: memoryview) -> tuple[str, ModelState]:
     if bytes(content[: len(_MAGIC)]) != _MAGIC:
         raise DamagedFile("it has another version of the format")
-    # before anything is parsed, because a file that was cut off is the most likely damage
+    # checked before anything is parsed, because truncation is the most likely damage
     if _DIGEST(content[:-_DIGEST_SIZE]).digest() != bytes(content[-_DIGEST_SIZE:]):
         raise DamagedFile("its checksum is wrong: it was truncated or changed")
     start = len(_MAGIC) + _LENGTH
@@ -292,14 +292,14 @@ def _decode_checked(content: memoryview) -> tuple[str, ModelState]:
     state = ModelState(
         names,
         ModelSnapshot(providers),
-        # converted, so that a value of another type fails here and not in a search
+        # converted, so that a value of a wrong type fails here and not in a search
         {int(bucket): int(counter) for bucket, counter in header["counters"]},
         {int(bucket): int(count) for bucket, count in header["deletions"]},
         stamps,
         math.inf if header["next_expiry"] is None else float(header["next_expiry"]),
     )
     snapshot = state.snapshot
-    # of two providers with one name or uuid, the indexes would lose one without an error
+    # if two providers had one name or uuid, the indexes would lose one of them without an error
     if not len(snapshot.providers) == len(snapshot.by_uuid) == len(snapshot.by_name) == len(providers):
         raise DamagedFile("two of its providers have the same id, uuid or name")
     # trees are made now, so that parents in a circle are found before a request searches the model
@@ -308,7 +308,7 @@ def _decode_checked(content: memoryview) -> tuple[str, ModelState]:
 
 
 def _providers(columns: _ReadColumns) -> tuple[list[Provider], dict[int, dict[int, int]]]:
-    """Return the providers, and the stamp of the last change of each, by bucket and id."""
+    """Return the providers, and the stamps of their last changes by bucket and id."""
     ids = columns.read_numbers("id", "q")
     uuids = columns.read_texts("uuid")
     described = columns.read_numbers("described_seq", "q")
@@ -330,7 +330,7 @@ def _providers(columns: _ReadColumns) -> tuple[list[Provider], dict[int, dict[in
     for name, values in _distinct_parts(columns, times).items():
         found[name] = _looked_up(columns, name, values)
     for inventories, written in zip(found["inventories"], found["inventory_times"], strict=True):
-        # one time for each inventory, or one for all of them (see Provider.inventory_times)
+        # one time for each inventory, or a single time for all (see Provider.inventory_times)
         if len(written) not in (len(inventories), min(1, len(inventories))):
             raise DamagedFile("inventories lack the time of their last write")
     seqs = described.copy()
@@ -350,8 +350,8 @@ def _looked_up(columns: _ReadColumns, name: str, values: Sequence[Any]) -> list[
 
 
 def _distinct_parts(columns: _ReadColumns, times: Sequence[float]) -> dict[str, list[Any]]:
-    """Return, for each field that providers share values of, its distinct values."""
-    # interned, because these names are compared with names from the database and from requests
+    """Return the distinct values of each field with values that providers share."""
+    # interned, because searches compare these names with names from the database and from requests
     classes, words = (
         [sys.intern(each) for each in columns.read_texts(name)] for name in ("classes", "words")
     )
@@ -386,10 +386,10 @@ def _distinct_parts(columns: _ReadColumns, times: Sequence[float]) -> dict[str, 
 
 
 def _check_trees(parents: Sequence[int], roots: Sequence[int]) -> None:
-    """Check that each parent is in the tree of its child, and that a provider without one is a root."""
+    """Check that each parent is in the tree of its child, and that each provider without parent is a root."""
     # numbered from one; circles of parents are found when trees are made
     root_of = [0, *roots]
-    # the root of "no parent" is 0, so a provider without a parent has to be its own root
+    # index 0 stands for "no parent": a provider without a parent has to be its own root
     for number, (parent, root) in enumerate(zip(parents, roots, strict=True), start=1):
         if root != (root_of[parent] or number):
             raise DamagedFile("a provider and its parent are in different trees")

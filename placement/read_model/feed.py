@@ -2,15 +2,18 @@
 
 Before it answers, a worker reads the version of the database: the sum of all change counters, and their
 history. Counters only grow, so the same version means that nothing has changed. Otherwise the worker finds
-the buckets with changed counters, and reads the providers stamped since, all in one snapshot of the database.
+the buckets with changed counters, and reads the providers with newer stamps. All this happens in one snapshot
+of the database.
 
-The comparison finds every change while the database continues its history. A database restored from a backup
-does not continue it, and neither does a standby that took over too early. Counters may then be below the
-known ones, or other changes may have raised them again. Mostly the server identifies its history
-(:mod:`placement.db.position`). In addition, counters grow by random numbers (:mod:`placement.db.buckets`), so
-that stamps and sums of another history differ. After a contradiction, all content is read again.
+This comparison finds every change as long as the database continues one history. A database that was restored
+from a backup begins another history, and so does a standby server that took over without the latest changes.
+Counters may then be below their known values, or other changes may have raised them again. Mostly the
+database server identifies its history (:mod:`placement.db.position`). In addition, counters grow by random
+numbers (:mod:`placement.db.buckets`), so that stamps and sums of another history differ. After a
+contradiction, all content is read again.
 
-Requests have turns at the model. A long request yields between slices of work, and other requests run then.
+Requests use the model one at a time. A long request yields between slices of its work, so that other requests
+can run.
 """
 
 from __future__ import annotations
@@ -44,11 +47,11 @@ from placement.read_model.model_file import ModelFile, ModelFileWriter
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 
-# long enough for a waiting thread to get the interpreter, and short compared with a slice of 2 ms
+# long enough for a waiting thread to get the interpreter, and short compared with a slice of work of 2 ms
 _YIELD_SECONDS: Final = 0.0002
 """Seconds that a request sleeps when it yields, so that another thread runs."""
 LONG_REQUESTS: Final = 2
-"""Default maximum of long requests at the same time, for callers that do not know the number of threads."""
+"""Default maximum of simultaneous long requests, if the number of threads is unknown to the caller."""
 
 
 class ReadGate:
@@ -59,11 +62,11 @@ class ReadGate:
     """
 
     def __init__(self, long_requests: int = LONG_REQUESTS) -> None:
-        #: held by each request that has yielded, until it ends
+        #: held by each request that has yielded, until this request ends
         self.long_requests = threading.BoundedSemaphore(long_requests)
         #: held by the single request that may update the model
         self.first = threading.RLock()
-        #: held by the single running request of those that have yielded
+        #: held by the only request that runs now, of all requests that have yielded
         self.later = threading.Lock()
         #: held to change the numbers of pins
         self.counting = threading.Lock()
@@ -71,9 +74,10 @@ class ReadGate:
         self.pin_count = 0
 
     def pin_snapshot(self, snapshot: ModelSnapshot) -> None:
-        """Pin the snapshot: it does not change until an equal number of calls of :meth:`unpin_snapshot`.
+        """Pin the snapshot: it does not change until each pin is undone by :meth:`unpin_snapshot`.
 
-        Call this within the turn, because it makes the trees, which later readers must not do.
+        Call this within the turn, because the method makes the trees of the snapshot. Later readers must not
+        make trees.
         """
         snapshot.whole_trees()
         with self.counting:
@@ -88,7 +92,7 @@ class ReadGate:
 
 
 class ReadTurn:
-    """The turn of one request: from the moment when the model is free to the end of the context."""
+    """The turn of one request, from getting the lock of the model to the end of the context."""
 
     def __init__(self, gate: ReadGate) -> None:
         self._gate = gate
@@ -104,10 +108,10 @@ class ReadTurn:
 
         :raises Unavailable: too many long requests have yielded already.
         """
-        # the first yield leaves the lock for updates for good; later yields leave only the lock of long
+        # the first yield releases the lock for updates for good; later yields release only the lock of long
         # requests
         if self._kept is None:
-            # without waiting, because a thread that waits here could not serve short requests
+            # does not wait, because a waiting thread could not serve short requests
             if not self._gate.long_requests.acquire(blocking=False):
                 raise Unavailable(
                     "This worker serves the maximum number of long requests. "
@@ -119,7 +123,7 @@ class ReadTurn:
         else:
             self._slice_held = False
             self._gate.later.release()
-        # without the sleep this thread would mostly get the lock again, because a lock is not fair
+        # without the sleep this thread would mostly get the lock again at once, because locks are not fair
         time.sleep(_YIELD_SECONDS)
         self._gate.later.acquire()
         self._slice_held = True
@@ -138,13 +142,13 @@ class ReadTurn:
 
 LOG = logging.getLogger(__name__)
 
-# if the server for writes has a slower clock, no allocation has expired for the transaction yet
+# if the clock of the database server for writes is slow, the allocation has not yet expired by that clock
 _PAUSE: Final = 1.0
-"""Seconds before the next attempt to release expired allocations, if an attempt released none."""
+"""Seconds until the next attempt to release expired allocations, after an attempt that released none."""
 
 
 class ModelView:
-    """The providers and names at the arrival of a request."""
+    """The providers and names as they were when a request arrived."""
 
     def __init__(
         self,
@@ -161,7 +165,7 @@ class ModelView:
     def change_seq(self, provider: Provider) -> int:
         """Return a number that changes with the provider and with its allocations.
 
-        Only requests that have not yielded may read this.
+        Only requests that have not yielded may call this method.
         """
         return self._stamps[buckets.bucket_of(provider.uuid)][provider.id]
 
@@ -185,15 +189,15 @@ class ModelView:
 class ReadModel:
     """The read model of one worker process.
 
-    Searches are pure Python, so that threads of one process would wait for each other anyway. Requests wait
-    on one lock, and each sees a snapshot that does not change. A long search yields
-    (:meth:`ModelView.yield_lock`). From this moment on the snapshot of the request is pinned, and other
-    requests change a copy. At most ``long_requests`` requests may yield at the same time, so that threads are
-    left for short requests.
+    Searches are pure Python, and only one thread of a process runs Python code at a time. So requests wait
+    for one lock, and each request sees a snapshot that does not change. A long search yields
+    (:meth:`ModelView.yield_lock`). From its first yield on, the snapshot of the request is pinned, and
+    updates change a copy. At most ``long_requests`` requests may have yielded at the same time, so that
+    threads remain free for short requests.
 
     :param file: the file from which the model starts, and which the worker writes.
-    :param give_back_expired: releases expired allocations, and updates the next expiry for all workers;
-        returns the number of released ones.
+    :param give_back_expired: releases expired allocations, and updates the next expiry for all workers. It
+        returns the number of released allocations.
     """
 
     def __init__(
@@ -206,22 +210,22 @@ class ReadModel:
         self._database = database
         self._give_back_expired = give_back_expired
         self._expiring = threading.Lock()
-        #: the expiry at which no allocation could be released, and the monotonic time of the next attempt
+        #: the expiry for which an attempt released no allocation, and the monotonic time of the next attempt
         self._in_vain = (math.inf, 0.0)
         self._gate = ReadGate(long_requests)
         self._state: ModelState | None = None
         #: the version of the database at the last update; None while the model may be outdated
         self._position: DatabaseVersion | None = None
         self._history: str | None = None
-        #: the monotonic time at which the database was asked for that version
+        #: the monotonic time at which the database was asked for the version in ``_position``
         self._current_at = -math.inf
         #: the number of updates so far
         self.refreshed = 0
-        #: number of times that the whole model was read again, for instance after a restore
+        #: number of times that the whole model was read again, for instance after a restore of the database
         self.reread = 0
         self.file = file
         self._writer = None if file is None else ModelFileWriter(file, self._writable_model)
-        #: whether the state comes from the file and was not yet compared with the database
+        #: whether the state comes from the file and has not yet been compared with the database
         self._unproven = False
 
     @contextmanager
@@ -232,30 +236,30 @@ class ReadModel:
         """
         expires = self._give_back_expired is not None
         while True:
-            # asked before the turn begins, so that no other request waits for the answer
+            # the database is asked before the turn begins, so that no other request waits for the answer
             refreshed, asked_at, position = self.refreshed, time.monotonic(), self._database.position()
             with ReadTurn(self._gate) as turn:
-                # another request may have updated the model in the meantime, so that this answer is outdated
+                # another request may have updated the model in the meantime; then this answer is outdated
                 if position != self._position and refreshed != self.refreshed:
                     position = self._database.position()
                 if position != self._position:
                     self._update_state(position.history)
-                # no position is known before the first update, so the model has been updated by now
+                # for the type checker: the model has been updated by now, so there is a state
                 assert self._state is not None
                 self._current_at = max(self._current_at, asked_at)
                 if position.clock < self._state.next_expiry or not expires:
                     yield ModelView(self._state.snapshot, self._state.names, turn, self._state.stamps)
                     return
-            # Outside of the turn, so that no request waits. If no allocation had expired, the server for
-            # writes has a slower clock than the server that was asked, which is possible in a Galera cluster.
-            # Its clock decides.
+            # Released outside of the turn, so that no request waits. An attempt may release nothing if the
+            # server for writes has a slower clock than the server that was asked, which is possible in a
+            # Galera cluster. The clock of the server for writes decides.
             expires = self._release_expired(position.clock)
 
     @contextmanager
     def recent_view(self, seconds: float) -> Iterator[ModelView]:
-        """Return the model with at least every change that was committed this number of seconds ago.
+        """Return the model with at least all changes that were committed more than ``seconds`` seconds ago.
 
-        Only for callers with writes that the database checks again in their transaction. One query of the
+        Only for callers with a transaction that checks the data again before it writes. One query of the
         version serves many of these views.
 
         :raises placement.exceptions.Unavailable: the database does not answer.
@@ -289,9 +293,9 @@ class ReadModel:
 
     @contextmanager
     def pinned_snapshot(self) -> Iterator[tuple[ModelSnapshot, int]]:
-        """Return the snapshot of the last request, and its number of updates.
+        """Return the snapshot of the last request, and the number of updates so far.
 
-        The snapshot is pinned until the context ends. No turn is necessary. So no request waits, and the
+        The snapshot is pinned until the context ends. The caller needs no turn, so no request waits, and the
         caller does not count as a long request.
 
         :raises placement.exceptions.Unavailable: the model is not up to date.
@@ -307,7 +311,7 @@ class ReadModel:
             self._gate.unpin_snapshot(snapshot)
 
     def long_requests(self) -> int:
-        """Return the current number of pins; long requests and other readers hold them."""
+        """Return the current number of pins, which long requests and other readers hold."""
         return self._gate.pin_count
 
     def _writable_model(self) -> WritableModel:
@@ -319,7 +323,8 @@ class ReadModel:
             state = self._state
             if state is None or self._position is None:
                 raise Unavailable("The read model is not up to date.")
-            # copying is quick here; the dictionary of all stamps is made after the turn
+            # only this quick copy is made within the turn; the dictionary of all stamps is made after the
+            # turn
             providers = list(state.snapshot.providers.values())
             stamps = [each.copy() for each in state.stamps.values()]
             counters, deletions = state.counters.copy(), state.deletions.copy()
@@ -328,7 +333,7 @@ class ReadModel:
         return WritableModel(history, names, counters, deletions, next_expiry, providers, stamp_of)
 
     def _update_state(self, history: str) -> None:
-        # None until the end, so that the next request tries again if the update fails
+        # None until the update has succeeded, so that the next request tries again after a failure
         self._position = None
         if self._state is None and self.file is not None and not self.refreshed:
             self._load_file(self.file)
@@ -352,7 +357,7 @@ class ReadModel:
             self._writer.start_if_due()
 
     def _load_file(self, file: ModelFile) -> None:
-        """Begin with the state of the file, which is not yet compared with the database."""
+        """Begin with the state of the file, before a comparison with the database."""
         try:
             with without_collection():
                 self._history, self._state = decode_model(file.read())
@@ -360,7 +365,7 @@ class ReadModel:
         except FileNotFoundError:
             LOG.info("There is no model file %s yet: reading everything from the database", file.path)
         except OSError as error:
-            # the file stays, because it may belong to another service
+            # the file is not removed, because it may belong to another service
             _warn_of(file, str(error))
         except DamagedFile as error:
             _warn_of(file, str(error))

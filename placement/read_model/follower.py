@@ -1,7 +1,7 @@
-"""Reads the state of the model from the database, and follows the changes of the database from there.
+"""Reads the state of the model from the database, and then follows the changes of the database.
 
-A whole state is read in one snapshot of the database. After a contradiction the state is dropped, see
-:mod:`placement.read_model.feed`.
+The state is read in one transaction with a consistent snapshot of the database. After a contradiction the
+state is dropped, see :mod:`placement.read_model.feed`.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from placement.read_model.snapshot import ModelSnapshot
 class ModelState:
     """A snapshot, and the point in the history of the database that it shows.
 
-    - ``stamps`` has the last change of each provider, by bucket and id.
+    - ``stamps`` has the stamp of the last change of each provider, by bucket and id.
     - ``next_expiry`` is when the next reservation or claim expires, by the clock of the database.
-    - ``shared`` keeps equal values once.
-    - ``whole`` is False while changes are applied, and afterwards if the database failed in between.
+    - ``shared`` keeps equal values as one object.
+    - ``whole`` is False while changes are applied. It stays False if the database fails before the end.
     """
 
     names: rows.NameTable
@@ -48,7 +48,7 @@ class ModelState:
     """Sums of the fingerprints of buckets, kept between updates."""
 
     def counters_sum(self) -> int:
-        """Return the sum of the counters, as the database computes it (:mod:`placement.db.position`)."""
+        """Return the sum of all counters, like the database (:mod:`placement.db.position`)."""
         return sum(self.counters.values())
 
     def put(self, row: rows.ProviderVersion, provider: Provider) -> None:
@@ -58,7 +58,8 @@ class ModelState:
 
     def note_stamp(self, row: rows.ProviderVersion, provider: Provider) -> None:
         """Record the stamp of the last change of a provider."""
-        # mostly both numbers are equal, and then one object: a large cloud has a million of them
+        # mostly both numbers are equal; then one object serves both, because a large cloud has a million of
+        # these numbers
         described = provider.described_seq
         seq = described if row.change_seq == described else row.change_seq
         stamps = self.stamps.setdefault(row.bucket, {})
@@ -96,11 +97,11 @@ ANOTHER_HISTORY: Final = (
 
 # above this share, reading whole tables is faster than reading many providers by id
 _FULL_READ_SHARE: Final = 0.5
-"""If more than this share of providers changed, all are read again."""
+"""If more than this share of all providers has changed, all providers are read again."""
 
 
 class FullReread(NamedTuple):
-    """The reason why all content has to be read again; ``is_odd`` means: not expected in operation."""
+    """The reason to read all content again; ``is_odd`` marks reasons that normal operation cannot cause."""
 
     reason: str
     is_odd: bool = True
@@ -119,7 +120,7 @@ def read_all(conn: sa.Connection) -> ModelState:
     if (reason := buckets.explain_missing(state.counters)) is not None:
         LOG.error("The database cannot be followed: %s", reason)
         raise Unavailable(reason)
-    # a collection in between would examine all objects made so far, again and again
+    # garbage collections during the read would repeatedly examine all objects made so far
     with without_collection():
         providers = []
         for row, provider in rows.read_all(conn, state.names, state.shared):
@@ -139,7 +140,7 @@ def follow_database(conn: sa.Connection, state: ModelState) -> FullReread | None
     """
     if not state.whole:
         return FullReread("the database failed while the model followed it", is_odd=False)
-    # long requests still read the old snapshot, so a copy is changed
+    # long requests still read the old snapshot, so the update changes a copy
     if state.snapshot.pin_count:
         state.snapshot = state.snapshot.copy()
     try:
@@ -147,18 +148,18 @@ def follow_database(conn: sa.Connection, state: ModelState) -> FullReread | None
     except exc.SQLAlchemyError:
         raise
     except Exception:
-        # an error may be caused by a state that differs from the database, so all is read again
+        # the cause may be a state that differs from the database, so everything is read again
         LOG.exception("The read model could not follow the database")
         return FullReread("its content is inconsistent")
 
 
 def _apply_changes(conn: sa.Connection, state: ModelState) -> FullReread | None:
-    """Apply the changes of the database; return the reason why this is not enough, or None."""
+    """Apply the changes of the database; return the reason why a full read is needed, or None."""
     batch = StatementBatch(conn)
     rows_of_buckets = batch.add(_counters, {}).rows
     now = {bucket: (counter, deletions) for bucket, counter, deletions in rows_of_buckets}
     moved = {bucket: new for bucket, new in now.items() if new[0] != state.counters.get(bucket)}
-    # checked first: after an import or a repair, other counters prove nothing
+    # checked first, because after an import or a repair the other counters prove nothing
     if moved.pop(buckets.EPOCH, None) is not None:
         return FullReread("the database has a new epoch")
     # a bucket is missing or has a smaller counter, so the database was restored
@@ -166,17 +167,17 @@ def _apply_changes(conn: sa.Connection, state: ModelState) -> FullReread | None:
         new[0] < state.counters.get(bucket, 0) for bucket, new in moved.items()
     ):
         return FullReread(f"{ANOTHER_HISTORY}: change counters went back")
-    # not whole until the end, because an error in between leaves a state that no request must use
+    # not whole until the end, because an error before the end leaves a state that no request may use
     state.whole = False
     if moved.pop(buckets.NAMES, None) is not None:
         names = rows.read_names(conn)
-        # providers that are unchanged, and so not read again, have inventories with the old name
+        # unchanged providers are not read again, and their inventories still have the old name
         if any(name in state.snapshot.by_class for name in state.names.classes.keys() - names.classes.keys()):
             return FullReread("a resource class that is in use was renamed", is_odd=False)
         # read before the providers, because rows of providers refer to names by id
         state.names = names
         state.counters[buckets.NAMES] = now[buckets.NAMES][0]
-    # read from the row with the time, because the counter only tells that it has changed
+    # the time itself is read from its row, because the counter only tells that the time has changed
     if buckets.RESERVATIONS in moved:
         state.next_expiry = rows.read_next_expiry(conn)
         state.counters[buckets.RESERVATIONS] = moved.pop(buckets.RESERVATIONS)[0]
@@ -187,7 +188,7 @@ def _apply_changes(conn: sa.Connection, state: ModelState) -> FullReread | None:
         known = {bucket: state.counters[bucket] for bucket in moved}
         changed = rows.read_changed(batch, known)
         count = len(changed.providers)
-        # up to a hundred providers are read by id quickly, whatever their share
+        # reading up to 100 providers by id is quick, whatever their share of all providers
         if count > 100 and count > _FULL_READ_SHARE * len(state.snapshot):
             return FullReread(f"{count} of {len(state.snapshot)} resource providers changed", is_odd=False)
         _apply(conn, state, changed)
@@ -197,15 +198,15 @@ def _apply_changes(conn: sa.Connection, state: ModelState) -> FullReread | None:
     for bucket, (counter, deletions) in moved.items():
         state.counters[bucket] = counter
         state.deletions[bucket] = deletions
-    # trees are made before the state counts as whole: if providers do not fit together, all content is read
-    # again
+    # trees are made before the state counts as whole: if providers form no valid trees, an error here leads
+    # to a full read
     state.snapshot.whole_trees()
     state.whole = True
     return None
 
 
 def _apply(conn: sa.Connection, state: ModelState, changed: rows.ChangedBuckets) -> None:
-    """Apply the changed providers; providers with only changed usage need less reading."""
+    """Apply the changed providers; for providers with only changed usage, only the usage is read."""
     used = rows.sum_up(changed.used, state.names)
     described, usage = [], []
     for row in changed.providers:
@@ -223,7 +224,7 @@ def _apply(conn: sa.Connection, state: ModelState, changed: rows.ChangedBuckets)
 
 
 def _forget_deleted(conn: sa.Connection, state: ModelState, bucket: int) -> None:
-    # a deleted row has no stamp, so the ids of the remaining rows are read
+    # deleted rows leave no stamps, so the ids of the remaining rows are read to find them
     query = sa.select(resource_providers.c.id).where(resource_providers.c.bucket == bucket)
     state.keep_only(bucket, set(conn.execute(query).scalars()))
 
@@ -231,7 +232,7 @@ def _forget_deleted(conn: sa.Connection, state: ModelState, bucket: int) -> None
 @contextmanager
 def without_collection() -> Iterator[None]:
     """Exclude all objects made in this context from garbage collection: they live as long as the worker."""
-    # collected once before, because freezing would keep garbage for good
+    # garbage is collected once before the freeze, because frozen garbage would never be freed
     gc.collect()
     gc.disable()
     try:

@@ -1,8 +1,8 @@
 """Indexes of a snapshot, updated with each change.
 
-The indexes find providers by trait, aggregate and class. The indexes also find trees by their free amount of
-a class; searches of crowded clouds begin there. Sums by class have the used amounts and capacities of whole
-trees.
+The indexes find providers by trait, aggregate and resource class. Other indexes find trees by their free
+amount of a resource class; searches of crowded clouds begin with these. Sums by resource class have the used
+amounts and capacities of whole trees.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Sums = Mapping[int, tuple[int, int]]
 
 
 class SumsByClass:
-    """:data:`Sums` of each resource class that was asked for."""
+    """:data:`Sums` of each resource class that a search has needed so far."""
 
     def __init__(self) -> None:
         self._by_class: dict[str, dict[int, tuple[int, int]]] = {}
@@ -32,12 +32,13 @@ class SumsByClass:
     def copy(self) -> SumsByClass:
         """Return an independent copy."""
         new = SumsByClass()
-        # the outer copy is a single call of C code, because a reader of this object may add a class meanwhile
+        # the outer dict is copied by a single call of C code, because a reader of this object may add a class
+        # meanwhile
         new._by_class = {name: column.copy() for name, column in self._by_class.copy().items()}
         return new
 
     def sums_of(self, name: str, trees: Mapping[int, HostTree]) -> Sums:
-        """Return the sums of a class; ``trees`` are all current trees."""
+        """Return the sums of a resource class; ``trees`` are all current trees."""
         found = self._by_class.get(name)
         if found is None:
             found = self._by_class[name] = {
@@ -48,7 +49,7 @@ class SumsByClass:
         return found
 
     def replace(self, roots: Iterable[int], trees: Mapping[int, HostTree]) -> None:
-        """Update the sums of the trees with these roots; some of the trees may be gone."""
+        """Update the sums of the trees with these roots, some of which may be removed."""
         for name, column in self._by_class.items():
             for root in roots:
                 new = trees.get(root)
@@ -65,7 +66,7 @@ def _tree_sums(tree: HostTree, places: Iterable[tuple[int, int]]) -> tuple[int, 
     for _, slot in places:
         here = capacities[slot]
         used += here - free[slot]
-        # reserved may exceed total, which must not reduce the capacity of other providers
+        # ``reserved`` may exceed ``total``; this must not reduce the capacity of other providers
         if here > 0:
             capacity += here
     return used, capacity
@@ -74,10 +75,10 @@ def _tree_sums(tree: HostTree, places: Iterable[tuple[int, int]]) -> tuple[int, 
 class FreeIndex:
     """The roots of trees, ordered by the largest free amount of a resource class at one of their providers.
 
-    The index has two columns, in ascending order of amounts, and for equal amounts in ascending order of
-    roots.
+    The index has a column of amounts and a column of roots. Rows are in ascending order of amounts; rows with
+    equal amounts are in ascending order of roots.
 
-    :param rows: the roots by amount.
+    :param rows: lists of roots, by their amount.
     """
 
     def __init__(self, rows: Mapping[int, Iterable[int]] = MappingProxyType({})) -> None:
@@ -96,9 +97,8 @@ class FreeIndex:
         return new
 
     def add(self, amount: int, root: int) -> None:
-        """Add the tree of this root with its amount."""
-        # an insertion moves the rest of the column, which is less than a megabyte for a hundred thousand
-        # trees
+        """Add the tree with this root and this amount."""
+        # an insertion moves all later values of the column, which are less than 1 MB for 100,000 trees
         at = self._row_of(amount, root)
         self._amounts.insert(at, amount)
         self._roots.insert(at, root)
@@ -118,11 +118,11 @@ class FreeIndex:
 
     def roots_with(self, amount: int) -> Sequence[int]:
         """Return the roots of the trees with a provider that could give this amount, in any order."""
-        # a slice of an array is a copy, so a later change does not disturb the reader
+        # a slice of an array is a copy, so later changes of the index do not affect the reader
         return self._roots[bisect_left(self._amounts, amount) :]
 
     def descending_rows(self) -> Iterator[tuple[int, int]]:
-        """Yield amounts and roots, the highest amount first."""
+        """Yield pairs of amount and root, the highest amount first."""
         return zip(reversed(self._amounts), reversed(self._roots), strict=True)
 
 
@@ -137,7 +137,8 @@ class FreeIndexes:
     def copy(self) -> FreeIndexes:
         """Return a copy for changes; afterwards the original must not change.
 
-        The copy shares the indexes, and replaces an index before it changes it.
+        The copy shares the indexes of the original. Before a shared index changes, the copy replaces it with
+        an index of its own.
         """
         new = FreeIndexes()
         new._by_class, new._own = self._by_class.copy(), set()
@@ -153,14 +154,14 @@ class FreeIndexes:
         return index
 
     def index_of(self, name: str) -> FreeIndex:
-        """Return the index of the trees that have a resource class."""
+        """Return the index of the trees with a resource class."""
         # one empty index for all unknown classes, because clients may ask for any name
         return self._by_class.get(name, _NOWHERE)
 
     def fill_from(self, trees: Mapping[int, HostTree]) -> None:
-        """Replace all content by the indexes of these trees, which are given by their roots."""
+        """Replace all content with the indexes of these trees; the keys are their roots."""
         kept: dict[int, Mapping[str, int]] = {}
-        # equal free amounts are mostly one object, so trees are grouped by its identity
+        # equal free amounts are mostly one object, so trees are grouped by the identity of this object
         alike: defaultdict[int, list[int]] = defaultdict(list)
         for root, tree in trees.items():
             most = tree.max_free
@@ -177,7 +178,7 @@ class FreeIndexes:
         before = old.max_free if old else {}
         after = new.max_free if new else {}
         for name, amount in before.items():
-            # mostly a guest changes one or two classes of a host, and the rows of the other classes stay
+            # mostly a guest changes the amounts of one or two classes of a host; rows of other classes stay
             if after.get(name) != amount:
                 self._own_index(name).remove(amount, root)
         for name, amount in after.items():
@@ -193,7 +194,7 @@ C = TypeVar("C", set[int], list[int])
 
 
 class RootIds(NamedTuple):
-    """The roots of the trees of some providers, in order; ``alone`` if each provider is itself a root."""
+    """Roots of the trees of some providers, in order; ``alone`` tells whether all providers are roots."""
 
     ids: tuple[int, ...]
     alone: bool
@@ -202,7 +203,8 @@ class RootIds(NamedTuple):
 NO_ROOTS: Final = RootIds((), True)
 
 
-# slices of this size are merged at once, so that a reader of the first ids does not pay for all of them
+# slices of this size are merged at once, so that a reader of the first ids does not wait for a merge of all
+# ids
 _AT_ONCE: Final = 1024
 """Number of ids of each sequence that are merged at once."""
 
@@ -210,7 +212,7 @@ _AT_ONCE: Final = 1024
 class MergedIds(Sequence[int]):
     """The sorted union of several sorted sequences.
 
-    The union is merged lazily, so that a reader of the first ids does not pay for all of them.
+    The union is merged lazily, so that a reader of the first ids does not wait for a merge of all ids.
     """
 
     def __init__(self, of: Sequence[Sequence[int]]) -> None:
@@ -218,14 +220,14 @@ class MergedIds(Sequence[int]):
 
     @cached_property
     def _all_ids(self) -> Sequence[int]:
-        # the reader of the length of a sequence mostly reads all of it
+        # a caller that reads the length mostly reads all ids
         return [*iter(self)]
 
     def __iter__(self) -> Iterator[int]:
         # positions instead of iterators, so that slices are merged by set operations in C
         left = [(ids, 0) for ids in self._of if ids]
         while left:
-            # below this id, each sequence has all of its ids in its slice
+            # up to this id, the current slices contain all ids of their sequences
             last = min([ids[min(begin + _AT_ONCE, len(ids)) - 1] for ids, begin in left])
             parts = [(ids, begin, bisect_right(ids, last, begin)) for ids, begin in left]
             yield from sorted(set().union(*[ids[begin:end] for ids, begin, end in parts]))
@@ -245,21 +247,21 @@ class MergedIds(Sequence[int]):
 
 
 class _CopiedIndex(dict[K, C]):
-    """Provider ids by a common property, in collections that are never empty.
+    """Collections of provider ids by a common property; no collection is empty.
 
-    A copy shares the collections with its original, and replaces a collection before it changes it. After the
-    first copy the original must not change.
+    A copy shares the collections of its original. Before a shared collection changes, the copy replaces it
+    with a collection of its own. After the first copy the original must not change.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        #: in a copy, the keys with collections that are not shared with the original; None in an original
+        #: in a copy, the keys with a collection that is not shared with the original; None in an original
         self._own: set[K] | None = None
 
     def copy(self) -> Self:
         """Return a copy for changes; the original must not change afterwards."""
         new = type(self)()
-        # only the keys: a collection is copied when it changes, which most never do
+        # copies only the dict: a collection is copied when it changes, and most collections never change
         new.update(self)
         new._own = set()
         return new
@@ -278,7 +280,7 @@ class _CopiedIndex(dict[K, C]):
 
 
 class ProviderIndex(_CopiedIndex[K, set[int]]):
-    """Sets of provider ids."""
+    """Sets of provider ids by a common property, such as a trait."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -288,14 +290,14 @@ class ProviderIndex(_CopiedIndex[K, set[int]]):
     def copy(self) -> Self:
         """Return a copy for changes; the original must not change afterwards."""
         new = super().copy()
-        # tuples never change, so both indexes may share them
+        # tuples of roots never change, so both indexes may share them
         new.roots.update(self.roots)
         return new
 
     def add_all(self, key: K, provider_ids: Iterable[int]) -> None:
         """Add a property, such as a trait, to these providers."""
         self._own_members(key, set).update(provider_ids)
-        # only for this key: the roots of other names stay valid
+        # drops only the roots of this key: the roots of other keys stay valid
         self.roots.pop(key, None)
 
     def add(self, key: K, provider_id: int) -> None:
@@ -308,7 +310,7 @@ class ProviderIndex(_CopiedIndex[K, set[int]]):
         members = self._own_members(key, set)
         members.discard(provider_id)
         self.roots.pop(key, None)
-        # an unknown name is recognised by the missing key
+        # the key of an empty set is removed, because a missing key marks an unknown name
         if not members:
             del self[key]
 
@@ -316,11 +318,11 @@ class ProviderIndex(_CopiedIndex[K, set[int]]):
 class FamilyIndex(_CopiedIndex[int, list[int]]):
     """The ids of the members of each tree, in ascending order, by the id of its root.
 
-    Each host is a tree, mostly with few members, for which lists need a fifth of the memory of sets.
+    Most trees have few members; for these, a list needs a fifth of the memory of a set.
     """
 
     def fill_from(self, keys: Iterable[int], ids: Iterable[int]) -> None:
-        """Fill an empty index with providers, in ascending order of ids, and the root of each as its key."""
+        """Fill an empty index with providers, in ascending order of ids; ``keys`` has their roots."""
         for key, provider_id in zip(keys, ids, strict=True):
             members = self.get(key)
             if members is None:

@@ -13,7 +13,7 @@ from prometheus_client.core import GaugeMetricFamily
 from placement.read_model.feed import ReadModel
 
 _PER_INVENTORY: Final = 4
-"""Series of each inventory: total, reserved, allocation ratio and usage."""
+"""Number of series for each inventory: total, reserved, allocation ratio and usage."""
 
 
 class ModelMetrics:
@@ -35,13 +35,14 @@ class ModelMetrics:
             "Complete reads of the database by workers, as after a restore.",
             registry=registry,
         )
-        # the numbers of the model that were already passed on; the model counts even if metrics are disabled
+        # the numbers of the model that are already in the counters; the model counts even if metrics are
+        # disabled
         self._seen = (0, 0)
 
     def count_updates(self) -> None:
         """Count the updates of the model since the last call."""
         seen, self._seen = self._seen, (self._model.refreshed, self._model.reread)
-        # at least 0, because of two simultaneous scrapes the later one may have read the older numbers
+        # at least 0, because with two simultaneous scrapes the second one may have read older numbers
         self._refreshed.inc(max(0, self._seen[0] - seen[0]))
         self._reread.inc(max(0, self._seen[1] - seen[1]))
 
@@ -51,11 +52,10 @@ class ModelMetrics:
         :raises Unavailable: the database does not answer.
         """
         with self._model.fresh_view() as view:
-            # only the list is made within the turn, because making the series takes long and requests would
-            # wait
-            providers = list(view.snapshot)  # which are never changed, only replaced
+            # only this list is made within the turn: making the series takes long, and requests would wait
+            providers = list(view.snapshot)  # provider objects never change
         series = _PER_INVENTORY * sum(len(each.inventories) for each in providers)
-        # made for each scrape, because permanent gauges would keep series of deleted providers
+        # gauges are made for each scrape, because permanent gauges would keep series of deleted providers
         count = GaugeMetricFamily("placement_resource_providers", "Number of resource providers.")
         count.add_metric([], len(providers))
         yield count
@@ -68,7 +68,7 @@ class ModelMetrics:
             # minus infinity means that the file was never written
             written.add_metric([], max(0.0, file.written_at()))
             yield written
-        # always shown, so that an alert sees when series are left out
+        # always present, so that an alert can detect left-out series
         left_out = GaugeMetricFamily(
             "placement_provider_series_left_out",
             "Series of resource providers that are left out because they exceed [metrics]"
@@ -77,10 +77,11 @@ class ModelMetrics:
         too_many = series > self._max_provider_series
         left_out.add_metric([], series if too_many else 0)
         yield left_out
-        # all series or none, because sums over some of the providers would be wrong without a sign of it
+        # all series or none, because sums over some of the providers would be wrong, and nothing would show
+        # this
         if too_many:
             return
-        # labels and names of openstack-exporter, so that existing dashboards work
+        # labels and metric names are those of openstack-exporter, so that existing dashboards work
         labels = ["hostname", "resourcetype"]
         total = GaugeMetricFamily(
             "openstack_placement_resource_total",

@@ -1,7 +1,7 @@
-"""The file of the model, from which the next worker starts: its writer, its lock and its checks.
+"""Reads and writes the file of the model, with which a new worker starts.
 
-All workers of a machine share one file, which is complete at all times: a writer creates a new file in the
-same folder and renames it. Meanwhile the writer holds a lock file.
+All workers of a machine share one file. The file is complete at all times, because a writer creates a new
+file in the same folder and renames it. During a write the writer holds the lock of a second file.
 """
 
 import fcntl
@@ -22,17 +22,17 @@ LOG = logging.getLogger(__name__)
 
 INTERVAL: Final = 300.0
 """Minimum seconds between two writes; a new worker reads later changes from the database."""
-# because writing competes with requests for the interpreter
+# the writer competes with requests for the interpreter
 _SHARE: Final = 4
 """Seconds of sleep for each second of work of the writer."""
 _MAX_SIZE: Final = 1 << 30
-"""Maximum size in bytes: a few million providers."""
+"""Maximum size in bytes, enough for a few million providers."""
 
 
 class ModelFile:
     """The file of a read model.
 
-    :param path: the file, in a folder in which the workers may write.
+    :param path: the path of the file; workers have to be able to write in its folder.
     """
 
     def __init__(self, path: str) -> None:
@@ -41,10 +41,10 @@ class ModelFile:
     def read(self) -> bytes:
         """Read the whole file.
 
-        :raises OSError: the file cannot be read; FileNotFoundError: the file does not exist.
+        :raises OSError: the file cannot be read; FileNotFoundError if it does not exist.
         :raises DamagedFile: another user may have written it, or it is too large.
         """
-        # neither a link nor a pipe is opened, because the folder may be writable for other users
+        # the flags refuse links and do not wait for pipes, because the folder may be writable for other users
         fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb", buffering=0) as file:
             found = os.fstat(fd)
@@ -52,24 +52,25 @@ class ModelFile:
                 raise DamagedFile("it is not a regular file, or another user can write to it")
             if found.st_size > _MAX_SIZE:
                 raise DamagedFile(f"it is larger than {_MAX_SIZE} bytes")
-            # not mapped into memory, because truncating a mapped file would end the process
+            # the file is not mapped into memory: if another process truncated a mapped file, this process
+            # would crash
             content = bytearray(found.st_size)
             length = file.readinto(content)
         return bytes(content) if length == len(content) else bytes(content[:length])
 
     def write(self, parts: Iterable[bytes]) -> int:
-        """Replace the file, or leave it if anything fails; return its size in bytes.
+        """Replace the file and return its new size in bytes; if anything fails, the old file stays.
 
         :raises OSError: the disk is full, for instance.
         """
         new, size = f"{self.path}.new", 0
-        # a worker that was killed may have left such a file
+        # a worker that was killed may have left a temporary file
         with suppress(FileNotFoundError):
             os.unlink(new)
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             with open(fd, "wb", buffering=0) as file:
-                # without a buffer, which would copy each of these large parts once more
+                # unbuffered, because a buffer would copy each of these large parts once more
                 for part in parts:
                     size += len(part)
                     if size > _MAX_SIZE:
@@ -77,18 +78,19 @@ class ModelFile:
                     remaining = memoryview(part)
                     while remaining:
                         remaining = remaining[file.write(remaining) :]
-                # before the rename, so that after a power cut either the old file or the new one is complete
+                # synced before the rename, so that after a power cut the file is either the complete old or
+                # the complete new one
                 os.fsync(fd)
             os.rename(new, self.path)
         except BaseException:
-            # an error here must not hide the first one
+            # an error of the cleanup must not hide the original error
             with suppress(OSError):
                 os.unlink(new)
             raise
         return size
 
     def discard(self) -> None:
-        """Remove the file, so that no other worker reads it."""
+        """Remove the file, so that no other worker starts with it."""
         with suppress(OSError):
             os.unlink(self.path)
 
@@ -127,17 +129,17 @@ class ModelFileWriter:
     def __init__(self, file: ModelFile, model: Callable[[], WritableModel]) -> None:
         self._file = file
         self._model = model
-        # monotonic, so that a change of the clock does not stop the writes for hours
+        # monotonic time, so that a change of the system clock does not stop the writes for hours
         self._not_before = -math.inf
         self._busy = False
 
     def start_if_due(self) -> None:
-        """Start a write if it is due; called by one thread at a time, after an update of the model."""
+        """Start a write if one is due. One thread at a time calls this, after an update of the model."""
         if self._busy or time.monotonic() < self._not_before:
             return
         self._busy = True
         try:
-            # a daemon, because the process may end at any time, and the rename keeps the file complete
+            # a daemon thread, because the process may end at any time, and the rename keeps the file complete
             threading.Thread(target=self._run, name="write model", daemon=True).start()
         except RuntimeError as error:  # the system allows no further thread
             self._note_end()
@@ -162,18 +164,18 @@ class ModelFileWriter:
             self._note_end()
 
     def _note_end(self) -> None:
-        # also after a failure, because a full disk is not emptied by an attempt each second
+        # set also after a failure, because frequent attempts would not help, for instance on a full disk
         self._not_before = time.monotonic() + INTERVAL
         self._busy = False
 
     def write(self) -> None:
-        """Write the file, unless another worker does, or did within the last :data:`INTERVAL`.
+        """Write the file, unless another worker writes it or wrote it less than :data:`INTERVAL` ago.
 
         :raises OSError: the file cannot be written.
         :raises placement.exceptions.Unavailable: the model is not up to date.
         """
         with self._file.try_lock() as alone:
-            # a time in the future comes from a clock that was wrong, and is ignored
+            # a time in the future results from a wrong clock and is ignored
             if not alone or 0 <= time.time() - self._file.written_at() < INTERVAL:
                 return
             pace = _WriterPace()
@@ -189,7 +191,7 @@ class _WriterPace:
         self._began = time.thread_time()
 
     def pause(self) -> None:
-        """Sleep for a multiple of the work since the last call."""
+        """Sleep for a multiple (:data:`_SHARE`) of the time that the work since the last call took."""
         here = time.thread_time() - self._began
         self.worked += here
         time.sleep(_SHARE * here)

@@ -1,6 +1,7 @@
 """A resource provider of the read model, with its inventories.
 
-Resource classes, traits and aggregates are names (interned strings), so that no search translates ids.
+Resource classes, traits and aggregates are interned strings with their names, so that no search translates
+ids.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,15 +20,16 @@ def capacity(total: int, reserved: int, allocation_ratio: float) -> int:
 
     Ratios may be huge, so the result is limited to integers that every JSON parser reads.
     """
-    # limited as a float, because converting an infinite or huge product to an integer would fail or be slow
+    # the float is limited before the conversion, because converting an infinite or huge float would fail or
+    # be slow
     return int(max(-_MAX_CAPACITY, min(_MAX_CAPACITY, (total - reserved) * allocation_ratio)))
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The amount of one resource class at a provider, and the portions that guests may take.
+    """The amount of one resource class at a provider, and the amounts that one allocation may have.
 
-    Providers share equal inventories as one object, so the time of the last write belongs to the provider.
+    Providers share equal inventories as one object, so the time of the last write is stored in the provider.
     """
 
     total: int
@@ -36,25 +38,25 @@ class Inventory:
     max_unit: int
     step_size: int
     allocation_ratio: float
-    # computed once, because each search reads it; not compared, because it follows from the other fields
+    # computed once, because each search reads it; not compared, because the other fields determine it
     capacity: int = field(init=False, compare=False)
     """The amount that may be allocated in total, whether it is used or not."""
 
     def __post_init__(self) -> None:
-        # the class is frozen, even for this method
+        # the only way to set a field of a frozen dataclass
         object.__setattr__(self, "capacity", capacity(self.total, self.reserved, self.allocation_ratio))
 
     def is_portion(self, amount: int) -> bool:
-        """Return whether one allocation can have ``amount``, regardless of the free amount."""
+        """Return whether one allocation may have ``amount``; the free amount is not checked."""
         return self.min_unit <= amount <= self.max_unit and amount % self.step_size == 0
 
     def accepts_amount(self, amount: int, used: int) -> bool:
-        """Return whether one allocation can have ``amount`` beside a usage of ``used``."""
+        """Return whether one allocation may have ``amount`` if ``used`` units are already in use."""
         return self.is_portion(amount) and used + amount <= self.capacity
 
 
 Attribute = str | float
-"""The value of an attribute, a text or a number. The service orders providers by numbers only."""
+"""The value of an attribute, a text or a number; only numbers can order providers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +75,19 @@ class Provider:
     parent_id: int | None
     root_id: int
     updated_at: float
-    # mappings by name, because searches ask for one class of many providers
+    # mappings by name, because searches look up one class at many providers
     inventories: Mapping[str, Inventory]
     used: Mapping[str, int]
     traits: frozenset[str]
     aggregates: frozenset[str]
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     described_seq: int = 0
-    """The version of the provider's description, which changes with everything but usage."""
+    """The stamp of the last change of anything but usage."""
     inventory_times: tuple[float, ...] = ()
-    """The time when each inventory of the provider was written, in their order; one time if all are equal."""
+    """Times of the last writes of the inventories, in the order of ``inventories``; one if all are equal."""
 
     def offered_at(self, name: str) -> float:
-        """Return the time of the last write of the inventory of a class."""
+        """Return the time of the last write of the inventory of a resource class."""
         times = self.inventory_times
         return times[0] if len(times) == 1 else times[list(self.inventories).index(name)]
 
@@ -95,5 +97,5 @@ class Provider:
 
 
 def in_order(traits: Iterable[str]) -> list[str]:
-    """Return traits in the order of answers: standard traits by name, then custom ones by name."""
+    """Return traits in the order of answers: standard traits by name, then custom traits by name."""
     return sorted(traits, key=lambda name: (name.startswith("CUSTOM_"), name))

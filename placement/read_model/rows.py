@@ -25,19 +25,19 @@ from placement.db.tables import (
 )
 from placement.read_model.provider import Attribute, Inventory, Provider
 
-# each id is a parameter, and SQLite takes 32,766 parameters in a statement
+# each id is a parameter, and SQLite allows at most 32,766 parameters in a statement
 _CHUNK: Final = 500
-"""Number of providers for each statement that reads their parts."""
+"""Maximum number of providers for which one statement reads inventories, traits, aggregates or usage."""
 # rows become providers in batches, because a large cloud has millions of rows
 _MANY: Final = 10_000
-"""Number of rows of a whole table that are in memory at the same time."""
-# limits the memory, because values of deleted providers stay until then
+"""Maximum number of rows in memory at the same time when a whole table is read."""
+# limits the memory, because values of deleted providers are kept until this number is reached
 _MAX_SHARED: Final = 100_000
-"""Number of distinct values above which all of them are dropped."""
-# each pair is one more alternative for the planner of the database, and most updates have few pairs
+"""Maximum number of distinct values; above it, all of them are dropped."""
+# each pair is one more alternative for the database's query planner, and most updates have few pairs
 _MAX_PAIRS: Final = 64
-"""Maximum pairs of bucket and counter in one statement."""
-# SQLite has no integers for a sum of stamps of 64 bits
+"""Maximum number of pairs of bucket and counter in one statement."""
+# a sum of 64-bit stamps would exceed the integers of SQLite
 _SUMMED_BITS: Final = (1 << 32) - 1
 """The bits of a stamp that the sum of a fingerprint includes."""
 
@@ -56,7 +56,7 @@ _providers: Final = sa.select(
     _rp.change_seq,
     _rp.described_seq,
 )
-# in the order of the fields, because rows are passed to the constructor as they are
+# in the order of the fields, because rows are passed to the constructor unchanged
 INVENTORY_COLUMNS: Final = (
     inventories.c.total,
     inventories.c.reserved,
@@ -72,7 +72,7 @@ _inventories: Final = sa.select(
     inventories.c.updated_at,
     *INVENTORY_COLUMNS,
 )
-# summed by the database, because a host has thousands of allocations and few classes
+# the database computes the sums, because a host may have thousands of allocations but few classes
 _used: Final = sa.select(
     allocations.c.provider_id, allocations.c.resource_class_id, sa.func.sum(allocations.c.used)
 ).group_by(allocations.c.provider_id, allocations.c.resource_class_id)
@@ -85,7 +85,7 @@ _attributes: Final = sa.select(
 )
 _aggregates: Final = sa.select(provider_aggregates.c.provider_id, provider_aggregates.c.aggregate)
 
-# both sets of statements have the same keys, so that one function assembles all providers or some
+# both dicts of statements have the same keys, so that one function can assemble all or some providers
 _some: Final = {
     "inventories": _inventories.where(inventories.c.provider_id.in_(_own)),
     "used": _used.where(allocations.c.provider_id.in_(_own)),
@@ -111,7 +111,7 @@ class NameRow(NamedTuple):
 
 
 class NameTable:
-    """Resource classes and traits: id to name, and when each name was last written."""
+    """Names of resource classes and traits by their ids, and the time of the last write of each name."""
 
     def __init__(self, classes: Sequence[Any], trait_rows: Sequence[Any]) -> None:
         self.class_of: dict[int, str] = {row.id: row.name for row in classes}
@@ -128,21 +128,22 @@ def read_names(conn: sa.Connection) -> NameTable:
 
 
 class SharedValues:
-    """Keeps equal values as one object.
+    """Replaces equal values by one shared object, to save memory.
 
-    Thousands of hosts have only few different inventories and sets of traits. All values are dropped from
-    time to time, because values that no provider uses would be kept for ever otherwise.
+    Thousands of hosts have only few different inventories and sets of traits. All kept values are dropped
+    from time to time; otherwise values that no provider uses any more would be kept for ever.
     """
 
     def __init__(self) -> None:
         self._kept: dict[Any, Any] = {}
-        #: keyed by the names of classes and the identities of their kept inventories
+        #: inventories of whole providers, by the names of classes and the identities of kept inventories
         self._inventories: dict[tuple[Any, ...], dict[str, Inventory]] = {}
 
     def __call__(self, value: Any) -> Any:
-        """Return the one object that is kept for all values equal to this one."""
+        """Return the object that is kept for all values equal to this value."""
         if len(self._kept) >= _MAX_SHARED:
-            # all at once: existing providers keep their objects, and later ones share new objects
+            # all values at once: existing providers keep their objects, and providers read later share new
+            # objects
             self._kept.clear()
             # dropped together with the values, because its keys are the identities of kept inventories
             self._inventories.clear()
@@ -152,11 +153,12 @@ class SharedValues:
         return len(self._kept) + len(self._inventories)
 
     def shared_inventories(self, found: tuple[Any, ...]) -> dict[str, Inventory]:
-        """Return the inventories of a provider; ``found`` has each name followed by its inventory."""
+        """Return inventories by class; ``found`` has the name of each class followed by its inventory."""
         if not found:
             return NOTHING
         by_name = dict(zip(found[::2], map(self, found[1::2]), strict=True))
-        # keyed by identity, because inventories are shared objects and hashing them again would take longer
+        # identities are the key, because inventories are shared objects and hashing their values would take
+        # longer
         key = tuple([part for name, inventory in by_name.items() for part in (name, id(inventory))])
         return self._inventories.setdefault(key, by_name)
 
@@ -164,7 +166,7 @@ class SharedValues:
 class BucketFingerprint(NamedTuple):
     """The number of providers of a bucket and the sum of their ``change_seq``.
 
-    Because counters grow by random numbers, two states of a bucket with the same fingerprint are the same
+    Because counters grow by random numbers, two states of a bucket with equal fingerprints are the same
     state.
     """
 
@@ -173,13 +175,13 @@ class BucketFingerprint(NamedTuple):
 
 
 def fingerprint_summand(change_seq: int) -> int:
-    """Return the summand of a ``change_seq`` in the total of a :class:`BucketFingerprint`."""
-    # the low bits of random steps distinguish two histories as well as all bits do
+    """Return the number that a ``change_seq`` adds to the total of a :class:`BucketFingerprint`."""
+    # the low bits of random steps are enough to distinguish two histories
     return change_seq & _SUMMED_BITS
 
 
 class ProviderVersion(NamedTuple):
-    """A provider's own row, with the stamps of its last changes (see :mod:`placement.db.buckets`)."""
+    """The row of a provider in ``resource_providers``, with its stamps (see :mod:`placement.db.buckets`)."""
 
     id: int
     uuid: str
@@ -197,8 +199,8 @@ class ProviderVersion(NamedTuple):
 class ChangedBuckets:
     """The changes in some buckets.
 
-    ``used`` has provider id, id of a resource class, and sum of its usage. ``fingerprints`` cover all
-    providers of the buckets.
+    ``used`` has rows of provider id, id of a resource class, and used amount. ``fingerprints`` has the
+    fingerprint of each bucket, over all its providers.
     """
 
     providers: list[ProviderVersion]
@@ -209,17 +211,17 @@ class ChangedBuckets:
 def read_changed(batch: StatementBatch, known: Mapping[int, int]) -> ChangedBuckets:
     """Read providers with stamps above the known counters of their buckets, and the usage of these providers.
 
-    :param known: counters by bucket.
+    :param known: the known counters by bucket.
     """
     answers = []
     pairs = list(known.items())
     for start in range(0, len(pairs), _MAX_PAIRS):
         chunk = pairs[start : start + _MAX_PAIRS]
-        # padded to a power of two, so that there are few different statements to prepare
+        # padded to a power of two by repetition, so that there are few different statements to prepare
         chunk += chunk[:1] * ((1 << (len(chunk) - 1).bit_length()) - len(chunk))
         buckets, counters = zip(*chunk, strict=True)
         values = {**bind_values("bucket", buckets), **bind_values("counter", counters)}
-        # queued for all chunks before an answer is read, so that they are sent together
+        # statements of all chunks are queued before an answer is read, so that they are sent together
         answers.append([batch.add(statement, values) for statement in _stamped_statements(len(chunk))])
     return ChangedBuckets(
         [ProviderVersion._make(row) for providers, _, _ in answers for row in providers.rows],
@@ -240,7 +242,8 @@ def _stamped_statements(count: int) -> tuple[PreparedStatement, PreparedStatemen
     chosen = bind_parameters("bucket", count, sa.Integer)
     pairs = zip(chosen, bind_parameters("counter", count, sa.BigInteger), strict=True)
     stamped = sa.or_(*(sa.and_(_rp.bucket == bucket, _rp.change_seq > counter) for bucket, counter in pairs))
-    # over all providers of the buckets, because the sum proves that the unchanged ones are known
+    # over all providers of the buckets, because the sum proves that the model also has the unchanged
+    # providers
     total = sa.func.sum(_rp.change_seq.bitwise_and(_SUMMED_BITS))
     return (
         PreparedStatement(_providers.where(stamped)),
@@ -254,7 +257,7 @@ def _stamped_statements(count: int) -> tuple[PreparedStatement, PreparedStatemen
 def read_all(
     conn: sa.Connection, names: NameTable, shared: SharedValues
 ) -> Iterator[tuple[ProviderVersion, Provider]]:
-    """Read every provider, with its own row."""
+    """Read all providers; yield each with its row."""
     parts = {kind: _stream_rows(conn, query) for kind, query in _all.items()}
     return _assemble_providers(
         map(ProviderVersion._make, _stream_rows(conn, _providers)), parts, names, shared
@@ -265,7 +268,7 @@ def read_some(
     conn: sa.Connection, rows: Sequence[ProviderVersion], names: NameTable, shared: SharedValues
 ) -> Iterator[tuple[ProviderVersion, Provider]]:
     """Read the providers of these rows; yield each with its row."""
-    # one query per part and chunk, because a join of all parts would repeat each row for each combination
+    # a query for each table and chunk, because a join of all tables would repeat rows for each combination
     for start in range(0, len(rows), _CHUNK):
         chunk = rows[start : start + _CHUNK]
         chosen = {"ids": [row.id for row in chunk]}
@@ -310,13 +313,13 @@ def _assemble_providers(
     names: NameTable,
     shared: SharedValues,
 ) -> Iterator[tuple[ProviderVersion, Provider]]:
-    """Yield the providers of these rows. The parts of the providers are read first, and dropped after use."""
+    """Yield the providers of these rows. Their ``parts`` are read completely first, and dropped after use."""
     owned_inventories: dict[int, tuple[Any, ...]] = {}
     owned_times: dict[int, tuple[float, ...]] = {}
     for provider_id, class_id, written_at, *values in parts["inventories"]:
         owned_times[provider_id] = (*owned_times.get(provider_id, ()), written_at)
         before = owned_inventories.get(provider_id, ())
-        # tuples, because most providers have few inventories, and lists need more memory
+        # tuples instead of lists, which would need more memory for few inventories
         owned_inventories[provider_id] = (*before, names.class_of[class_id], shared(Inventory(*values)))
     used = sum_up(parts["used"], names)
     owned_traits: dict[int, list[str]] = {}
@@ -327,14 +330,14 @@ def _assemble_providers(
         aggregates.setdefault(provider_id, []).append(shared(aggregate))
     attributes: dict[int, dict[str, Attribute]] = {}
     for provider_id, name, text, number in parts["attributes"]:
-        # an attribute is stored in one of two columns: as a text or as a number
+        # an attribute is stored in one of two columns, either as a text or as a number
         attributes.setdefault(provider_id, {})[shared(name)] = number if text is None else text
     ids: dict[int, int] = {}
-    # each id is one object in all providers, keys and indexes
+    # the same integer object serves as an id in all providers, keys and indexes
     same = ids.setdefault
     updated_at, times = 0.0, NO_TIMES
     for row in rows:
-        # times of providers that were made together are one object
+        # successive providers with equal times share one object
         if row.updated_at != updated_at:
             updated_at = row.updated_at
         provider_id = same(row.id, row.id)

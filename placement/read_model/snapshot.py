@@ -1,7 +1,7 @@
 """The read model: every resource provider, in the memory of one worker.
 
-Plain data in dictionaries, with indexes. :mod:`placement.read_model.feed` fills and updates it, and
-:mod:`placement.search` searches it.
+A snapshot is plain data in dictionaries, with indexes. :mod:`placement.read_model.feed` fills and updates it,
+and :mod:`placement.search` searches it.
 """
 
 from collections import defaultdict
@@ -25,19 +25,18 @@ from placement.read_model.provider import Provider
 from placement.read_model.trees import HostTree, TreeClasses
 
 DISTANCE: Final = "numa_distance."
-"""Prefix of the attributes with the distances of a NUMA node to other nodes; the uuid of the other node
-follows."""
+"""Prefix of attributes with the distance of a NUMA node to another node; that node's uuid follows."""
 Distances = Mapping[tuple[int, int], int]
-"""Distances of NUMA nodes, by the ids of two providers in ascending order; 10 means the same node."""
+"""Distances of NUMA nodes in units of the ACPI SLIT, by the ids of two providers in ascending order."""
 Range = tuple[float, float] | None
 """The lowest and the highest number of an attribute; None if no provider has a number for the attribute."""
-# sorting all trees by free amounts is faster than that many insertions into sorted columns
+# sorting all trees is faster than inserting this share of trees into sorted columns
 _ANEW_SHARE: Final = 0.1
-"""If more than this share of trees changed, the indexes of free amounts are made again."""
+"""If more than this share of trees has changed, the indexes of free amounts are rebuilt."""
 
 
 class ModelSnapshot:
-    """All providers, and the indexes with which searches start.
+    """All providers, and the indexes with which searches begin.
 
     While a long search still reads a snapshot, other requests change a :meth:`copy` of it.
     """
@@ -54,32 +53,32 @@ class ModelSnapshot:
         self.by_trait: ProviderIndex[str] = ProviderIndex()
         self.by_aggregate: ProviderIndex[str] = ProviderIndex()
         self.by_attribute: ProviderIndex[str] = ProviderIndex()
-        #: computed on demand, because few requests order by an attribute: the range of each name, and
-        #: distances
+        #: ranges by name of the attribute, computed on demand, because few requests order by an attribute
         self._ranges: dict[str, Range] = {}
         self._ranges_by_root: dict[str, Mapping[int, tuple[float, float]]] = {}
         self._distances: Distances | None = None
         #: number of readers for which this snapshot must not change
         self.pin_count = 0
-        # shared with copies of this snapshot, so that equal trees of both belong to one class
+        # shared with copies of this snapshot, so that equal trees in both snapshots belong to one class
         self._kinds = TreeClasses()
         self._whole: dict[int, HostTree] = {}
         self._free_indexes = FreeIndexes()
         self._sums = SumsByClass()
-        #: roots of changed trees, which are made on demand, so that several changes of one tree cost one tree
+        #: roots of changed trees. New trees are made on demand, so that several changes of one tree need only
+        #: one new tree
         self._stale: set[int] = set()
-        # in the order of ids, so that members of trees and roots need no other sort
+        # in the order of ids, so that members of trees, and roots, need no other sort
         self._fill_indexes(sorted(providers, key=attrgetter("id")))
 
     def _fill_indexes(self, providers: list[Provider]) -> None:
-        """Begin with these providers, in ascending order of ids; faster than :meth:`put` of each."""
+        """Begin with these providers, in ascending order of ids; faster than many :meth:`put`."""
         ids = [each.id for each in providers]
         self.providers.update(zip(ids, providers, strict=True))
         self.by_uuid.update(zip(map(attrgetter("uuid"), providers), ids, strict=True))
         self.by_name.update(zip(map(attrgetter("name"), providers), ids, strict=True))
         self.trees.fill_from(map(attrgetter("root_id"), providers), ids)
-        # providers with the same names are added to an index at once, because there are few combinations of
-        # names
+        # providers with the same set of names are added to an index at once, because there are few different
+        # sets
         alike: defaultdict[tuple[Iterable[str], ...], list[int]] = defaultdict(list)
         for provider_id, each in zip(ids, providers, strict=True):
             key = tuple(each.inventories), each.traits, each.aggregates, tuple(each.attributes)
@@ -119,7 +118,7 @@ class ModelSnapshot:
         return new
 
     def with_usage(self, used: Mapping[int, Mapping[str, int]]) -> "ModelSnapshot":
-        """Return a snapshot for reading only, with this usage of some providers, given by their ids.
+        """Return a read-only snapshot in which some providers have this usage; the keys are their ids.
 
         The copy shares all parts that do not depend on usage with this snapshot. Neither snapshot may change
         while the result is in use.
@@ -134,7 +133,7 @@ class ModelSnapshot:
         new._sums = self._sums.copy()
         new._stale = set()
         for provider_id, amounts in used.items():
-            # the new object is put into the copy, and no index has to be updated
+            # the new provider is put only into this dict: no index by name depends on usage
             provider = self.providers[provider_id]
             new.providers[provider_id] = replace(provider, used=amounts)
             new._stale.add(provider.root_id)
@@ -153,7 +152,7 @@ class ModelSnapshot:
 
     def roots(self) -> tuple[int, ...]:
         """Return the ids of all roots, in ascending order."""
-        # kept until a root is added or removed, because most changes concern usage
+        # cached until a root is added or removed, because most changes concern usage
         if self._roots is None:
             self._roots = tuple(sorted(self.trees))
         return self._roots
@@ -166,7 +165,7 @@ class ModelSnapshot:
         present = sorted([root for root in self._stale if root in self.trees])
         members = [tuple([self.providers[each] for each in self.trees[root]]) for root in present]
         made = self._kinds.make_trees([self.providers[root] for root in present], members)
-        # the indexes need the old trees, which the next lines replace
+        # an update of the indexes needs the old trees, which the next lines replace
         if not anew:
             new = dict(zip(present, made, strict=True))
             for root in self._stale:
@@ -193,13 +192,13 @@ class ModelSnapshot:
         return self._free_indexes.index_of(name)
 
     def sums_of(self, name: str) -> Sums:
-        """Return, for each tree that has a resource class, its used amount and its capacity."""
+        """Return the used amount and the capacity of a resource class in each tree that has it, by root."""
         trees = self.whole_trees()
-        # an unknown class is not remembered, because clients may ask for any name
+        # sums of an unknown class are not cached, because clients may ask for any name
         return self._sums.sums_of(name, trees) if name in self.by_class else {}
 
     def roots_having(self, index: ProviderIndex[str], name: str) -> RootIds:
-        """Return the roots of all trees with a provider that ``index`` has under the name.
+        """Return the roots of all trees with a provider that ``index`` lists under this name.
 
         :param index: :attr:`by_class`, :attr:`by_trait`, :attr:`by_aggregate` or :attr:`by_attribute`.
         """
@@ -213,7 +212,7 @@ class ModelSnapshot:
         return roots
 
     def attribute_range(self, name: str) -> Range:
-        """Return the lowest and the highest number of an attribute; None if no provider has one."""
+        """Return the lowest and the highest number of an attribute; None if no provider has a number."""
         if name not in self._ranges:
             if name not in self.by_attribute:
                 return None  # not remembered, as clients may ask for any name
@@ -223,7 +222,7 @@ class ModelSnapshot:
         return self._ranges[name]
 
     def attribute_ranges(self, name: str) -> Mapping[int, tuple[float, float]]:
-        """Return the lowest and the highest number of an attribute in each tree that has any, by its root."""
+        """Return by root the lowest and the highest number of an attribute in each tree that has a number."""
         found = self._ranges_by_root.get(name)
         if found is None:
             ranges: dict[int, tuple[float, float]] = {}
@@ -234,16 +233,16 @@ class ModelSnapshot:
                     least, most = ranges.get(provider.root_id, (value, value))
                     ranges[provider.root_id] = min(value, least), max(value, most)
             found = ranges
-            # an unknown name is not remembered
+            # ranges of an unknown name are not cached
             if name in self.by_attribute:
                 self._ranges_by_root[name] = found
         return found
 
     def zone_distances(self) -> Distances:
-        """Return the distances of NUMA nodes of a host, by the ids of two providers in ascending order.
+        """Return the distances between NUMA nodes of a host, by the ids of two providers in ascending order.
 
-        The units are those of the ACPI SLIT, where 10 is the distance within a node. The larger of the two
-        directions counts; unknown distances are missing.
+        Distances are in units of the ACPI SLIT, where 10 is the distance within a node. If the distances of
+        the two directions differ, the larger one counts. Unknown distances are missing.
         """
         if self._distances is None:
             found: dict[tuple[int, int], int] = {}
@@ -266,10 +265,11 @@ class ModelSnapshot:
     def put(self, provider: Provider) -> None:
         """Add a provider, or replace the provider with the same id."""
         old = self.providers.get(provider.id)
-        # compared by identity, because unchanged attributes stay the same object
+        # compared by identity, because unchanged attributes are mostly the same object
         if provider.attributes is not (old.attributes if old else None):
             self._forget_attributes()
-        # before the new provider is linked, which may have the name or the uuid of the old one
+        # the old provider is removed from the indexes before the new one is added, because both may have the
+        # same name or uuid
         if old is not None:
             self._unlink_provider(old, provider)
         if old is None or old.root_id != provider.root_id:
@@ -278,7 +278,7 @@ class ModelSnapshot:
         self._stale.add(provider.root_id)
         if old is not None and old.root_id != provider.root_id:
             self._stale.add(old.root_id)
-            # the roots of a name change when its providers change
+            # the cached roots of a name are outdated when its providers change
             for index in (self.by_class, self.by_trait, self.by_aggregate, self.by_attribute):
                 index.roots.clear()
             self._forget_attributes()
@@ -309,11 +309,11 @@ class ModelSnapshot:
 
     def _unlink_provider(self, old: Provider, new: Provider | None) -> None:
         provider_id = old.id
-        # a replaced provider stays under its id until its successor is put there
+        # a replaced provider stays in ``providers`` until the new provider with its id is put there
         if new is None:
             del self.providers[provider_id]
         for unique, key in ((self.by_uuid, old.uuid), (self.by_name, old.name)):
-            # two providers may have swapped a name between two updates
+            # between two updates, two providers may have swapped their names
             if unique.get(key) == provider_id:
                 del unique[key]
         for index, names, after in self._index_keys(old, new):
@@ -324,7 +324,7 @@ class ModelSnapshot:
     def _index_keys(
         self, provider: Provider, other: Provider | None
     ) -> Iterator[tuple[ProviderIndex[Any] | FamilyIndex, Iterable[Any], Iterable[Any]]]:
-        """Yield each index, with the keys that ``provider`` has in it and those that ``other`` has."""
+        """Yield each index, with the keys under which it lists ``provider``, and the keys for ``other``."""
         yield self.trees, (provider.root_id,), (other.root_id,) if other else ()
         yield self.by_class, provider.inventories, other.inventories if other else ()
         yield self.by_trait, provider.traits, other.traits if other else ()

@@ -1,11 +1,12 @@
-"""Whole trees of providers, in the form that searches need.
+"""Whole trees of providers, in the form in which searches need them.
 
-Thousands of hosts differ only in names and usage. Such hosts are of one :class:`TreeClass`. The result of a
-search for one tree is valid for every other tree of the class with the same free amounts. A layout has the
-positions of the requested classes in a tree, in an order that ignores all other providers.
+Thousands of hosts differ only in names and usage. Hosts without another difference belong to one
+:class:`TreeClass`. The result of a search for one tree is valid for every other tree of the class with the
+same free amounts. A layout has the positions of the requested resource classes in a tree, in an order that
+ignores all other providers.
 
-These classes are independent of requests. :mod:`placement.search.equivalence` derives equivalent trees for
-one request from them and from the attributes that the request reads.
+These classes are independent of requests. :mod:`placement.search.equivalence` finds the trees that are
+equivalent for one request; it uses these classes, and the attributes that the request reads.
 """
 
 from __future__ import annotations
@@ -19,27 +20,28 @@ from weakref import WeakValueDictionary
 from placement.read_model.provider import Inventory, Provider
 
 Where = tuple[tuple[str, ...], bool]
-"""The key of a layout: the classes, and whether the layout has all providers."""
+"""The key of a layout: resource classes, and whether the layout contains all providers."""
 
 
 class TreeLayout(NamedTuple):
-    """The providers of a tree that have any of some classes, their ancestors, and the root, which is first.
+    """The root of a tree, all providers with any of some resource classes, and their ancestors, in order.
 
-    The other providers come branch by branch; branches with the same classes at the same places are adjacent.
-    So trees that differ in other providers, or in the order of branches, have the same ``places``.
+    The root comes first, and other providers follow branch by branch; branches with the same classes at the
+    same places are adjacent. So two trees have the same ``places`` if they differ only in providers without
+    these classes, or in the order of branches.
     """
 
     positions: tuple[int, ...]
     """The positions of the providers in the tree."""
     slots: tuple[int, ...]
-    """The slots of the providers' inventories of the classes, provider by provider, class by class."""
+    """The slots of the inventories of these classes, provider by provider, class by class."""
     places: tuple[tuple[int, tuple[int, ...]], ...]
-    """For each provider, the index of its parent in this order (root: -1), and the ranks of its classes."""
+    """For each provider, the index of its parent in the layout (root: -1), and the ranks of its classes."""
     pick: Callable[[tuple[int, ...]], tuple[int, ...]]
-    """Picks the free amounts of the ``slots`` from those of a tree."""
+    """Picks the free amounts of ``slots`` from all free amounts of a tree."""
 
     def slots_of(self, rank: int) -> list[int]:
-        """Return the slots of the class with this rank among the classes of the layout."""
+        """Return the slots of a class; ``rank`` is the index of the class among the classes of the layout."""
         ranks = [each for _, here in self.places for each in here]
         return [slot for slot, each in zip(self.slots, ranks, strict=True) if each == rank]
 
@@ -51,7 +53,7 @@ def arrange_tree(
     *,
     whole: bool,
 ) -> TreeLayout:
-    """Return the layout of a tree for these classes; with ``whole`` the layout has all providers.
+    """Return the layout of a tree for these classes; with ``whole``, the layout contains all providers.
 
     :param lineages: :attr:`TreeStructure.lineages`.
     :param having: :attr:`TreeStructure.having`.
@@ -73,7 +75,7 @@ def arrange_tree(
             [(within.get(lineages[at][1], -1), tuple([rank for rank, _ in of.get(at, ())])) for at in members]
         )
         sorted_out.append((code, members))
-    # sorted by a code of their content, so that the order of equal branches does not depend on ids
+    # sorted by a code of their content, so that the order of branches does not depend on ids
     sorted_out.sort()
     positions, places = [root], [(-1, tuple([rank for rank, _ in of.get(root, ())]))]
     for code, members in sorted_out:
@@ -88,7 +90,7 @@ def slot_picker(slots: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:
     """Return a function that picks these slots from the free amounts of a tree, as a tuple."""
     if not slots:
         return lambda _: ()
-    # an itemgetter with one index does not return a tuple
+    # an itemgetter for a single index does not return a tuple
     if len(slots) == 1:
         (slot,) = slots
         return lambda free: (free[slot],)
@@ -96,25 +98,25 @@ def slot_picker(slots: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:
 
 
 Places = tuple[int, tuple[int, ...]]
-"""The position of a provider, and slots of its inventories."""
+"""The position of a provider, and the slots of some of its inventories."""
 
 ZONE: Final = "HW_NUMA_ROOT"
 """The trait of NUMA nodes."""
 
 _NOWHERE: Final[frozenset[str]] = frozenset()
 _MAX_AGGREGATES: Final = 1024
-"""Number of combinations of aggregates that are cached before all are dropped."""
+"""Maximum number of cached combinations of aggregates; above it, all of them are dropped."""
 _MAX_KEPT: Final = 16
-"""Combinations of classes, and of free amounts, that each structure remembers."""
+"""Maximum number of combinations of classes, and of free amounts, that each structure caches."""
 _MAX_LAYOUTS: Final = 4
-"""Layouts that each structure remembers; requests mostly repeat."""
+"""Maximum number of layouts that each structure caches; mostly requests repeat."""
 
 
 class TreeStructure:
-    """The parents, classes and portions of trees. Trees of one structure may differ in traits and amounts.
+    """The parents, resource classes and portions of trees, which may differ in traits and amounts.
 
-    A provider is known by its position in the tree, an inventory by its *slot*: the index of its free amount
-    in :attr:`HostTree.free`.
+    A structure identifies a provider by its position in the tree, and an inventory by its *slot*: the index
+    of the free amount in :attr:`HostTree.free`.
     """
 
     __slots__ = (
@@ -147,7 +149,7 @@ class TreeStructure:
             self.having.setdefault(name, []).append((at, slot))
         #: the classes of all providers of the tree
         self.classes = frozenset(self.having)
-        #: for each slot, the largest capacity that a tree of this structure had so far
+        #: for each slot, the largest capacity that any tree of this structure has had so far
         self.capacities = [0] * len(inventories)
         #: for each slot, an inventory with the portions of the slot
         self.portions = [members[at].inventories[name] for at, name in inventories]
@@ -158,7 +160,7 @@ class TreeStructure:
         self._with_most: dict[tuple[int, ...], tuple[tuple[int, ...], Mapping[str, int]]] = {}
 
     def places_giving(self, names: tuple[str, ...]) -> Sequence[Places]:
-        """Return the providers with all of these classes: positions, and slots in their order."""
+        """Return position and slots of each provider with all these classes; slots in their order."""
         found = self._giving.get(names)
         if found is None:
             found = [
@@ -166,18 +168,18 @@ class TreeStructure:
                 for at in range(len(self.lineages))
                 if all((at, name) in self.slots for name in names)
             ]
-            # limited, because clients may ask for any combination
+            # limited, because clients may ask for any combination of classes
             if len(self._giving) < _MAX_KEPT:
                 self._giving[names] = found
         return found
 
     def layout_of(self, where: Where) -> TreeLayout:
-        """Return the layout of these classes, which is made on first use."""
+        """Return the layout for these classes, which is cached."""
         found = self._layouts.get(where)
         if found is None:
             names, whole = where
             found = arrange_tree(self.lineages, self.having, names, whole=whole)
-            # all layouts are dropped, because keeping an order of use would cost more than making a layout
+            # all layouts are dropped, because tracking the order of use would cost more than making a layout
             # again
             if len(self._layouts) >= _MAX_LAYOUTS:
                 self._layouts.clear()
@@ -185,9 +187,9 @@ class TreeStructure:
         return found
 
     def with_most(self, free: tuple[int, ...]) -> tuple[tuple[int, ...], Mapping[str, int]]:
-        """Return the free amounts, and for each class the largest amount that a single provider can give.
+        """Return the free amounts, and a dict from each class to the most that a single provider can give.
 
-        Trees with equal free amounts, such as empty ones, mostly share the same objects.
+        Trees with equal free amounts, such as empty hosts, mostly get the same objects.
         """
         found = self._with_most.get(free)
         if found is None:
@@ -196,7 +198,7 @@ class TreeStructure:
                 at_once = min(here, portions.max_unit)
                 if at_once > most.get(name, -1):
                     most[name] = at_once
-            # all are dropped here, too: empty hosts, which profit most, soon share an object again
+            # all entries are dropped here, too: empty hosts, which profit most, soon share an object again
             if len(self._with_most) >= _MAX_KEPT:
                 self._with_most.clear()
             found = self._with_most[free] = free, most
@@ -209,13 +211,13 @@ class TreeStructure:
             if name not in self.having:
                 return False
             portions = [self.portions[slot] for _, slot in self.having[name]]
-            # with other step sizes each multiple would have to be tested
+            # for step sizes other than 1, each multiple would have to be tested
             highest = min([each.max_unit if each.step_size == 1 else 0 for each in portions])
             bounds = self._portions_of[name] = max([each.min_unit for each in portions]), highest
         return bounds[0] <= amount <= bounds[1]
 
     def note_capacities(self, members: Sequence[Provider]) -> None:
-        """Raise the capacities of the structure to those of one of its trees."""
+        """Raise the capacities of the structure to at least the capacities of this tree."""
         for slot, (at, name) in enumerate(self.slots):
             capacity = members[at].inventories[name].capacity
             if capacity > self.capacities[slot]:
@@ -226,14 +228,14 @@ def _lineage_of(at: int, parents: Sequence[int | None]) -> tuple[int, ...]:
     found = [at]
     while (parent := parents[found[-1]]) is not None:
         if len(found) == len(parents):
-            # damaged data must not become an endless loop
+            # damaged data must not cause an endless loop
             raise ValueError("a provider is its own ancestor")
         found.append(parent)
     return tuple(found)
 
 
 class TreeClass:
-    """A structure with the traits of each provider: one object for all trees of the class."""
+    """A structure with the traits at each position. All trees of the class share one object."""
 
     __slots__ = ("__weakref__", "_zones", "shape", "traits")
 
@@ -241,12 +243,12 @@ class TreeClass:
         self.shape = shape
         #: the traits of each provider, by position
         self.traits = traits
-        # computed on demand, because only requests with a topology and some criteria need zones
+        # computed on demand, because only topology policies and some criteria need zones
         self._zones: tuple[tuple[int, ...], ...] | None = None
 
     @property
     def zone_positions(self) -> tuple[tuple[int, ...], ...]:
-        """The positions of the providers of each zone, the NUMA node first; one zone without nodes."""
+        """The positions of each zone's providers, the NUMA node first; one zone if there is no node."""
         if self._zones is None:
             self._zones = tuple(_find_zones(self.shape.lineages, self.traits))
         return self._zones
@@ -260,7 +262,7 @@ def _find_zones(
         root = lineages[0][-1]
         yield root, *(at for at in range(len(lineages)) if at != root)
     for at, lineage in enumerate(lineages):
-        # if NUMA nodes are nested, a provider belongs to the nearest one above
+        # if NUMA nodes are nested, a provider belongs to its nearest NUMA node
         nearest = next((above for above in lineage if above in zones), at)
         if nearest != at:
             zones[nearest].append(at)
@@ -268,10 +270,10 @@ def _find_zones(
 
 
 class ProviderSet:
-    """Providers that one candidate may combine, in a fixed order; equal only to itself.
+    """Providers that one candidate may combine, in a fixed order. A set is equal only to itself.
 
-    The first ``own_count`` providers belong to a tree of the structure; the others share with this tree.
-    ``uuids`` are encoded as answers need them.
+    The first ``own_count`` providers belong to a tree of the structure; all further providers share with this
+    tree. ``uuids`` has their uuids as bytes for answers.
     """
 
     __slots__ = ("_uuids", "members", "shape")
@@ -290,7 +292,7 @@ class ProviderSet:
 
     @property
     def uuids(self) -> tuple[bytes, ...]:
-        """The uuids in the form of answers, computed on demand, as few of them are in answers."""
+        """The uuids as bytes, computed on demand, because few trees occur in answers."""
         if self._uuids is None:
             self._uuids = tuple([each.uuid.encode() for each in self.members])
         return self._uuids
@@ -300,13 +302,13 @@ class HostTree(ProviderSet):
     """A current tree: its providers in ascending order of their ids.
 
     - ``capacities`` and ``free`` have the capacity and the free amount of each slot; a free amount is
-      negative if more is used than there is.
+      negative if the usage exceeds the capacity.
     - ``max_free`` has, by class, the largest amount that one provider can give at once.
-    - ``aggregates`` are those of each provider, ``all_aggregates`` those of any.
+    - ``aggregates`` has the aggregates of each provider, ``all_aggregates`` the union of these.
     """
 
     __slots__ = (
-        # for counts that are kept as long as the tree
+        # for weak dictionaries that keep counts as long as the tree exists
         "__weakref__",
         "aggregates",
         "all_aggregates",
@@ -338,11 +340,11 @@ class HostTree(ProviderSet):
         self.max_free = max_free
 
     def beside_shared(self, shared: Sequence[Provider], uuids: tuple[bytes, ...]) -> ProviderSet:
-        """Return the set of this tree's providers and those with these uuids, which share with the tree."""
+        """Return the set of this tree's providers and ``shared``; ``uuids`` has the uuids of ``shared``."""
         return ProviderSet((*self.members, *shared), self.kind.shape, self.uuids + uuids)
 
     def when_empty(self, shared: Sequence[Provider]) -> ProviderSet:
-        """Return the set of an unused tree, with the capacities of the largest tree of the structure."""
+        """Return the provider set of an unused tree, with the capacities of the structure's largest tree."""
         capacities = self.kind.shape.capacities
         inventories: list[dict[str, Inventory]] = [{} for _ in self.members]
         for slot, (at, name) in enumerate(self.kind.shape.slots):
@@ -360,7 +362,7 @@ class HostTree(ProviderSet):
 
 
 class _EqualObjects:
-    """The parts of a tree that do not depend on usage; trees with equal parts share the objects."""
+    """The values of a tree that do not depend on usage; trees with equal values share these objects."""
 
     __slots__ = ("aggregates", "all_aggregates", "capacities", "kind", "unused")
 
@@ -373,18 +375,18 @@ class _EqualObjects:
         self.all_aggregates = first.union(*others) if others else first
         #: the capacity of each slot
         self.capacities = [members[at].inventories[name].capacity for at, name in kind.shape.slots]
-        #: free amounts by slot, and the most at once by class, of an unused tree
+        #: for an unused tree: free amounts by slot, and the largest amount at once by class
         self.unused = kind.shape.with_most(tuple(self.capacities))
 
     def free(self, members: Sequence[Provider]) -> tuple[tuple[int, ...], Mapping[str, int]]:
-        """Return the free amount of each inventory, and the most at once of each class."""
+        """Return the free amount of each slot, and the largest amount at once of each class."""
         used = [(at, each.used) for at, each in enumerate(members) if each.used]
         if not used:
             return self.unused
         slots, free = self.kind.shape.slots, self.capacities.copy()
         for at, amounts in used:
             for name, amount in amounts.items():
-                # usage of a class without an inventory has no slot
+                # a provider may have usage of a class without an inventory, which has no slot
                 slot = slots.get((at, name))
                 if slot is not None:
                     free[slot] -= amount
@@ -398,15 +400,15 @@ class TreeClasses:
         # weak references, so that a structure is dropped with its last tree
         self._shapes: WeakValueDictionary[Hashable, TreeStructure] = WeakValueDictionary()
         self._kinds: WeakValueDictionary[Hashable, TreeClass] = WeakValueDictionary()
-        #: tuples of aggregates, each kept once for all trees with equal aggregates
+        #: tuples of aggregates; trees with equal aggregates share one tuple
         self._aggregates: dict[tuple[frozenset[str], ...], tuple[frozenset[str], ...]] = {}
 
     def make_trees(
         self, roots: Sequence[Provider], families: Sequence[tuple[Provider, ...]]
     ) -> list[HostTree]:
         """Return the trees with these roots and members."""
-        # keyed by the identity of objects that live meanwhile, because hashing the values of each host would
-        # take longer
+        # keyed by the identity of objects that exist during this method, because hashing the values of each
+        # host would take longer
         found: dict[Hashable, _EqualObjects] = {}
         made = []
         for root, members in zip(roots, families, strict=True):
@@ -414,7 +416,8 @@ class TreeClasses:
             key = tuple(
                 [
                     (
-                        # relative ids, because hosts that were made in the same order have the same ones
+                        # ids relative to the first, which are equal for hosts with providers that were
+                        # created in the same order
                         each.id - first,
                         None if each.parent_id is None else each.parent_id - first,
                         id(each.inventories),
@@ -439,12 +442,12 @@ class TreeClasses:
         if shape is None:
             shape = self._shapes[features] = TreeStructure(members)
         traits = tuple([each.traits for each in members])
-        # keyed by the structure itself, which is equal only to itself, so that its features are hashed once
+        # the structure object is part of the key; it is equal only to itself, so its features are not hashed
+        # again
         kind = self._kinds.get((shape, traits))
         if kind is None:
             kind = self._kinds[shape, traits] = TreeClass(shape, traits)
-        # not part of the structure: hosts of all sizes share one, and an empty tree has the largest free
-        # amounts
+        # capacities are not a feature of the structure, because hosts of all sizes share one structure
         shape.note_capacities(members)
         aggregates = tuple([each.aggregates for each in members])
         if len(self._aggregates) >= _MAX_AGGREGATES:

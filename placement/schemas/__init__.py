@@ -1,25 +1,26 @@
 """Schemas of bodies and query strings, with the microversions that they belong to.
 
 Nouns
-    A *schema* reads a body or a query string, and refuses it with a *violation*: the violated keyword and its
-    sentence, in the words of JSON schema. A field of a query is marked with the microversion that it came
-    with. A *form* is a way to ask for candidates without a query, such as a flavor; extensions register
-    forms.
+    A *schema* reads a body or a query string, or refuses it with a *violation*. A violation has an error
+    message in the words of JSON schema, and the keyword of JSON schema that the data violate. A field of a
+    query is marked with the microversion that introduced it. A *form* is a way to ask for candidates without
+    a query, such as a flavor; extensions register forms.
 
 Modules
     - ``base`` has the fields and :func:`~placement.schemas.base.load`, which turns the first violation into
-      the error of a request. ``terms`` reads the parts of query strings.
-    - ``query`` and ``query_candidates`` make requests of query strings (``placement.search.request``).
+      the error of the request. ``terms`` parses values of query strings, such as amounts and traits.
+    - ``query`` and ``query_candidates`` turn query strings into requests (``placement.search.request``).
     - ``resource_provider``, ``inventory`` and ``allocation`` have the bodies of OpenStack Placement's
       resources; ``allocation`` makes a schema for each microversion.
-    - ``claim``, ``explanation``, ``reservation``, ``tree`` and ``changes`` have those of ``/ext/v1``;
-      ``request_form`` is the seam for forms.
+    - ``claim``, ``explanation``, ``reservation``, ``tree`` and ``changes`` have the bodies and queries of
+      ``/ext/v1``. ``request_form`` has the interface of forms.
 
 The order of calls
     A handler names its schema, and the API calls :func:`~placement.schemas.base.load` with the body. A parser
-    here then makes values of ``placement.store`` or ``placement.search``. Names of resource classes and
-    traits are checked later, under the turn of the read model.
+    of this package then makes objects of ``placement.store`` or ``placement.search``. Whether resource
+    classes and traits exist is checked later, with the read model.
 
 Imports
-    The API and the extras import it. The package imports nouns of the search and the store, never a database.
+    The API and the extras import this package. The package imports data classes of the search and the store,
+    and does not use a database.
 """

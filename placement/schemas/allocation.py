@@ -19,7 +19,7 @@ from placement.schemas.base import (
 )
 from placement.schemas.inventory import RESOURCE_CLASS, ReplaceAll
 
-# the regular expression of OpenStack Placement, which errors show; canonical_uuid() checks exactly
+# error messages show this regular expression of OpenStack Placement; canonical_uuid() does the exact check
 _UUID: Final = "^[0-9a-fA-F-]{36}$"
 _SUFFIX: Final = "^([a-zA-Z0-9_-]{1,64})?$"
 
@@ -55,7 +55,7 @@ def _by_provider(min_properties: int) -> MapField:
     )
 
 
-# once for each microversion, as making the classes of a schema takes longer than reading a body
+# cached by microversion, because making the classes of a schema takes longer than reading a body
 @cache
 def put_allocations(version: Microversion) -> StrictSchema:
     """Return the schema of ``PUT /allocations/{consumer_uuid}``, which loads a mapping by provider."""
@@ -103,7 +103,7 @@ class _ListedAllocation(StrictSchema):
 
     @post_load
     def _by_provider(self, data: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        # if a provider is listed twice, its last item counts
+        # if a provider is listed twice, the later item counts
         by_provider = {
             item["resource_provider"]["uuid"]: {"resources": item["resources"]}
             for item in data["allocations"]

@@ -1,9 +1,10 @@
-"""Fields of marshmallow with the errors of JSON schema.
+"""Fields of marshmallow that report errors in the words of JSON schema.
 
-Clients of the Placement API know texts such as "JSON does not validate: 'total' is a required property" and
-"Failed validating 'minimum' in schema['properties']['total']". So a field of this module fails with a
-:class:`SchemaViolation`: the violated keyword and its sentence. :func:`load` turns the first violation, with
-its path, into :class:`~placement.exceptions.InvalidRequest`.
+Clients of the Placement API know error messages such as "JSON does not validate: 'total' is a required
+property" and "Failed validating 'minimum' in schema['properties']['total']". So if a value is invalid, a
+field of this module raises an error with a :class:`SchemaViolation`. It has the error message, and the
+keyword of JSON schema that the value violates. :func:`load` turns the first violation, with its path, into
+:class:`~placement.exceptions.InvalidRequest`.
 """
 
 import re
@@ -17,37 +18,37 @@ from marshmallow import ValidationError, fields, missing
 from placement.exceptions import InvalidRequest
 
 MAX_INT: Final = 0x7FFFFFFF
-"""The largest integer in a column of 32 bits."""
-# an error must not become as large as a hostile body
+"""The largest integer that fits into a database column of 32 bits."""
+# an error message must not become as large as a hostile body
 _MAX_SHOWN: Final = 1000
-"""Maximum number of characters of a value that an error repeats."""
+"""Maximum number of characters of a value that an error message repeats."""
 _MAX_LISTED: Final = 32
-"""Maximum number of property names that an error lists."""
+"""Maximum number of property names that an error message lists."""
 
 
 class SchemaViolation(str):
-    """The sentence of an error, with the violated keyword."""
+    """An error message, with the keyword of JSON schema that was violated."""
 
     keyword: str
 
     def __new__(cls, keyword: str, sentence: str) -> "SchemaViolation":
-        """Make the sentence, and store the keyword."""
+        """Make the error message, and store the keyword in it."""
         self = super().__new__(cls, sentence)
         self.keyword = keyword
         return self
 
 
 def violation_error(keyword: str, sentence: str) -> ValidationError:
-    """Return the error of a violated keyword, with its sentence."""
+    """Return the exception for a violated keyword of JSON schema, with its error message."""
     return ValidationError([SchemaViolation(keyword, sentence)])
 
 
 def shown_value(value: Any) -> str:
-    """Return the text of a value for an error: the beginning of its Python representation."""
+    """Return the beginning of a value's Python representation, for an error message."""
     try:
-        # cut before repr(), because a text may be as large as a body
+        # shortened before repr(), because a text may be as large as a body
         text = repr(value[:_MAX_SHOWN] if isinstance(value, str) else value)
-    # JSON may be nested deeper than Python can write it
+    # JSON may be nested deeper than repr() can go
     except RecursionError:
         return f"A deeply nested {'object' if isinstance(value, Mapping) else 'array'}"
     if len(text) <= _MAX_SHOWN and (not isinstance(value, str) or len(value) <= _MAX_SHOWN):
@@ -60,9 +61,9 @@ def _wrong_type(value: Any, expected: str) -> ValidationError:
 
 
 class SchemaField(fields.Field[Any]):
-    """Base class of the fields in this module, with the words of JSON schema for missing values and null.
+    """Base class of the fields; reports missing values and null in the words of JSON schema.
 
-    Null is a wrong type without ``allow_none``, even if None is the default.
+    Without ``allow_none``, null has a wrong type, even if None is the default of the field.
     """
 
     json_type = "object"
@@ -100,7 +101,7 @@ class IntegerField(SchemaField):
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> int:
         if isinstance(value, float) and value.is_integer():
-            # JSON has only one type of numbers, so 2.0 is an integer, too
+            # JSON has only one type of numbers, so 2.0 counts as an integer
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             raise _wrong_type(value, "integer")
@@ -133,9 +134,10 @@ def _check_range(value: float, minimum: float | None, maximum: float | None) -> 
 
 
 class StringField(SchemaField):
-    """A JSON string; ``choices``, lengths and an (unanchored) pattern restrict it.
+    """A JSON string, restricted by ``choices``, lengths, or a pattern that may match anywhere.
 
-    :param meaning: words for the pattern, such as "a number from 1 to 9", which errors show instead of it.
+    :param meaning: a description of the pattern, such as "a number from 1 to 9". Error messages show the
+        description instead of the pattern.
     """
 
     json_type = "string"
@@ -178,12 +180,12 @@ class StringField(SchemaField):
 
 
 def _compile(pattern: str) -> re.Pattern[str]:
-    """Return the pattern as JSON schema reads it: ``$`` is the end, and not before a last line feed."""
+    """Compile a pattern with the meaning of JSON schema: ``$`` does not match before a last line feed."""
     return re.compile(pattern.replace("$", r"\Z"))
 
 
 def is_storable(value: str) -> bool:
-    """Return whether databases take the text: it has no NUL and no lone surrogates."""
+    """Return whether databases can store the text: it has no NUL and no lone surrogates."""
     return _UNSTORABLE.search(value) is None
 
 
@@ -206,7 +208,7 @@ class UuidField(SchemaField):
 
 def canonical_uuid(value: str) -> str | None:
     """Return the lower-case form of a UUID with dashes; None for any other text."""
-    # most are canonical already, and making an object for each would take longer
+    # most UUIDs are canonical already, and making a UUID object for each of them would take longer
     if len(value) == 36 and _CANONICAL.fullmatch(value):
         return value
     try:
@@ -219,7 +221,7 @@ _CANONICAL: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}
 
 
 class ArrayField(SchemaField):
-    """A JSON array of ``items``."""
+    """A JSON array; the field ``items`` loads each item."""
 
     json_type = "array"
 
@@ -248,7 +250,8 @@ class ArrayField(SchemaField):
             raise violation_error(
                 "maxItems", f"{len(value)} items are too many, the maximum is {self.max_items}"
             )
-        # loaded before the check for duplicates, so that two spellings of a uuid count as duplicates
+        # items are loaded before the check for duplicates, so that two spellings of a uuid count as
+        # duplicates
         loaded = _load_each({index: (item, self.items) for index, item in enumerate(value)})
         if self.unique and len(set(loaded.values())) != len(value):
             raise violation_error("uniqueItems", f"{shown_value(value)} has non-unique elements")
@@ -256,11 +259,11 @@ class ArrayField(SchemaField):
 
 
 class MapField(SchemaField):
-    """A JSON object with any keys that match ``keys``; all values are of one kind.
+    """A JSON object with any keys that match ``keys``; one field loads all values.
 
-    ``canonical`` rewrites a key (for instance a UUID) before it is used.
+    ``canonical`` converts each key to its canonical form, such as lower case for a UUID.
 
-    :param meaning: words for ``keys``, as for :class:`StringField`.
+    :param meaning: a description of ``keys``, as for :class:`StringField`.
     """
 
     json_type = "object"
@@ -302,7 +305,8 @@ class MapField(SchemaField):
             name = self.canonical(key) if self.canonical else key
             if name is None or not self._matches(name):
                 raise violation_error("additionalProperties", f"{shown_value(key)} {self._expected}")
-            # two spellings of a uuid would silently replace each other
+            # otherwise, the value of one spelling of a uuid would silently replace the value of another
+            # spelling
             if name in named:
                 raise violation_error(
                     "uniqueItems", f"{shown_value(key)} stands for the same object as another key"
@@ -312,7 +316,7 @@ class MapField(SchemaField):
 
 
 def _load_each(named: Mapping[Any, tuple[Any, fields.Field[Any]]]) -> dict[Any, Any]:
-    """Deserialise each value by its field, and gather the errors by name."""
+    """Deserialise each value by its field, and collect all errors by name."""
     loaded: dict[Any, Any] = {}
     errors: dict[Any, Any] = {}
     for name, (item, field) in named.items():
@@ -326,7 +330,7 @@ def _load_each(named: Mapping[Any, tuple[Any, fields.Field[Any]]]) -> dict[Any, 
 
 
 class ObjectField(SchemaField):
-    """A JSON object with a :class:`StrictSchema`."""
+    """A JSON object that a :class:`StrictSchema` describes."""
 
     json_type = "object"
 
@@ -341,17 +345,17 @@ class ObjectField(SchemaField):
 
 
 class StrictSchema(MarshmallowSchema):
-    """Base of all schemas: a property that is not declared is an error."""
+    """Base class of all schemas; an undeclared property is an error."""
 
     error_messages = {"unknown": "unexpected"}  # noqa: RUF012  # declared by marshmallow
 
     def handle_error(self, error: ValidationError, data: Any, *, many: bool, **kwargs: Any) -> None:
-        """Translate the errors of marshmallow into the words of JSON schema."""
+        """Translate the error messages of marshmallow into the words of JSON schema."""
         messages = error.messages
         if not isinstance(data, Mapping):
             raise _wrong_type(data, "object")
         if isinstance(messages, dict):
-            # a missing property is reported before an unknown one, which may be its misspelt name
+            # a missing property is reported before an unknown property, which may be a misspelling of it
             missing_ones = [found for found in messages.values() if _violated_keyword(found) == "required"]
             unknown = [name for name, found in messages.items() if found == ["unexpected"]]
             if missing_ones:
@@ -361,12 +365,12 @@ class StrictSchema(MarshmallowSchema):
 
 
 def _violated_keyword(found: Any) -> str | None:
-    """Return the violated keyword of a list of errors; None if it belongs to no keyword."""
+    """Return the violated keyword of a list of errors; None if the errors belong to no keyword."""
     return getattr(found[0], "keyword", None) if isinstance(found, list) and found else None
 
 
 def unexpected_properties(names: Sequence[str]) -> str:
-    """Return the sentence about properties that a schema does not have."""
+    """Return the error message for properties that a schema does not have."""
     verb = "was" if len(names) == 1 else "were"
     listed = ", ".join(shown_value(name) for name in names[:_MAX_LISTED])
     if len(names) > _MAX_LISTED:
@@ -375,7 +379,7 @@ def unexpected_properties(names: Sequence[str]) -> str:
 
 
 def load(schema: MarshmallowSchema, data: Any, prefix: str = "JSON does not validate: ") -> dict[str, Any]:
-    """Return the data as the schema reads it.
+    """Return the data as the schema loads it.
 
     :raises InvalidRequest: the data violate the schema; the message has ``prefix``, the first violation and
         its path, in one line.
@@ -391,9 +395,9 @@ def load(schema: MarshmallowSchema, data: Any, prefix: str = "JSON does not vali
 
 def _first_violation(messages: Any, path: tuple[Any, ...] = ()) -> tuple[tuple[Any, ...], str]:
     if isinstance(messages, Mapping):
-        # only the first violation is reported: one error has one sentence
+        # only the first violation is reported, because an answer has one error message
         name = next(iter(messages))
-        # marshmallow's name for an error of the whole object, which is no step of a path
+        # ``_schema`` is marshmallow's name for errors of the whole object, and no step of a path
         return _first_violation(messages[name], path if name == "_schema" else (*path, name))
     if isinstance(messages, list | tuple):
         return path, messages[0]
@@ -401,7 +405,7 @@ def _first_violation(messages: Any, path: tuple[Any, ...] = ()) -> tuple[tuple[A
 
 
 def _list_items(path: tuple[Any, ...]) -> str:
-    """Return the items of lists on the path, counted from 1; an empty text without a list."""
+    """Return a text with the items of lists on the path, counted from 1; empty if there is no list."""
     items = [
         f"item {step + 1} of {shown_value(path[at - 1])}"
         for at, step in enumerate(path)
@@ -411,7 +415,7 @@ def _list_items(path: tuple[Any, ...]) -> str:
 
 
 def _schema_path(path: tuple[Any, ...]) -> str:
-    """Return the position of the violation in the data, in the form of schema paths."""
+    """Return the position of a violation in the data, in the notation of schema paths."""
     return "".join(
         "['items']" if isinstance(step, int) else f"['properties'][{shown_value(step)}]" for step in path
     )

@@ -26,7 +26,7 @@ class _ChangesQuery(StrictSchema):
 
 @dataclass(frozen=True, slots=True)
 class ChangesFollowing:
-    """A request for changes: the cursor (None asks for a first one), the seconds to wait, and the limit."""
+    """A request for changes: a cursor (None asks for a first cursor), seconds to wait, and a limit."""
 
     since: ChangeCursor | None
     wait: float
@@ -42,6 +42,6 @@ def parse_following(params: Params, version: Microversion) -> ChangesFollowing:
     return ChangesFollowing(
         ChangeCursor.parse(values["since"]) if "since" in values else None,
         float(values.get("wait", 0)),
-        # a larger limit is no error, so that clients need not know the maximum
+        # a limit above the maximum is no error, so that clients need not know the maximum
         min(MAX_PROVIDERS, int(values.get("limit", MAX_PROVIDERS))),
     )

@@ -24,16 +24,16 @@ from placement.store import reservations
 from placement.store.consumers import ConsumerOwnership
 from placement.store.groups import ConsumerGroup, GroupPolicy
 
-# each claim may have to be tried with each choice of the claims before it
+# the search may have to try each claim with each choice of the earlier claims
 MAX_CLAIMS: Final = 64
 """Maximum number of claims in one call."""
 MAX_ALTERNATES: Final = 100
-"""Maximum number of alternates of a claim."""
+"""Maximum number of alternates (further choices) of a claim."""
 MAX_ROOTS: Final = 1024
 """Maximum number of hosts that a claim allows or excludes."""
 MAX_WEIGHT: Final = 1000.0
 """Maximum weight of a criterion; the minimum is its negative."""
-# the answer has the score of each alternate of each claim by each criterion
+# the answer has a score for each criterion, for each alternate of each claim
 MAX_CRITERIA: Final = 32
 """Maximum number of criteria in an order."""
 MAX_SECONDS: Final = 7 * 86_400.0
@@ -41,11 +41,11 @@ MAX_SECONDS: Final = 7 * 86_400.0
 GROUP_NAME: Final = "^[A-Za-z0-9._:@+-]+$"
 GROUP_MEANING: Final = "a name of letters, digits and any of . _ : @ + -"
 GROUP: Final = "group"
-"""The criterion that soft group policies use."""
+"""The name of the criterion of soft group policies."""
 
 
 class _GroupSchema(StrictSchema):
-    """The group that the consumer joins, and the policy for its host relative to the other members."""
+    """The group that a consumer joins, and the policy: on one host with other members, or apart from them."""
 
     name = StringField(required=True, min_length=1, max_length=255, pattern=GROUP_NAME, meaning=GROUP_MEANING)
     policy = StringField(required=True, choices=[each.value for each in GroupPolicy])
@@ -53,13 +53,13 @@ class _GroupSchema(StrictSchema):
 
 
 class OwnedSchema(explanation.VersionedSchema, explanation.AskingSchema):
-    """A query or a flavor, with the owner of the result, and the hosts and the order of the choice."""
+    """A query or a flavor, with the owner of the allocations, possible hosts, and the order of choices."""
 
     project_id = StringField(required=True, min_length=1, max_length=255)
     user_id = StringField(required=True, min_length=1, max_length=255)
     allowed_hosts = ArrayField(UuidField(), min_items=1, max_items=MAX_ROOTS, load_default=None)
     excluded_hosts = ArrayField(UuidField(), max_items=MAX_ROOTS, load_default=list)
-    # the names of criteria, or the prefix of attributes with a name
+    # keys are names of criteria, or the prefix for attributes with the name of an attribute
     order = MapField(
         f"^({'|'.join(CRITERIA)}|{ATTRIBUTE}{ATTRIBUTE_NAME})$",
         NumberField(-MAX_WEIGHT, MAX_WEIGHT),
@@ -81,7 +81,7 @@ class _ClaimSchema(OwnedSchema, explanation.TopologySchema):
 
 
 class ClaimsBody(StrictSchema):
-    """Claims that are written all together, or not at all."""
+    """Claims; either all of them are written, or none is."""
 
     claims = ArrayField(ObjectField(_ClaimSchema), min_items=1, max_items=MAX_CLAIMS, required=True)
     dry_run = BooleanField(load_default=False)
@@ -89,7 +89,7 @@ class ClaimsBody(StrictSchema):
 
 
 class ConfirmationBody(StrictSchema):
-    """``PUT /ext/v1/claims/{consumer_uuid}``: the claim stays, or expires after some seconds."""
+    """The body of ``PUT /ext/v1/claims/{consumer_uuid}``: the claim stays, or expires after some seconds."""
 
     consumer_generation = IntegerField(0, required=True)
     expires_in = NumberField(1, MAX_SECONDS, load_default=None)
@@ -137,14 +137,14 @@ def parse_owned(
     consumer_type: str,
     group: ConsumerGroup | None = None,
 ) -> WantedClaim:
-    """Return the claim of a new consumer of this uuid and type.
+    """Return the claim of a new consumer with this uuid and type.
 
     :raises InvalidRequest: the query, the flavor or the order is wrong.
     """
     asked = explanation.parse(claim, forms)
     return WantedClaim(
         consumer=consumer,
-        # reservations have no generation; _wanted_claim() sets that of the body
+        # None suits reservations, which are new; _wanted_claim() sets the generation in the body of a claim
         generation=None,
         owner=ConsumerOwnership(claim["project_id"], claim["user_id"], consumer_type),
         request=asked.request,
@@ -168,9 +168,9 @@ def _parse_group(given: dict[str, Any] | None) -> ConsumerGroup | None:
 
 
 def _parse_order(given: dict[str, float], group: ConsumerGroup | None) -> Order:
-    """Return the order of a body; a soft policy adds its criterion, by default with weight 1."""
+    """Return the order of a body; a soft policy adds its criterion, with a weight of 1 by default."""
     for name, weight in given.items():
-        # a negative weight prefers low numbers, which makes sense for attributes only
+        # a negative weight prefers low numbers, which is only useful for attributes
         if weight < 0 and not name.startswith(ATTRIBUTE):
             raise InvalidRequest(f"The weight of {name} is below zero, which only attributes may have.")
     if group is None and GROUP in given:

@@ -15,7 +15,7 @@ from placement.search.claims.split_choices import is_splittable
 from placement.search.claims.topology import SPLIT, TopologyPolicy
 from placement.search.request import CandidatesRequest
 
-# about the number of characters that a request line can have
+# about the number of characters that the request line of a GET can have
 MAX_QUERY: Final = 8192
 """Maximum number of characters of a query."""
 _MAX_PARAMETERS: Final = 1024
@@ -25,10 +25,10 @@ _MAX_PARAMETERS: Final = 1024
 class VersionedSchema(StrictSchema):
     """A body with a query in the grammar of a microversion, or with a flavor.
 
-    With ``strict``, parts of the flavor that would be ignored are errors.
+    If the field ``strict`` is true, parts of the flavor that would otherwise be ignored are errors.
     """
 
-    # from 1.10 on, which introduced requests for candidates
+    # from 1.10 on, because this microversion introduced requests for candidates
     microversion = StringField(
         pattern=r"^1\.(1[0-9]|2[0-9]|3[0-9])$",
         meaning=f"a microversion from 1.10 to {microversion.text(microversion.MAX)}",
@@ -37,8 +37,8 @@ class VersionedSchema(StrictSchema):
     strict = BooleanField(load_default=False)
 
 
-# One field for each registered form. The forms are known only when this module is imported, so the fields
-# cannot be written as a class.
+# One field for each registered form. The forms are only known at import time, so the fields cannot be written
+# as a class.
 _Forms: Any = StrictSchema.from_dict(
     {
         name: ObjectField(form.schema, load_default=None)
@@ -54,13 +54,13 @@ class AskingSchema(_Forms):  # type: ignore[misc]  # its base is made, as above
 
 
 class TopologySchema(StrictSchema):
-    """The policy by which requested dedicated CPUs and memory are split over zones."""
+    """The policy for splitting requested dedicated CPUs and memory over NUMA nodes."""
 
     topology = StringField(choices=[each.value for each in TopologyPolicy], load_default=None)
 
 
 class ExplanationBody(VersionedSchema, AskingSchema, TopologySchema):
-    """The request to explain, at a microversion."""
+    """The request to explain, and its microversion."""
 
 
 def parse(body: dict[str, Any], forms: RequestForms) -> AskedCandidates:
@@ -108,7 +108,7 @@ def _asked_candidates(body: dict[str, Any], forms: RequestForms) -> AskedCandida
         return forms[given[0]].translate(body[given[0]], strict=body["strict"])
     version = version_of(body)
     try:
-        # parse_qsl would replace bytes that are not text
+        # checked here, because parse_qsl would silently replace bytes that are not UTF-8
         unquote_to_bytes(body["query"]).decode()
         pairs = parse_qsl(body["query"], keep_blank_values=True, max_num_fields=_MAX_PARAMETERS)
     except ValueError as error:
@@ -117,7 +117,7 @@ def _asked_candidates(body: dict[str, Any], forms: RequestForms) -> AskedCandida
 
 
 def _check_amounts(request: CandidatesRequest) -> None:
-    """Refuse amounts that no allocation can have: the column has 32 bits."""
+    """Refuse amounts that no allocation can have, because the database column has 32 bits."""
     for group in request.groups:
         for name, amount in group.resources.items():
             if amount > MAX_INT:
@@ -127,6 +127,6 @@ def _check_amounts(request: CandidatesRequest) -> None:
 
 
 def version_of(body: dict[str, Any]) -> Microversion:
-    """Return the microversion of the grammar of a body's queries."""
+    """Return the microversion by which a body's query is read."""
     major, minor = body["microversion"].split(".")
     return int(major), int(minor)

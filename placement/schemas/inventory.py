@@ -30,7 +30,7 @@ class InventorySchema(StrictSchema):
     max_unit = IntegerField(1, MAX_INT, load_default=MAX_INT)
     step_size = IntegerField(1, MAX_INT, load_default=1)
     allocation_ratio = NumberField(maximum=_MAX_RATIO, load_default=1.0)
-    # clients send this field, but it has no meaning here
+    # clients may send this field, but it has no effect
     resource_provider_generation = IntegerField()
 
     @post_load
@@ -44,18 +44,18 @@ class InventorySchema(StrictSchema):
 
 
 _INTEGERS: Final = {"total": 1, "reserved": 0, "min_unit": 1, "max_unit": 1, "step_size": 1}
-"""The minimum of each field, which is also its default."""
+"""The minimum of each integer field, which is also its default."""
 _PLAIN: Final = {*_INTEGERS, "allocation_ratio"}
 
 
 def _plain_values(data: Any) -> InventoryValues | None:
-    """Return the values of a simple inventory, as nearly all are; None if only the schema can tell."""
-    # exact types, so that no subclass of a hostile or wrong kind passes unchecked
+    """Return the values of a plain inventory; None if the schema has to read the inventory."""
+    # exact types are compared, so that no subclass passes unchecked
     if type(data) is not dict or not data.keys() <= _PLAIN or "total" not in data:
         return None
     for name, least in _INTEGERS.items():
         value = data.get(name, least)
-        # compared by exact type, because a boolean is an instance of int, too
+        # the exact type is compared, because a boolean is an instance of int, too
         if type(value) is not int or not least <= value <= MAX_INT:
             return None
     ratio = data.get("allocation_ratio", 1.0)
@@ -74,7 +74,7 @@ def _plain_values(data: Any) -> InventoryValues | None:
 class InventoryObject(ObjectField):
     """The inventory of one resource class in a body.
 
-    The schema takes ten times as long, so it is used only for inventories that are not plain.
+    Reading by the schema takes ten times as long, so it is used only for inventories that are not plain.
     """
 
     def __init__(self) -> None:

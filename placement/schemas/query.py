@@ -1,4 +1,4 @@
-"""The query strings of the API, and the microversion of each parameter."""
+"""Reads the query strings of the API, except candidates; each parameter has its first microversion."""
 
 import re
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class TraitsQuery(StrictSchema):
 
 @dataclass(frozen=True, slots=True)
 class UsagesFilter:
-    """The project, and user, of requested usages; ``consumer_type`` may also be ``all`` or ``unknown``."""
+    """The project and the user of requested usages; ``consumer_type`` may also be ``all`` or ``unknown``."""
 
     project_id: str
     user_id: str | None = None
@@ -67,14 +67,14 @@ class UsagesFilter:
 
 @dataclass(frozen=True, slots=True)
 class TraitsFilter:
-    """The traits to list: by name or prefix, and by use at providers; None means no filter."""
+    """The traits to list: by names, by a prefix, and by whether a provider has them; None means no filter."""
 
     names: frozenset[str] | None = None
     prefix: str | None = None
     associated: bool | None = None
 
     def lists_trait(self, name: str, associated: bool) -> bool:
-        """Return whether the trait passes; ``associated`` says whether any provider has it."""
+        """Return whether a trait is listed; ``associated`` tells whether any provider has the trait."""
         return (
             (self.names is None or name in self.names)
             and (self.prefix is None or name.startswith(self.prefix))
@@ -91,7 +91,7 @@ def parse_provider_filter(params: Params, version: Microversion) -> ProviderFilt
     member_of, forbidden_aggregates = terms.parse_member_of(all_values(params, "member_of"), version)
     required, forbidden = terms.parse_required(all_values(params, "required"), version)
     return ProviderFilter(
-        # an empty name does not filter
+        # an empty name means no filter
         name=values.get("name") or None,
         uuid=values.get("uuid"),
         member_of=member_of,
@@ -111,7 +111,7 @@ def parse_usages(params: Params, version: Microversion) -> UsagesFilter:
     return UsagesFilter(**load_query(UsagesQuery, params, version))
 
 
-# DOTALL, so that a name with a line feed does not look like another form
+# DOTALL, so that names with a line feed match, too
 _TRAIT_NAMES: Final = re.compile(r"(in|startswith):(.*)", re.DOTALL)
 
 
@@ -135,7 +135,7 @@ def parse_traits(params: Params, version: Microversion) -> TraitsFilter:
         else:
             prefix = match[2]
     associated = values.get("associated")
-    # any capitals, as in OpenStack Placement
+    # upper and lower case are allowed, as in OpenStack Placement
     if associated is not None and associated.lower() not in ("true", "false"):
         raise InvalidRequest('The query parameter "associated" only accepts "true" or "false"')
     return TraitsFilter(names, prefix, None if associated is None else associated.lower() == "true")

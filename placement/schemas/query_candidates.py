@@ -1,7 +1,7 @@
 """The query string of ``GET /allocation_candidates``.
 
-From microversion 1.25 on the parameters of a request group may have a suffix (``resources1``,
-``required_NET``), so their names are patterns.
+From microversion 1.25 on, the parameters of a request group may have a suffix (``resources1``,
+``required_NET``), so patterns match their names.
 """
 
 import re
@@ -22,7 +22,7 @@ _LIMIT: Final = StringField(pattern="^[1-9][0-9]*$", metadata=since_version(micr
 
 
 class UnsuffixedQuery(StrictSchema):
-    """All parameters before 1.25."""
+    """All parameters before microversion 1.25."""
 
     resources = StringField(required=True, metadata=since_version(microversion.CANDIDATES))
     limit = _LIMIT
@@ -31,7 +31,7 @@ class UnsuffixedQuery(StrictSchema):
 
 
 class GranularQuery(StrictSchema):
-    """The parameters that never have a suffix, from 1.25 on."""
+    """The parameters without a suffix, from microversion 1.25 on."""
 
     limit = _LIMIT
     group_policy = StringField(
@@ -44,8 +44,8 @@ class GranularQuery(StrictSchema):
 def parse_candidates(params: Params, version: Microversion) -> CandidatesRequest:
     """Return the request of a query string of ``GET /allocation_candidates`` at a microversion.
 
-    The first of several ``limit`` or ``group_policy`` counts. Equal queries return the same object, by which
-    a search recognises a repeated query.
+    If ``limit`` or ``group_policy`` occurs several times, its first value counts. Equal queries return the
+    same object, so that a search recognises repeated queries.
 
     :raises InvalidRequest: the query string is wrong; the message names the error.
     """
@@ -54,13 +54,13 @@ def parse_candidates(params: Params, version: Microversion) -> CandidatesRequest
 
 
 _PARSED: Final = KeptResults[CandidatesRequest](32 << 20)
-"""The requests of recent queries, in at most 32 MiB."""
+"""A cache of the requests of recent queries, with at most 32 MiB."""
 
 
 def _parse(params: Params, version: Microversion) -> CandidatesRequest:
     grouped, others = _split_params(params, version)
     load_query(GranularQuery if version >= microversion.GRANULAR_GROUPS else UnsuffixedQuery, others, version)
-    # before 1.36 each group needs resources, which _check_orphans() reports
+    # before 1.36 each group needs resources; then _check_orphans() reports the error
     if version >= microversion.SAME_SUBTREE and not any(kind == "resources" for kind, _ in grouped):
         raise InvalidRequest(
             "There must be at least one resources or resources[$S] parameter.", MISSING_VALUE
@@ -75,7 +75,7 @@ def _parse(params: Params, version: Microversion) -> CandidatesRequest:
     if not groups:
         raise InvalidRequest("At least one request group (`resources` or `resources{$S}`) is required.")
     _check_conflicts(groups)
-    # all values were checked by load_query(), and the first one counts
+    # load_query() has checked all values; the first value counts
     group_policy = next(iter(all_values(others, "group_policy")), None)
     if group_policy is None and sum(group.suffix != "" for group in groups) > 1:
         raise InvalidRequest(
@@ -97,7 +97,7 @@ Grouped = Mapping[tuple[str, str], list[str]]
 
 
 def _split_params(params: Params, version: Microversion) -> tuple[Grouped, Params]:
-    """Return the values of group parameters by kind and suffix, and the other parameters."""
+    """Return the values of group parameters by kind and suffix, and all other parameters."""
     grouped: dict[tuple[str, str], list[str]] = {}
     others: list[tuple[str, str]] = []
     unknown: set[str] = set()
@@ -106,7 +106,7 @@ def _split_params(params: Params, version: Microversion) -> tuple[Grouped, Param
         match = next(filter(None, (pattern.fullmatch(name) for pattern in patterns)), None)
         if match is not None:
             grouped.setdefault((match[1], match[2] or ""), []).append(value)
-        # before microversion 1.25 one schema has all parameters
+        # before microversion 1.25, one schema has all parameters
         if match is None or version < microversion.GRANULAR_GROUPS:
             others.append((name, value))
             if version >= microversion.GRANULAR_GROUPS and not _is_known(name, version):
@@ -123,7 +123,7 @@ def _split_params(params: Params, version: Microversion) -> tuple[Grouped, Param
 
 @lru_cache(maxsize=64)
 def _group_patterns(version: Microversion) -> tuple[re.Pattern[str], ...]:
-    """Return patterns of the names of group parameters: the first part is the kind, the second the suffix."""
+    """Return patterns for the names of group parameters; their two groups match the kind and the suffix."""
     suffix = (
         "()"
         if version < microversion.GRANULAR_GROUPS
@@ -138,7 +138,7 @@ def _group_patterns(version: Microversion) -> tuple[re.Pattern[str], ...]:
 
 
 def _as_documented(pattern: re.Pattern[str]) -> str:
-    """Return a pattern without parentheses around the kind, as errors show it."""
+    """Return a pattern for error messages, without the parentheses around the kind."""
     return re.sub(r"^\^\((\w+)\)", r"^\1", pattern.pattern)
 
 
@@ -147,8 +147,8 @@ def _is_known(name: str, version: Microversion) -> bool:
 
 
 def _limit(text: str | None) -> int | None:
-    """Return the limit as a number; None for a number so large that it limits nothing."""
-    # a longer number may exceed 64 bits
+    """Return the limit as a number; None for a number that is too large to limit anything."""
+    # a number with more digits may exceed 64 bits
     if text is None or len(text) > 18:
         return None
     return int(text)
@@ -218,7 +218,7 @@ def _request_groups(grouped: Grouped, version: Microversion) -> tuple[RequestGro
 
 
 def _check_orphans(grouped: Grouped) -> None:
-    """Check that a suffix with traits, aggregates or a tree also has resources, as required before 1.36."""
+    """Check that each suffix with traits, aggregates or a tree also has resources (before 1.36)."""
 
     def find_orphans(kind: str) -> list[str]:
         return [
@@ -240,7 +240,7 @@ def _check_orphans(grouped: Grouped) -> None:
 
 
 def _check_subtrees(groups: Iterable[RequestGroup], same_subtrees: Iterable[frozenset[str]]) -> None:
-    """Check that ``same_subtree`` names only existing groups, and each group without resources."""
+    """Check that ``same_subtree`` only names existing groups, and names all groups without resources."""
     suffixes = {group.suffix for group in groups if group.suffix}
     named = frozenset[str]().union(*same_subtrees)
     if not named <= suffixes:
@@ -251,7 +251,7 @@ def _check_subtrees(groups: Iterable[RequestGroup], same_subtrees: Iterable[froz
         )
     bare = {group.suffix for group in groups if not group.resources}
     if not bare <= named:
-        # short suffixes first, so that 10 comes after 9
+        # short suffixes come first, so that 10 comes after 9
         bad = sorted(bare - named, key=lambda suffix: (len(suffix), suffix))
         raise InvalidRequest(
             "Resourceless suffixed group request should be specified in `same_subtree` query param: "
@@ -265,7 +265,7 @@ def _check_conflicts(groups: Iterable[RequestGroup]) -> None:
         f"required{group.suffix}: ({', '.join(sorted(traits))})"
         for group in groups
         for traits in group.required
-        # any of these traits would do, so a conflict needs all of them forbidden
+        # one of these traits is enough, so there is a conflict only if all of them are forbidden
         if traits <= group.forbidden
     ]
     if conflicts:

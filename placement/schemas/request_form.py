@@ -1,4 +1,4 @@
-"""The request that a body asks for, and the seam for forms other than queries."""
+"""The request that a body asks for, and the interface of forms other than queries."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from placement.search.request import CandidatesRequest
 
 @dataclass(frozen=True, slots=True)
 class AskedCandidates:
-    """The request of a body, and the microversion of its grammar.
+    """The request of a body, and the microversion by which the body is read.
 
-    A flavor may have a request to fall back to, and warnings about its ignored parts.
+    For a flavor, there may be a fallback request, and warnings about ignored parts of the flavor.
     """
 
     request: CandidatesRequest
@@ -25,17 +25,17 @@ class AskedCandidates:
 
 
 class RequestForm(Protocol):
-    """A way to ask for candidates without a query: a member of bodies, named as its entry point."""
+    """A way to ask for candidates without a query. Its entry point has the name of its field in bodies."""
 
     schema: ClassVar[type[StrictSchema]]
 
     def __init__(self, conf: cfg.ConfigOpts) -> None: ...
 
     def translate(self, given: dict[str, Any], *, strict: bool) -> AskedCandidates:
-        """Translate the member of a body into a request.
+        """Translate the value of this field in a body into a request.
 
         :param strict: whether unknown parts are refused, rather than ignored with a warning.
-        :raises InvalidRequest: the member is wrong; the message names the error.
+        :raises InvalidRequest: the value is wrong; the message names the error.
         """
 
 

@@ -15,14 +15,14 @@ from placement.search.claims.claim import WantedClaim
 from placement.store.reservations import TYPE, ReservationEnd
 
 MAX_SECONDS: Final = 10 * 366 * 86_400.0
-"""Maximum time until a reservation expires: ten years."""
+"""Maximum seconds until a reservation expires: ten years."""
 MAX_PAGE: Final = 1000
 """Maximum number of reservations in one answer."""
 _TIME: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z$"
 
 
 class _EndingSchema(StrictSchema):
-    """The expiry of a reservation, given by one of two fields."""
+    """The expiry of a reservation, which a body gives by one of two fields."""
 
     expires_at = StringField(
         pattern=_TIME,
@@ -77,27 +77,27 @@ class ReservationsPage:
 
 
 def parse_list(params: Params, version: Microversion) -> ReservationsPage:
-    """Return the page of a query string of ``GET /ext/v1/reservations``.
+    """Return the page that a query string of ``GET /ext/v1/reservations`` asks for.
 
     :raises InvalidRequest: the query string is wrong; the message names the error.
     """
     values = load_query(_ListQuery, params, version)
-    # a larger limit is no error, so that clients need not know the maximum
+    # a limit above the maximum is no error, so that clients need not know the maximum
     limit = min(MAX_PAGE, int(values.pop("limit", MAX_PAGE)))
     return ReservationsPage(limit=limit, **values)
 
 
 def end_of(body: dict[str, Any]) -> ReservationEnd:
-    """Return the expiry of the reservation of a body.
+    """Return the expiry that a body gives to a reservation.
 
-    :raises InvalidRequest: the body has none or both of the two fields, or a time that does not exist.
+    :raises InvalidRequest: the body has neither or both of the two fields, or a date that does not exist.
     """
     at, seconds = body["expires_at"], body["expires_in"]
     if (at is None) == (seconds is None):
         raise InvalidRequest("One of expires_at and expires_in is needed.")
     if at is None:
         return ReservationEnd(None, seconds)
-    # the pattern accepts days that do not exist, such as 30 February
+    # the pattern accepts dates that do not exist, such as 30 February
     try:
         return ReservationEnd(datetime.fromisoformat(at).timestamp(), None)
     except ValueError as error:
@@ -105,7 +105,7 @@ def end_of(body: dict[str, Any]) -> ReservationEnd:
 
 
 def wanted_of(body: dict[str, Any], forms: RequestForms, uuid: str) -> WantedClaim:
-    """Return the claim of the reservation of a body.
+    """Return the claim for the reservation that a body describes.
 
     :param forms: the registered forms of requests, such as flavors.
     :raises InvalidRequest: the query or the flavor is wrong.

@@ -1,4 +1,4 @@
-"""Bodies of ``/resource_providers`` and the paths below it; names of custom resource classes and traits."""
+"""Bodies of ``/resource_providers`` and its sub-paths; names of custom resource classes and traits."""
 
 import math
 from functools import cache
@@ -54,9 +54,9 @@ def update_schema(version: Microversion) -> StrictSchema:
 
 
 CUSTOM_NAME: Final = "^CUSTOM_[A-Z0-9_]+$"
-"""The pattern of the names of custom classes and traits."""
+"""The pattern for names of custom resource classes and traits."""
 MAX_NAME: Final = 255
-"""Maximum number of characters in the name of a class or trait."""
+"""Maximum number of characters in the name of a resource class or trait."""
 
 
 class AggregateList(StrictSchema):
@@ -74,7 +74,7 @@ class AggregatesBody(AggregateList):
 class TraitsBody(StrictSchema):
     """The body of ``PUT /resource_providers/{uuid}/traits``.
 
-    A name that no trait can have is reported as an unknown trait, and not as a violation.
+    A name that is invalid for traits is reported as an unknown trait, and not as a schema violation.
     """
 
     traits = ArrayField(StringField(min_length=1, max_length=MAX_NAME), required=True)
@@ -82,7 +82,7 @@ class TraitsBody(StrictSchema):
 
 
 class ResourceClassBody(StrictSchema):
-    """The body of ``POST /resource_classes``, and of ``PUT`` up to 1.6; from 1.7 on the name in the path."""
+    """The body of ``POST /resource_classes``, and of ``PUT`` up to 1.6; from 1.7 on, the name in the path."""
 
     name = StringField(required=True, max_length=MAX_NAME, pattern=CUSTOM_NAME)
 
@@ -93,7 +93,7 @@ class CustomTrait(StrictSchema):
     name = StringField(required=True, max_length=MAX_NAME, pattern=CUSTOM_NAME)
 
 
-# the distances of a NUMA node to all others of a large host, and an equal number of other attributes
+# enough for the distances of a NUMA node to all other nodes of a large host, and as many other attributes
 MAX_ATTRIBUTES: Final = 256
 """Maximum number of attributes of one provider."""
 ATTRIBUTE_NAME: Final = "[A-Za-z][A-Za-z0-9_.-]{0,63}"
@@ -113,7 +113,7 @@ class AttributeValue(SchemaField):
             raise violation_error("type", f"{shown_value(value)} is not of type 'string', 'number'")
         try:
             number = float(value)
-        # an integer of JSON may have any number of digits
+        # an integer in JSON may have too many digits for a float
         except OverflowError:
             number = math.inf
         if not math.isfinite(number):
@@ -122,7 +122,7 @@ class AttributeValue(SchemaField):
 
 
 class AttributesBody(StrictSchema):
-    """All attributes of a provider, as a body gives them."""
+    """The body of ``PUT /ext/v1/resource_providers/{uuid}/attributes``, with all attributes of a provider."""
 
     attributes = MapField(
         f"^{ATTRIBUTE_NAME}$", AttributeValue(), max_properties=MAX_ATTRIBUTES, required=True

@@ -1,7 +1,8 @@
-"""Reads query strings: their parameters by microversion, and amounts, traits, aggregates and trees in them.
+"""Reads query strings: parameters by microversion, and amounts, traits, aggregates and trees in values.
 
-A query string comes as pairs. An unknown parameter is an error. If a parameter has several values, the last
-one counts unless its parser says otherwise, but each value has to be valid. Errors have the words of the API.
+A query string is given as pairs of name and value. An unknown parameter is an error. If a parameter occurs
+several times, its last value counts, unless its parser reads all values. All values have to be valid. Error
+messages have the words of OpenStack Placement.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from placement.microversion import Microversion
 from placement.schemas.base import StrictSchema, canonical_uuid, load
 
 Params = Sequence[tuple[str, str]]
-"""The parameters of a query string, as names and values in its order."""
+"""The parameters of a query string: pairs of name and value, in order."""
 
 
 def since_version(version: Microversion) -> dict[str, Any]:
-    """Return the mark of a query's field: the microversion that introduced the field."""
+    """Return an argument for a field of a query: it stores the microversion that introduced the field."""
     return {"since": version}
 
 
@@ -37,7 +38,7 @@ def load_query(schema: type[StrictSchema], params: Params, version: Microversion
     loader = schema_at(schema, version)
     last = dict(params)
     for key, value in params:
-        # a value that does not count has to be valid, nevertheless
+        # values before the last one do not count, but have to be valid, too
         if value is not last[key]:
             load(loader, {**last, key: value}, PREFIX)
     return load(loader, last, PREFIX)
@@ -46,7 +47,7 @@ def load_query(schema: type[StrictSchema], params: Params, version: Microversion
 # cached, because making a schema takes longer than reading a query
 @lru_cache(maxsize=256)
 def schema_at(schema: type[StrictSchema], version: Microversion) -> StrictSchema:
-    """Return the schema with only the fields of a microversion."""
+    """Return the schema with only the fields that a microversion has."""
     known = [name for name, field in schema().fields.items() if field.metadata["since"] <= version]
     return schema(only=known)
 
@@ -61,7 +62,7 @@ _ANY_TRAIT_FORM: Final = "in:HW_CPU_X86_VMX,CUSTOM_MAGIC"
 
 
 def parse_resources(text: str) -> dict[str, int]:
-    """Return ``VCPU:2,MEMORY_MB:1024`` as amounts by class; the last amount of a class counts."""
+    """Return ``VCPU:2,MEMORY_MB:1024`` as a dict of amounts by class; the last amount of a class counts."""
     if not text.strip():
         raise InvalidRequest(_RESOURCES_FORM.format(got="empty string"))
     resources: dict[str, int] = {}
@@ -86,15 +87,15 @@ def _parse_amount(name: str, text: str) -> int:
 
 
 Required = tuple[tuple[frozenset[str], ...], frozenset[str]]
-"""Sets of traits, of which a provider needs one trait each, and the forbidden traits."""
+"""Sets of traits (a provider needs one trait of each set), and forbidden traits."""
 
 
 def parse_required(values: Sequence[str], version: Microversion, *, any_of: bool = True) -> Required:
-    """Return the traits of ``required``: sets of which one trait is required, and forbidden traits.
+    """Return the traits of ``required``: sets with one required trait each, and forbidden traits.
 
     Before 1.39 only the last of several values counts.
 
-    :param any_of: whether the parameter may have ``in:``.
+    :param any_of: whether values may begin with ``in:``, which means any of the traits.
     """
     required: list[frozenset[str]] = []
     forbidden: set[str] = set()
@@ -125,7 +126,7 @@ def parse_required(values: Sequence[str], version: Microversion, *, any_of: bool
                     f"{PREFIX}Expected 'required' parameter value of the form: {form}. Got: {text}"
                 )
             else:
-                # any number of exclamation marks is removed, as in OpenStack Placement
+                # all leading exclamation marks are removed, as in OpenStack Placement
                 forbidden.add(name.lstrip("!"))
     # duplicates are dropped, but the order stays, so that equal queries give equal requests
     return tuple(dict.fromkeys(required)), frozenset(forbidden)
@@ -141,11 +142,11 @@ def _split_traits(names: str, text: str, form: str) -> list[str]:
 
 
 MemberOf = tuple[tuple[frozenset[str], ...], frozenset[str]]
-"""Sets of aggregates, of which a provider has to be in one each, and the forbidden aggregates."""
+"""Sets of aggregates (a provider has to be in one aggregate of each set), and forbidden aggregates."""
 
 
 def parse_member_of(values: Sequence[str], version: Microversion) -> MemberOf:
-    """Return the aggregates of ``member_of``: sets of which one aggregate is required, and forbidden ones."""
+    """Return the aggregates of ``member_of``: sets of alternatives, and forbidden aggregates."""
     if len(values) > 1 and version < microversion.REPEATED_MEMBER_OF:
         raise InvalidRequest("Multiple member_of parameters are not supported")
     member_of: list[frozenset[str]] = []
@@ -176,7 +177,7 @@ def parse_member_of(values: Sequence[str], version: Microversion) -> MemberOf:
 
 
 def parse_in_tree(text: str) -> str:
-    """Return the uuid in ``in_tree``, which may be that of any provider of the tree."""
+    """Return the uuid in ``in_tree``; it may be the uuid of any provider in the tree."""
     return _parse_uuid(text, "Expected 'in_tree' parameter to be a format of uuid.")
 
 

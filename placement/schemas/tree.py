@@ -27,7 +27,7 @@ from placement.schemas.resource_provider import (
 from placement.schemas.terms import Params, load_query, since_version
 from placement.store.trees import ProviderDescription
 
-# a host has some dozens of providers, and some hundreds if each device is one
+# a host has some dozens of providers, or some hundreds if each device is a provider
 MAX_PROVIDERS: Final = 1000
 """Maximum number of providers in one request."""
 MAX_PARTS: Final = 5000
@@ -47,10 +47,10 @@ class _TreeProvider(StrictSchema):
 
 
 class _BoundedProviders(ArrayField):
-    """An array that is refused unread if it has too many parts."""
+    """An array of descriptions that is refused before it is read if they have too many parts in total."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[Any]:
-        # counted before the parts are read, because reading is the expensive step
+        # parts are counted before they are read, because reading is the expensive step
         if isinstance(value, list) and (count := _count_parts(value)) > MAX_PARTS:
             raise violation_error(
                 "maxItems",
@@ -61,9 +61,9 @@ class _BoundedProviders(ArrayField):
 
 
 class TreeBody(StrictSchema):
-    """All described providers; :func:`parse_descriptions` reads each description."""
+    """The descriptions of all providers, which :func:`parse_descriptions` reads."""
 
-    # providers are read one at a time later, so that an error names its provider
+    # descriptions are read one at a time later, so that an error message can name the provider
     resource_providers = _BoundedProviders(SchemaField(), required=True, min_items=1, max_items=MAX_PROVIDERS)
 
 
@@ -77,7 +77,7 @@ class _ShowQuery(StrictSchema):
 
 
 def parse_show(params: Params, version: Microversion) -> bool:
-    """Return whether a query string of ``GET /ext/v1/trees/{uuid}`` asks for allocations, too.
+    """Return whether a query string of ``GET /ext/v1/trees/{uuid}`` also asks for allocations.
 
     :raises InvalidRequest: the query string is wrong; the message names the error.
     """
@@ -91,7 +91,7 @@ def _count_parts(providers: list[Any]) -> int:
 
 
 def parse_descriptions(body: Mapping[str, Any]) -> list[ProviderDescription]:
-    """Return the descriptions of a body.
+    """Return the descriptions of providers in a body.
 
     :raises InvalidRequest: a description is wrong; the message names the provider.
     """

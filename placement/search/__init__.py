@@ -2,32 +2,35 @@
 
 Nouns
     A *request* is the query string as data. Several providers may serve its *group* without a suffix; exactly
-    one provider serves each group with a suffix. A *need* is the part that one provider serves: each suffixed
-    group is a need, and so is each resource class of the unsuffixed group. A need has amounts and
-    *conditions*. Each kind of condition is one class, registered once for all modules that read conditions.
+    one provider serves each group with a suffix. A *need* is the smallest part of a request that one provider
+    serves: each suffixed group is a need, and so is each resource class of the unsuffixed group. A need has
+    amounts and *conditions*. Each kind of condition is one Python class, which is registered once for all
+    modules that read conditions.
 
     A candidate is *anchored* at a tree. The providers of a candidate come from a *provider set*: the tree,
     and the providers that share with it through aggregates. The *options* of a need are the providers of the
-    set that can serve it. An *assignment* has chosen options for some of the needs; the *rules* say which
-    choices go together. A complete assignment is a *candidate*. A *pattern* is a candidate written as
-    positions in the provider set. An *offer* is a provider set with a batch of its patterns.
+    set that can serve it. An *assignment* maps some of the needs to chosen options. The *rules* say which
+    choices are allowed together. A complete assignment is a *candidate*. A *pattern* is a candidate written
+    as positions in the provider set. An *offer* is a provider set with a batch of its patterns.
 
     A *compiled request* applies to all trees of a structure for which the conditions of the request have the
-    same results. The search compares only the free amounts that matter: whether a provider has enough for a
-    need, and the free amount of classes that several needs *contest*. Trees without a difference in these
-    amounts are searched once. Trees of several compiled requests are equivalent, too, if their options have
-    the same positions and relations. A *dead end* is an assignment that cannot be completed, nor can any that
-    differs from it only in equivalent providers. A search *rests* when it has found nothing for a while. Each
+    same results. The search compares only the free amounts that matter. For most resource classes, it
+    compares whether a provider has enough for a need. For classes that several needs *contest*, it compares
+    the free amount itself. Trees without a difference in these amounts are searched once. Trees of several
+    compiled requests are equivalent, too, if their options have the same positions and relations. A *dead
+    end* is an assignment that cannot be completed. An assignment that differs from a dead end only in
+    equivalent providers is a dead end, too. A search *rests* when it has found nothing for a while. Each
     search *spends* steps of a *budget*.
 
 Modules
     - ``request`` is made by ``placement.schemas``; ``conditions`` turns it into needs and conditions.
-    - ``roots`` finds the trees that may serve it, beginning with the rarest requested property.
+    - ``roots`` finds the trees that may serve the request, beginning with the rarest requested property.
     - ``candidate_search`` goes from tree to tree and orders the candidates.
     - ``equivalence`` groups trees, and ``compiled_request`` searches each group once.
     - ``backtracking`` tries assignments of one tree; ``rules`` rules out the impossible first, and
       ``symmetry`` recognises assignments that differ only in equal providers and equal groups.
-    - ``candidates`` are the results, ``rendering`` writes the answer, and ``budget`` bounds the work.
+    - ``candidates`` has the classes of the results, ``rendering`` writes the answer, and ``budget`` limits
+    the work.
     - ``host_filter`` serves ``GET /resource_providers``.
     - ``diagnosis`` explains why candidates are few or none, and which changes would help.
     - ``claims`` places claims, scores choices and writes them.
@@ -41,21 +44,22 @@ The order of calls
     the same functions.
 
 Imports
-    The API, the schemas and the extras import it. The package imports the read model, and ``claims`` also the
-    store. Within this package the order is that of the contract in ``pyproject.toml``: ``claims`` may use
-    ``diagnosis``, and both may use candidates.
+    The API, the schemas and the extras import this package. The package imports the read model, and
+    ``claims`` also imports the store. A contract in ``pyproject.toml`` sets the order within this package:
+    ``claims`` may import ``diagnosis``, and both may import the search for candidates.
 
 A worked example
-    Three hosts have one structure: DISK_GB 100, and two NUMA nodes with VCPU 8 each. On ``cn1`` 5 VCPU of
-    the first node are used, on ``cn3`` 10 GB and 2 VCPU of the second node. The request is
+    Three hosts have the same structure: DISK_GB 100, and two NUMA nodes with VCPU 8 each. On ``cn1``, 5 VCPU
+    of the first node are used. On ``cn3``, 10 GB of disk and 2 VCPU of the second node are used. The request
+    is
 
         resources=DISK_GB:10&resources_CPU=VCPU:4
 
-    and has two needs: DISK_GB:10 from one provider, and VCPU:4 from one, for ``_CPU``. One compiled request
-    holds for all hosts. The need for disk has an option at position 0, the other need at positions 1 and 2.
-    The free amounts are (100, 3, 8), (100, 8, 8) and (90, 8, 6). Position 1 of ``cn1`` has too little; on the
-    others all options have enough. No class is contested, so ``cn2`` and ``cn3`` are equivalent: two trees
-    are searched, and ``cn3`` gets the patterns of ``cn2``:
+    and has two needs: DISK_GB:10 from one provider, and VCPU:4 from one provider for the group ``_CPU``. One
+    compiled request applies to all hosts. The need for disk has an option at position 0, the other need at
+    positions 1 and 2. The free amounts are (100, 3, 8), (100, 8, 8) and (90, 8, 6). Position 1 of ``cn1`` has
+    too little VCPU; on ``cn2`` and ``cn3`` all options have enough. No class is contested, so ``cn2`` and
+    ``cn3`` are equivalent. Two trees are searched, and ``cn3`` gets the patterns of ``cn2``:
 
         cn1(DISK_GB:10) + cn1_1(VCPU:4)
         cn2(DISK_GB:10) + cn2_0(VCPU:4)
@@ -63,21 +67,22 @@ A worked example
         cn3(DISK_GB:10) + cn3_0(VCPU:4)
         cn3(DISK_GB:10) + cn3_1(VCPU:4)
 
-    A second group that asks for VCPU:4 would contest VCPU, 8 units in all. A node with 8 or more could serve
-    both groups, a node with 6 only one. Then ``cn3`` would be searched separately.
+    With a second group that asks for VCPU:4, the two groups would contest VCPU and ask for 8 units in all. A
+    node with 8 free VCPU could serve both groups, a node with 6 free VCPU only one of them. Then ``cn3``
+    would be searched separately.
 
 Invariants
     - Without a limit each candidate is found exactly once. With a limit, at most that number is found, and
       fewer only where fewer exist. ``tests/placement/search/brute.py`` defines a candidate, with a function
       for each rule.
-    - A limit bounds the work, not only the answer: the search looks for nothing beyond it.
+    - A limit bounds the work, not only the answer: the search stops once it has found that number.
     - If a tree can serve a request in many equivalent ways, one of them comes before all the others, also
       before those of other trees. So a limit first leaves out candidates that make no difference. A random
       order does not have this property.
-    - Trees share patterns only if the conditions have the same results for them, and the free amounts that
-      matter are the same.
-    - Feasibility checks and dead ends rule out only what is impossible. A need that passes may still be
-      impossible.
+    - Two trees share patterns only if the conditions have the same results in both trees, and the free
+    amounts that matter are the same.
+    - Feasibility checks and dead ends rule out only impossible assignments. A need that passes a feasibility
+      check may still be impossible to serve.
     - Each loop that a client can make long spends steps. A search that has spent its budget returns the
       candidates found so far. If there are none, the request is refused, and the refusal names the
       responsible group.

@@ -5,13 +5,14 @@ rules, and leaves a branch as soon as it cannot be completed. The search builds 
 caller takes as many results as it wants. After a while without a result the search *rests*: it yields None,
 so that the caller can look elsewhere first.
 
-Hosts have many equal devices. If four of sixteen providers are full and the remaining groups have no place,
-it does not matter which four are full. The search remembers such a *dead end* for all equivalent assignments.
-Of many results that are equivalent, it yields one before the others (:mod:`placement.search.symmetry`).
+Hosts have many equal devices. If four of sixteen equal providers are full and the remaining groups have no
+place, it does not matter which four are full. The search remembers this *dead end* for all equivalent
+assignments. Of many equivalent results, the search yields one before the others
+(:mod:`placement.search.symmetry`).
 
-The two loops in this module take back choices without a journal of changes. The loops run for each tree of
-each request. A journal of changes, as the planner has one, would add a call to every choice. Both loops are
-generators, so that candidates are searched for only when the caller asks for them.
+The two search loops in this module undo choices without a journal of changes. The loops run for each tree of
+each request. A journal of changes, which the planner uses, would add a function call to every choice. Both
+loops are generators, so that candidates are searched for only when the caller asks for them.
 
 Only :mod:`placement.search.compiled_request` uses this module, and tests compare it with brute force. The
 module knows providers and rules, but neither patterns nor caches.
@@ -28,11 +29,11 @@ from placement.read_model.provider import Provider
 from placement.search.rules import NeedAssignment, RequestRules, fits_at_all
 from placement.search.symmetry import AssignmentKinds, RememberedAssignments
 
-# below this number, trying all assignments costs less than proofs of infeasibility and dead ends
+# up to this number, trying all assignments costs less than proofs of infeasibility and dead ends
 SMALL: Final = 256
 """Largest number of assignments that are tried without first checking that the needs fit at all."""
-# one pair of needs takes two lookups in lineages, while the general search runs each assignment through all
-# rules
+# checking one pair of needs takes two lookups in lineages, while the general search checks each assignment by
+# all rules
 SMALL_IN_PAIRS: Final = 4096
 """Largest number of assignments for which :func:`pairwise_assignments` is used."""
 _CHOICES_BEFORE_REST: Final = 256
@@ -49,8 +50,9 @@ def complete_assignments(
 ) -> Iterator[Sequence[Provider] | None]:
     """Yield each way to serve the needs exactly once; a way is one provider for each need.
 
-    With ``rng`` the ways come in random order; with ``kinds`` one of all equivalent ways comes before the
-    others. None means that the search rests, so that the caller can look elsewhere first.
+    With ``rng``, the ways come in random order. With ``kinds``, one way of each set of equivalent ways comes
+    before the others of this set. None means that the search rests, so that the caller can look elsewhere
+    first.
 
     :param distinct_only: whether to yield only one of all equivalent ways; this needs ``kinds``.
     :raises placement.search.budget.BudgetExhausted: the search has taken too long.
@@ -80,9 +82,9 @@ def _distinct_first(
     kinds: AssignmentKinds,
     distinct_only: bool,
 ) -> Iterator[Sequence[Provider] | None]:
-    """Yield one of all equivalent ways, then one for each set of amounts, then all others.
+    """Yield one of each set of equivalent ways, then one for each set of amounts, then all other ways.
 
-    The search rests between these passes, so that the caller first gets one way of each other tree.
+    The search rests between these passes, so that the caller first gets one way from each other tree.
     """
     # a pass is useful only if some providers (first pass) or some needs (second pass) are equal
     passes: list[Iterator[Sequence[Provider] | None]] = []
@@ -97,8 +99,9 @@ def _distinct_first(
     for ways in passes:
         for chosen in ways:
             if chosen is None:
-                # these passes only order the ways: the complete search below finds all that they have missed.
-                # Proving that a pass has no more ways would cost more than an answer
+                # these passes only decide the order: the complete search at the end of this function finds
+                # all ways that they have missed. Proving that a pass has no more ways would cost more than an
+                # answer
                 if yielded:
                     break
                 yield None
@@ -126,7 +129,7 @@ def pairwise_assignments(
 
     :param lineages: by position, the positions of the provider and its ancestors.
     """
-    # needs of one subtree rule follow one another, so that a pair which does not fit is found before other
+    # needs of one same_subtree rule follow one another, so that an incompatible pair is found before other
     # needs are tried
     budget, order = rules.budget, _mates_together(rules, options)
     before = [
@@ -173,7 +176,7 @@ def pairwise_assignments(
         if alone:
             taken.add(at)
         left.append(iter(options[order[depth + 1]]))
-        # doubled each time, so that a hopeless tree takes an ever smaller part of the time
+        # doubled each time, so that a tree without results causes fewer and fewer rests
         if choices_left < 0:
             choices_before_rest = choices_left = 2 * choices_before_rest
             yield None
@@ -185,7 +188,7 @@ def _subtree_mates(rules: RequestRules, index: int) -> Iterator[int]:
 
 
 def _mates_together(rules: RequestRules, options: Sequence[Sequence[int]]) -> list[int]:
-    """Return the indexes of the needs, fewest options first, with needs of one subtree rule together."""
+    """Return the indexes of the needs, fewest options first; needs of one same_subtree rule stay together."""
     order: list[int] = []
     for first in sorted(range(len(options)), key=lambda index: len(options[index])):
         for index in (first, *_subtree_mates(rules, first)):
@@ -195,7 +198,7 @@ def _mates_together(rules: RequestRules, options: Sequence[Sequence[int]]) -> li
 
 
 def count_ways(options: Sequence[Sequence[object]], limit: int) -> int:
-    """Return the number of ways to choose an option for each need, or some number above the limit."""
+    """Return the number of ways to choose an option for each need; above the limit, it is inexact."""
     found = 1
     for each in options:
         found *= len(each)
@@ -239,15 +242,15 @@ def _run_through(
 ) -> Iterator[Sequence[Provider] | None]:
     """Yield all complete assignments, and None when the search rests.
 
-    There is no recursion, as requests may have hundreds of groups. Most requests never meet a dead end. After
-    the first result or rest, the search checks before each step that the other needs have a provider, unless
-    the search is small.
+    The search does not use recursion, because requests may have hundreds of groups. Most requests never meet
+    a dead end. After the first dead end, or a rest after a failed choice, the search checks before each step
+    whether the remaining needs can have a provider. A small search omits these checks.
 
-    :param visited: remembers all assignments, with ``kinds``; of equivalent ones only the first is continued.
+    :param visited: remembers all assignments; of equivalent assignments only the first is continued.
     :param kinds: equal needs get their providers only in the order of the options, not in each permutation.
     """
     assignment, order, budget = NeedAssignment(rules, options), _order_needs(rules, options), rules.budget
-    # for each depth, the last depth before it with a need of the same kind
+    # for each depth, the nearest earlier depth with a need of the same kind
     equal_before = [-1] * len(order)
     if kinds is not None:
         last: dict[int, int] = {}
@@ -258,9 +261,9 @@ def _run_through(
     found = 0
     found_before = [0] * len(order)  # by depth, number of results when the search entered it
     skipped = [False] * len(order)  # by depth, whether an assignment was left out as already visited
-    kinds_tried: list[set[int]] = [set() for _ in order]  # by depth, of providers without another need
+    kinds_tried: list[set[int]] = [set() for _ in order]  # by depth, kinds of tried providers without a need
     proves = False  # whether each step first checks that the remaining needs can be served
-    turned_back = False  # whether a need had no option left; else a rest only means that needs are many
+    turned_back = False  # whether a need had no option left; otherwise a rest only shows many needs
     dead_ends: RememberedAssignments | None = None
     choices_before_rest = choices_left = _CHOICES_BEFORE_REST
     # steps are spent in portions, because a call for each choice would cost more than a cheap choice
@@ -275,18 +278,20 @@ def _run_through(
             continue
         if choices_left < 0:
             choices_before_rest = choices_left = 2 * choices_before_rest
-            # if equal needs have an order, a failure is no dead end: then only a rest starts the checks
+            # with ``kinds``, equal needs have an order, and a failure is no dead end: then only a rest starts
+            # the checks
             proves = proves or (turned_back and not small)
             yield None
         index = order[depth]
-        # take back the last choice at this depth; without a choice release() does nothing
+        # undo the last choice at this depth; without a choice release() does nothing
         assignment.release(index)
         serving = set() if visited is None else {at.id for at in assignment.chosen if at is not None}
         while tried[depth] < len(options[index]):
             provider = options[index][tried[depth]]
             tried[depth] += 1
             if visited is not None and provider.id not in serving:
-                # this is cheaper than comparing whole assignments, and leaves out most of many equal devices
+                # comparing kinds is cheaper than comparing whole assignments, and skips most of many equal
+                # devices
                 kind = visited.kinds.of_providers[provider.id]
                 if kind in kinds_tried[depth]:
                     continue
@@ -319,8 +324,8 @@ def _run_through(
             if depth:
                 skipped[depth - 1] = True
         elif found == found_before[depth]:
-            # for a small search, remembering dead ends costs more than trying again; if equal needs have an
-            # order, another order may have a result
+            # for a small search, remembering dead ends costs more than trying again; with ``kinds``, another
+            # order of equal needs may have a result
             if not small and kinds is None:
                 if dead_ends is None:
                     dead_ends = RememberedAssignments(AssignmentKinds(rules, options))

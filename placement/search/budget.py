@@ -1,8 +1,8 @@
-"""The cost limit of a search, and the moments at which it yields to other threads.
+"""The cost limit of a search. During a long search, the budget regularly lets other threads run.
 
-Most requests are answered within a millisecond, and a few grow without bound: placing 24 groups on 8 devices
-is a packing problem. A search counts its work in *steps* of a few microseconds each. From time to time the
-budget checks the thread's CPU time, which does not include waiting.
+Most requests are answered within a millisecond, but the time of a few has no bound: placing 24 groups on 8
+devices is a packing problem. A search counts its work in *steps* of a few microseconds each. From time to
+time the budget checks the thread's CPU time, which does not include waiting.
 """
 
 import math
@@ -12,14 +12,14 @@ from typing import Final, Literal, TypeVar
 
 _STEPS: Final = 64
 """Number of steps between two checks of the clock."""
-# few searches take longer than this, and a switch of threads would delay all the others
+# few searches take longer than this, and a switch of threads would delay all shorter searches
 _FIRST_SLICE: Final = 0.02
 """Seconds of work before a search yields for the first time."""
-# a quick request takes 1 to 2 ms, and should not wait much longer than that behind a long request
+# a quick request takes 1 to 2 ms, and should not wait much longer than 2 ms for a long request
 _SLICE: Final = 0.002
 """Seconds of work between two yields; other threads of the process wait about as long."""
 
-# a loop of cheap lookups takes only a fraction of a step for each item
+# a cheap lookup takes only a fraction of a step, so the clock is checked once for many items
 _AT_ONCE: Final = 512
 """Number of items that a loop of lookups or of rendering handles between two checks of the clock."""
 
@@ -50,9 +50,9 @@ class SearchBudget:
     ) -> None:
         self.seconds = seconds
         self.size = size
-        #: the limit that was reached; None if none was
+        #: the limit that was reached; None if no limit was reached
         self.ended: Ended | None = None
-        #: number of dead ends, by the suffix of the group that had no option left
+        #: number of dead ends, by the suffix of the group that had no provider left to try
         self.dead_ends: dict[str, int] = {}
         self._steps_left = _STEPS
         self._yield_lock = yield_lock
@@ -60,11 +60,11 @@ class SearchBudget:
         self._end = now + seconds
         self._end_of_slice = now + first_slice
         # reading the CPU clock is a system call, and CPU time never passes faster than wall time. Before this
-        # moment on the wall clock the thread cannot have reached a limit.
+        # moment on the wall clock, the thread cannot have reached a limit of CPU time.
         self._not_before = perf_counter() + min(seconds, first_slice)
 
     def spend(self, steps: int = 1) -> None:
-        """Count steps. Counting too many steps is harmless, because a check of the clock costs little.
+        """Count steps of work. An overestimate is harmless, because a check of the clock costs little.
 
         :raises BudgetExhausted: the limit of CPU time is reached.
         """
@@ -91,7 +91,7 @@ class SearchBudget:
         return self.ended is None
 
     def _check_clock(self) -> float:
-        """Yield if it is time; return the CPU time of the thread, or 0 if it was not read."""
+        """Let other threads run if it is time; return the CPU time of the thread, or 0 if it was not read."""
         now = 0.0
         if perf_counter() >= self._not_before:
             now = thread_time()
@@ -106,7 +106,7 @@ class SearchBudget:
 
 
 def yielding_slices(items: Sequence[Item], budget: SearchBudget) -> Iterator[Sequence[Item]]:
-    """Split items into slices, and yield to other threads between two of them."""
+    """Split items into slices, and let other threads run between two slices."""
     for begin in range(0, len(items), _AT_ONCE):
         budget.spend_anyway(_AT_ONCE)
         yield items[begin : begin + _AT_ONCE]

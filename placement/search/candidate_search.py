@@ -1,8 +1,8 @@
 """``GET /allocation_candidates``: searches the trees of a snapshot and yields the candidates of a request.
 
 The search goes from root to root. Each root yields its candidates in small batches, so that a limit bounds
-the work and not only the answer. If a root finds no candidate for a while, it waits until all other roots had
-their turn.
+the work and not only the answer. If the search at a root finds no candidate for a while, it continues after
+all other roots had their turn.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Source = tuple[ProviderSet, Iterable[PatternBatch]]
 def one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
     """Yield all batches of one source before those of the next; sources that rest follow after all others.
 
-    Before ways that differ from earlier ones only in equal providers and groups, a source rests, too.
+    A source also rests before ways that differ from earlier ways only in equal providers and groups.
     """
     resting: deque[Source] = deque()
     # a generator, because sources that rest are appended to the deque while it is read
@@ -90,12 +90,11 @@ def limit_offers(offers: Iterable[Offer], limit: int) -> Iterator[Offer]:
             return
 
 
-# small enough that a limit of a few hosts is reached early, large enough that the overhead of a batch is
-# small
+# small enough that a search with a low limit ends early, large enough that the overhead of a batch is small
 BATCH: Final = 16
 """Largest number of candidates of one tree that are searched for at once."""
-# the check adds up the sizes of all patterns, which would cost more than finding them if it ran for each
-# offer
+# the check adds up the sizes of all patterns; if it ran for each offer, it would cost more than finding the
+# patterns
 _CHUNK: Final = 256
 """Number of needs in the candidates between two checks of the size of the answer."""
 # most roots are refused by one dictionary lookup, which takes less than a step
@@ -129,7 +128,7 @@ class CandidateSearch:
         self._sharing = SharingProviders(snapshot, budget, self._needs)
         self._rules = RequestRules(snapshot, request, self._needs, budget)
         self._classes = {name for need in self._needs for name, _ in need.resources}
-        #: the largest amount of a need, for each class that no sharing provider has
+        #: for each class that no sharing provider has: the largest amount that one need asks for
         self._least: list[tuple[str, int]] = list(
             {
                 name: amount
@@ -144,19 +143,22 @@ class CandidateSearch:
         ]
         self._on_roots = tuple(root_conditions(request))
         self._read_root = root_reader(self._on_roots)
-        #: returns a key of all attributes of a tree that decide which compiled request it has
+        #: returns a key of all attributes of a tree that decide which compiled request applies to the tree
         self._read_tree = tree_reader(self._rules.conditions)
-        #: whether a root meets the conditions, by those attributes of the root that the conditions read
+        #: whether a root meets the conditions on roots; the keys are the attributes of the root that the
+        #: conditions read
         self._good_roots: dict[Hashable, bool] = {}
         #: whether one candidate may be found at several roots, as sharing providers alone can serve all needs
         self.may_repeat = self._sharing.suffice
-        #: compiled requests by a quick key of a tree, and by the positions that meet the conditions
+        #: compiled requests, under two kinds of keys: a quick key of a tree, and the positions that meet the
+        #: conditions
         self._plans: dict[Hashable, CompiledRequest | None] = {}
         self._distinct_plans: dict[Hashable, CompiledRequest | None] = {}
         self._met_in: list[MetPositions] = [each.met_in(snapshot) for each in self._rules.conditions]
         # one cache for all plans, because trees of two structures may have the same positions of options
         self._searched = SearchResults(1, distinct_only=distinct_only)
-        #: patterns of unused trees by class of trees, and by the positions that belong to no pool
+        #: patterns of unused trees, by compiled request, class of trees, and the positions that belong to no
+        #: pool
         self._when_empty: dict[tuple[CompiledRequest, TreeClass, tuple[int, ...]], UnusedPatterns] = {}
         self._unused: dict[tuple[CompiledRequest, tuple[int, ...], tuple[int, ...]], UnusedPatterns] = {}
         self._known_unused: dict[int, Provider] = {}
@@ -166,7 +168,7 @@ class CandidateSearch:
         self._sized: set[ProviderSet] = set()
 
     def chunk_size(self) -> int:
-        """Return the number of offers between two checks of the answer's size; less for many needs."""
+        """Return the number of offers between two checks of the answer's size; fewer for many needs."""
         return max(1, _CHUNK // len(self._needs))
 
     def added_size(self, offers: Sequence[Offer]) -> int:
@@ -207,8 +209,8 @@ class CandidateSearch:
     def source_at(self, root: int, *, each_root: bool = False) -> Source | None:
         """Return the candidates anchored at a root; None if a quick check proves that there are none."""
         tree = self._trees[root]
-        # in most clouds no provider is shared: then there is no provider set to make, and no candidate is
-        # found twice
+        # in most clouds no provider shares with others: then no provider set has to be made, and no candidate
+        # is found twice
         if not self._sharing.providers:
             plan = self._plan_of(tree, (), in_use=True)
             return None if plan is None else (tree, plan.pattern_batches(tree, tree.free, self._rng))
@@ -217,8 +219,8 @@ class CandidateSearch:
             return None
         shared, uuids = self._sharing.with_tree(root)
         plan = self._plan_of(tree, shared, in_use=True)
-        # candidates of sharing providers alone are the same at each tree that they share with, so one tree is
-        # enough
+        # candidates of sharing providers alone are the same at each tree that these providers share with, so
+        # one tree is enough
         if plan is None or (plan.only_shared and not each_root and self._is_repeated(shared)):
             return None
         provider_set = tree.beside_shared(shared, uuids) if shared else tree
@@ -287,8 +289,8 @@ class CandidateSearch:
     def home_of(self, offer: Offer) -> int | None:
         """Return the root of the tree that has all providers of the offer's first candidate.
 
-        None if the providers are in several trees, or the root fails the conditions on roots. The search
-        finds the same candidate at that root, too.
+        None if the providers are in several trees, or if this root does not meet the conditions on roots.
+        Otherwise the search finds the same candidate at this root, too.
         """
         members = offer[0].members
         roots = {members[at].root_id for positions in offer[1][0].mappings.values() for at in positions}
@@ -359,14 +361,15 @@ class CandidateSearch:
     def _find_plan(self, tree: HostTree, shared: Sequence[Provider]) -> CompiledRequest | None:
         """Return the compiled request for trees like this one; None if no tree can be served."""
         self.budget.spend(1 + len(self._met_in) * len(tree.members) // 4)
-        # with sharing providers both checks would be wrong, because another tree may have the class or the
-        # trait
+        # if sharing providers serve the tree, both checks would be wrong, because another tree may have the
+        # class or the trait
         if not shared and not self._classes <= tree.shape.classes:
             return None
         met = [met_at(tree) for met_at in self._met_in]
         if not shared and not all(map(any, met)):
             return None
-        # the key is exact: trees that differ only in names that no condition uses share one compiled request
+        # the key is exact: trees that differ only in traits or aggregates that no condition uses share one
+        # compiled request
         key = (tree.shape, *met, *[each.id for each in shared])
         if key not in self._distinct_plans:
             self._distinct_plans[key] = self._new_plan(tree, shared, met)
@@ -392,7 +395,7 @@ class CandidateSearch:
 
 
 def _need_size(need: ProviderNeed) -> int:
-    """Return the approximate size, in bytes, of a need in an answer, for each candidate."""
+    """Return the approximate number of bytes that a need adds to each candidate in an answer."""
     amounts = sum([len(name) + 12 for name, _ in need.resources])
     # a uuid has 36 characters, and occurs in the allocations and in the mappings
     return len('"":{"resources":{}},"":[""],') + 2 * 36 + len(need.suffix) + amounts
@@ -425,9 +428,9 @@ def find_candidates(
 ) -> list[Offer]:
     """Return the candidates of a request, each once; candidates of one provider set follow one another.
 
-    :param strategy: ``depth-first`` yields all candidates of a root before those of the next root;
-        ``breadth-first`` one of each root before a second of any. Candidates that differ only in equal
-        providers and groups may come after all other candidates of all roots.
+    :param strategy: ``depth-first`` yields all candidates of a root before those of the next root.
+    ``breadth-first`` yields one candidate of each root before a second candidate of any root. Candidates that
+    differ only in equal providers and groups may come after all other candidates of all roots.
     :param max_candidates: an upper bound besides the limit of the request.
     :param randomize: choose the candidates within the limit at random: roots in random order, round-robin,
         and the candidates of each root in random order.
@@ -462,10 +465,10 @@ def find_candidates(
 
 
 class CandidatesByHost:
-    """The candidates of a request host by host, whatever its limit.
+    """The candidates of a request host by host; the limit of the request is ignored.
 
-    Otherwise a candidate of sharing providers alone is yielded once: at the tree that contains all of them if
-    that tree is searched, or at any tree.
+    Without ``each_root``, a candidate of sharing providers alone is yielded only once. If a searched tree
+    contains all its providers, the candidate is yielded at this tree, otherwise at any tree.
 
     :param each_root: whether a candidate of sharing providers alone is yielded at every root.
     :param among: the ids of the roots that are searched; None for all.
@@ -536,8 +539,8 @@ def unused_patterns(
 ) -> Callable[[HostTree, Sequence[Provider], tuple[int, ...]], UnusedPatterns]:
     """Return a function that finds all patterns of a tree as if nothing were used.
 
-    Its last argument has a number for each provider of the tree: a pool has devices with one number only.
-    Without numbers, it is empty.
+    Arguments of the function are the tree, its sharing providers, and a tuple with a number for each provider
+    of the tree. All devices of a pool have the same number. An empty tuple stands for no numbers.
 
     Providers that share with the tree count as unused, too. Trees get the same batch if their providers meet
     the same conditions and have the same portions. The patterns of the batch are those of the largest of

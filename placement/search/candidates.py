@@ -1,7 +1,7 @@
 """Candidates as patterns that equivalent trees have in common, and their order within a root.
 
 Nova takes the first candidate of the host that it has chosen. So candidates that cross few branches of a tree
-come first. The order changes neither the set of candidates nor how many each root has.
+come first. Ordering changes neither the set of candidates nor the number of candidates of each root.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from placement.search.rules import RequestRules
 class CandidatePattern(NamedTuple):
     """One way to serve a request, as positions of providers in a provider set.
 
-    ``resources`` has the amounts by class, by position. ``mappings`` has the positions that serve each
-    suffix, in the order of the request.
+    ``resources`` is a dict from each used position to its amounts by resource class. ``mappings`` has for
+    each suffix the positions that serve its group, in the order of the request.
     """
 
     resources: Mapping[int, Mapping[str, int]]
@@ -32,14 +32,14 @@ class CandidatePattern(NamedTuple):
         mappings: dict[str, tuple[int, ...]] = {}
         for need, amounts, at in zip(rules.needs, rules.amounts, chosen, strict=True):
             suffix = need.suffix
-            # a tuple instead of a set, because answers list the providers of a suffix in the order of the
+            # a tuple instead of a set, because answers list the providers of a group in the order of the
             # request
             served = mappings.get(suffix)
             if served is None:
                 mappings[suffix] = (at,)
             elif at not in served:
                 mappings[suffix] = (*served, at)
-            # a group may have no resources but only conditions on a provider of a same_subtree rule
+            # a group may ask for no resources, and only state conditions on a provider of a same_subtree rule
             if amounts:
                 before = resources.get(at)
                 resources[at] = amounts if before is None else rules.sum_of(before, amounts)
@@ -63,8 +63,9 @@ class PatternBatch(tuple[CandidatePattern, ...]):
 class UnusedPatterns(NamedTuple):
     """All patterns of unused trees of one structure.
 
-    Each of the ``pools`` has the positions of equal devices, and the amount that each need takes from one of
-    them. Of patterns that differ only in devices of one pool, ``patterns`` has only one.
+    Each pool in ``pools`` has the positions of equal devices, and the amount that a need takes from one
+    device. If several patterns differ only in devices of one pool, ``patterns`` has only one of these
+    patterns.
     """
 
     patterns: PatternBatch
@@ -83,7 +84,7 @@ class AllocationCandidate(NamedTuple):
 
     @property
     def resources(self) -> dict[int, Mapping[str, int]]:
-        """The amounts by resource class by provider id."""
+        """A dict from the id of each provider to its amounts by resource class."""
         members = self.provider_set.members
         return {members[at].id: amounts for at, amounts in self.pattern.resources.items()}
 
@@ -110,8 +111,8 @@ _Branches = tuple[int | None, ...]
 def topology_first(offers: Sequence[Offer], budget: SearchBudget | None = None) -> list[Offer]:
     """Reorder the candidates of each root, so that those that cross the fewest branches come first.
 
-    A branch is a child of the root with all that is below it, such as a NUMA node with its caches and
-    devices. Candidates that cross equally many branches are ordered by their number of providers, fewest
+    A branch is a child of the root with all descendants of this child, such as a NUMA node with its caches
+    and devices. Candidates that cross equally many branches are ordered by their number of providers, fewest
     first. All other candidates keep their order. Each batch is ordered once, so that equivalent trees still
     share one batch.
 
@@ -119,12 +120,12 @@ def topology_first(offers: Sequence[Offer], budget: SearchBudget | None = None) 
     """
     budget = budget or SearchBudget()
     budget.spend_anyway(len(offers) // 16)
-    # several batches of one provider set are ordered together; the cases below have one batch for each set
+    # several batches of one provider set are ordered together; after this check each set has one batch
     if len({provider_set for provider_set, _ in offers}) < len(offers):
         return _of_several_batches(offers, budget)
     # only batches of several patterns need an order
     where = {batch: provider_set for provider_set, batch in offers if len(batch) > 1}
-    # mostly all provider sets have one structure: then one branch table serves each batch
+    # mostly all provider sets have one structure: then one table of branches serves all batches
     if len({provider_set.shape for provider_set, _ in offers}) > 1:
         return _of_several_shapes(offers, budget)
     ordered = {batch: _order_batches(branches_of(each), (batch,), budget)[0] for batch, each in where.items()}
@@ -174,7 +175,7 @@ def _of_several_batches(offers: Sequence[Offer], budget: SearchBudget) -> list[O
 def _order_batches(
     branches: _Branches, batches: Sequence[PatternBatch], budget: SearchBudget
 ) -> Sequence[PatternBatch]:
-    """Return batches with the lengths of the given ones, and with all their patterns in order."""
+    """Return the patterns of all batches in order, in batches of the same lengths as the given batches."""
     branch = branches.__getitem__
     #: patterns by the numbers of branches and of providers that they use
     by_spread: dict[tuple[int, int], list[CandidatePattern]] = {}

@@ -1,13 +1,13 @@
-"""A request compiled for trees that differ only in free amounts. Equivalent trees are searched once.
+"""Compiles a request for trees that differ only in free amounts, so that equivalent trees are searched once.
 
-Only free amounts that matter to the request are compared: which providers have enough for their part of it.
-If several parts of the request ask for a class, the free amount itself counts, up to the sum of these parts.
+Trees are compared by the free amounts that matter to the request: whether each provider has enough for a
+need. If several needs ask for a class, the free amount itself is compared, up to the sum of these needs.
 Trees without a difference in these amounts have candidates of the same patterns.
 
-Trees of several structures share results, too, if their options have the same positions and relations.
+Trees of different structures share results, too, if their options have the same positions and relations.
 
-Only :mod:`placement.search.candidate_search` uses this module, and goes from tree to tree. The module sees
-one tree at a time.
+Only :mod:`placement.search.candidate_search` uses this module. It goes from tree to tree, and passes one tree
+at a time to this module.
 """
 
 import random
@@ -31,16 +31,16 @@ from placement.search.conditions import ProviderNeed
 from placement.search.rules import RequestRules
 from placement.search.symmetry import AssignmentKinds
 
-# fewer ways fit into one batch, and recognising equivalent ones would cost more than listing them
+# fewer ways fit into one batch, and recognising equivalent ways would cost more than listing all of them
 _WIDE: Final = 17
-"""Smallest number of ways at a tree for which one of all equivalent ways comes before the others."""
+"""From this number of ways at a tree on, one of all equivalent ways comes before the others."""
 
 
 class NeedOptions(NamedTuple):
-    """The providers that may serve a need if they have enough of each class.
+    """The providers that can serve a need if they have enough free of each class.
 
-    ``own`` has positions in the tree, each with the slots of the needed amounts, in the order of the
-    resources of the need. Positions of sharing providers are in ``shared``.
+    ``own`` has pairs of a position in the tree and the slots of the needed amounts, in the order of the
+    need's resources. ``shared`` has the positions of sharing providers.
     """
 
     own: Sequence[Places]
@@ -52,17 +52,17 @@ class NeedOptions(NamedTuple):
 
 
 class SearchResults:
-    """The results of a request at some trees, kept for other trees that are equivalent.
+    """The results of a request at some trees, kept for equivalent trees.
 
     :param batch: number of patterns that are searched for at once.
-    :param distinct_only: at trees with many ways, find only one of all ways that differ in equal providers or
-        groups.
+    :param distinct_only: at trees with many ways, find only one of all ways that differ only in equal
+        providers or equal groups.
     """
 
     def __init__(self, batch: int, *, distinct_only: bool) -> None:
         self.batch = batch
         self.distinct_only = distinct_only
-        #: batches by a key of everything that decides which patterns exist; a tuple has all batches, an
+        #: batches, by a key of everything that decides which patterns exist; a tuple contains all batches, an
         #: iterator is copied for each use
         self.batches: dict[Hashable, Iterable[PatternBatch]] = {}
         #: patterns by the positions that were chosen for the needs
@@ -70,12 +70,13 @@ class SearchResults:
 
 
 class _ContestedClass(NamedTuple):
-    """A class that several needs ask for, and the options of these needs that have it.
+    """A resource class that several needs ask for, and the options of these needs that have the class.
 
-    - ``asking`` are the indexes of the needs, ``asked`` is the sum of their amounts, ``least`` the smallest
+    - ``asking`` has the indexes of the needs, ``asked`` is the sum of their amounts, ``least`` the smallest
       amount.
     - ``own_only`` tells whether no sharing provider can serve any of the needs.
-    - ``positions`` of the tree have the class; ``places`` are their slots, with the most that each gives.
+    - ``positions`` are the positions in the tree that have the class. ``places`` has pairs of their slots and
+      the maximum amount from each slot.
     """
 
     asking: Sequence[int]
@@ -87,7 +88,7 @@ class _ContestedClass(NamedTuple):
 
 
 class CompiledRequest:
-    """A request compiled for trees of one structure, with the results that were found so far.
+    """A request compiled for trees of one structure, with the results found so far.
 
     :param tree: any of these trees; the conditions of the request have the same results in all of them.
     :param shared: the providers that share with each of these trees.
@@ -114,18 +115,18 @@ class CompiledRequest:
         #: number of steps that checking all options costs
         self._steps = sum([len(own) + len(sharing) for own, sharing in self._distinct])
         #: the indexes of the needs; needs that recent trees could not serve come first
-        # moved to the front: in a crowded cloud the same need fails at tree after tree
+        # failing needs are moved to the front: in a crowded cloud the same need fails at tree after tree
         self._hardest_first = sorted(set(rules.first_alike))
-        #: whether the trees themselves have no option
+        #: whether only sharing providers are options, and no provider of the trees is
         self.only_shared = not any(own for own, _ in self._distinct)
-        #: the part of the key of results that options and contested free amounts do not contain
+        #: the part of the key of results that depends neither on options nor on contested free amounts
         self._apart: Hashable = ()
-        # if positions alone decide, this part of the key is empty: trees of any two structures may share
-        # their results
+        # if positions alone decide, this part of the key is empty, so that trees of different structures can
+        # share results
         if not rules.by_options_alone:
             lineages = self._shape.lineages
             used = {at for own, _ in self._distinct for at, _ in own}
-            # only the lineages of options matter: other providers cannot be in a subtree rule
+            # only the lineages of options matter: other providers cannot serve a need of a same_subtree rule
             related = tuple([lineages[at] for at in sorted(used)]) if rules.by_lineage else ()
             # positions of sharing providers begin after those of the tree; their free amounts are not in the
             # key
@@ -139,13 +140,13 @@ class CompiledRequest:
     ) -> Iterable[PatternBatch]:
         """Return the patterns of all candidates of a tree in batches, which are found on demand.
 
-        An empty batch means that the search rests, so that the caller can turn to other trees first.
+        An empty batch means that the search rests, so that the caller can search other trees first.
 
         :param provider_set: the tree with the providers that share with it.
         :param free: the free amounts of the tree, by slot, as :attr:`HostTree.free`.
-        :param rng: puts these patterns into random order.
+        :param rng: source of a random order of the patterns; None keeps the order of the search.
         """
-        # a random order holds for one tree only, and is not kept
+        # each tree gets its own random order, so the result is not kept for other trees
         if rng is not None:
             options = self._having_enough(free)
             return self._in_batches(self._find_patterns(provider_set, options, rng)) if options else ()
@@ -155,7 +156,8 @@ class CompiledRequest:
             self._by_relevant = {}
             known = self._batches_alike(provider_set, free)
         else:
-            # made for the second tree, because a request that compiles to one tree has no use for it
+            # made only for the second tree, because a request that is compiled for a single tree does not
+            # need this function
             if self._relevant is None:
                 self._relevant = _pick_slots(
                     sorted({slot for own, _ in self._distinct for _, slots in own for slot in slots})
@@ -172,11 +174,12 @@ class CompiledRequest:
     ) -> UnusedPatterns:
         """Return all patterns of a tree as if nothing were used.
 
-        The result holds for all trees of the structure, which has the capacities of its largest tree.
+        The result applies to all trees of the structure. The capacities are those of the structure's largest
+        tree.
 
         :param empty: the unused tree, and the providers that share with it.
         :param pooled: whether equal devices form pools; the results have to be ``distinct_only``.
-        :param parts: a number for each provider of the tree; a pool has devices with one number only.
+        :param parts: a number for each provider of the tree; all devices of a pool have the same number.
         """
         capacities = tuple(self._shape.capacities)
         if not pooled:
@@ -197,13 +200,14 @@ class CompiledRequest:
     def _options_within(self, free: tuple[int, ...]) -> Sequence[Sequence[int]] | None:
         """Return for each need the positions that can serve it; None if a need has none."""
         options: Sequence[Sequence[int]] | None = self._having_enough(free)
-        # narrowed before the key is made, so that options which no candidate can use do not make keys differ
+        # options that no candidate can use are removed before the key is made, so that they do not make keys
+        # differ
         for rule in self._rules.subtrees:
             options = options and self._within_reach(rule, options)
         return options
 
     def _batches_alike(self, provider_set: ProviderSet, free: tuple[int, ...]) -> Iterable[PatternBatch]:
-        """Return the patterns of trees like this one: a tuple, or an iterator that each caller copies."""
+        """Return the patterns for this tree's free amounts: a tuple, or an iterator that callers copy."""
         contested = self._contested_amounts(free)
         options = None if contested is None else self._options_within(free)
         if contested is not None and options is not None and self._rules.subtrees:
@@ -219,7 +223,8 @@ class CompiledRequest:
         if known is None:
             kinds = self._kinds_at(provider_set, options) if is_wide else None
             patterns = self._find_patterns(provider_set, options, kinds=kinds)
-            # one batch at once: mostly it has all patterns, and a tuple is cheaper to share than an iterator
+            # the first batch is made at once: mostly it has all patterns, and a tuple is cheaper to share
+            # than an iterator
             first, more = self._next_batch(patterns)
             if more:
                 known = tee(chain((first,), self._in_batches(patterns)), 1)[0]
@@ -229,15 +234,15 @@ class CompiledRequest:
         return known
 
     def _is_wide(self, options: Sequence[Sequence[int]]) -> bool:
-        """Return whether the options have at least ``_WIDE`` ways, some of which may be equivalent."""
-        # only needs of equal terms, or a need with many options, result in many equivalent ways
+        """Return whether the options give at least ``_WIDE`` ways, some of which may be equivalent."""
+        # many equivalent ways exist only if needs have equal terms, or if one need has many options
         return (self._rules.any_alike or max(map(len, options)) >= _WIDE) and count_ways(
             options, _WIDE - 1
         ) >= _WIDE
 
     @cached_property
     def _kinship_key(self) -> Hashable:
-        """A key of the relations that decide which options are equivalent: parents, children and pools."""
+        """A key of the relations that decide which options are equivalent, such as parents and children."""
         lineages = self._shape.lineages
         parents = {each[1] for each in lineages if len(each) > 1}
         used = sorted({at for own, _ in self._distinct for at, _ in own})
@@ -257,7 +262,7 @@ class CompiledRequest:
         members = provider_set.members
         self._rules.budget.spend(sum(map(len, options)))
         providers = [[members[at] for at in found] for found in options]
-        # there are no numbers for sharing providers, which come after those of the tree
+        # sharing providers, which come after the providers of the tree, have no numbers
         numbers = {member.id: part for member, part in zip(members, parts, strict=False)}
         kinds = AssignmentKinds(self._rules, providers, pooled=pooled, parts=numbers)
         return kinds if kinds.any_needs_equal or kinds.any_providers_equal else None
@@ -267,7 +272,7 @@ class CompiledRequest:
     ) -> Sequence[Sequence[int]] | None:
         """Return the options that can be in one subtree with an option of each other need of a subtree rule.
 
-        None if a need has no option left. The root of the subtree serves one of these needs itself.
+        None if a need has no option left. The root of the subtree has to serve one of these needs.
         """
         lineages = self._shape.lineages
         if any(options[index][-1] >= len(lineages) for index in rule):
@@ -288,9 +293,9 @@ class CompiledRequest:
         return left
 
     def _contested_amounts(self, free: tuple[int, ...]) -> list[list[int]] | None:
-        """Return by contested class the free amount at each option, at most the sum of all needs.
+        """Return for each contested class the free amount at each option, limited to the sum of all needs.
 
-        None if all options together have too little of some class.
+        None if all options together have too little free of some class.
         """
         found = []
         for each in self._contested_classes:
@@ -308,7 +313,7 @@ class CompiledRequest:
     def _contested_in_reach(
         self, contested: Sequence[Sequence[int]], options: Sequence[Sequence[int]]
     ) -> list[list[int]] | None:
-        """Return the contested amounts of these options; None if they have too little of a class."""
+        """Return the contested amounts at these options; None if too little of a class is free there."""
         found = []
         for each, amounts in zip(self._contested_classes, contested, strict=True):
             positions = set[int]().union(*[options[index] for index in each.asking])
@@ -336,20 +341,22 @@ class CompiledRequest:
                     min([rules.amounts[index][name] for index in asking]),
                     not any(self._options[index].shared for index in asking),
                     tuple(slots),
-                    # more than the sum of all needs makes no difference, and must not make another key
+                    # a free amount above the sum of all needs makes no difference, so it must not change the
+                    # key
                     [(slot, min(portions[slot].max_unit, asked)) for slot in slots.values()],
                 )
             )
         return found
 
     def _having_enough(self, free: tuple[int, ...]) -> list[list[int]] | None:
-        """Return for each need the positions that can serve it now; None if a need has none."""
+        """Return for each need the positions with enough free to serve it; None if a need has no position."""
         having: dict[int, list[int]] = {}
         self._rules.budget.spend(self._steps)
         for rank, index in enumerate(self._hardest_first):
             own, sharing = self._options[index]
             asked = self._rules.asked[index]
-            # unrolled for one class and for two, which are usual: this loop runs for every tree and need
+            # unrolled for one and two classes, the usual numbers, because this loop runs for every tree and
+            # need
             if len(asked) == 1:
                 (amount,) = asked
                 here = [at for at, (slot,) in own if free[slot] >= amount]
@@ -358,7 +365,7 @@ class CompiledRequest:
                 here = [at for at, (slot, beside) in own if free[slot] >= amount and free[beside] >= other]
             else:
                 here = [at for at, slots in own if all(map(ge, [free[slot] for slot in slots], asked))]
-            # the usage of sharing providers was checked when the request was compiled
+            # free amounts of sharing providers were checked when the request was compiled
             here += sharing
             if not here:
                 self._hardest_first.insert(0, self._hardest_first.pop(rank))
@@ -423,7 +430,7 @@ class CompiledRequest:
                 if len(batch) == self._searched.batch:
                     self._rules.budget.spend(len(batch))
                     return PatternBatch(batch), True
-        # the patterns that were found are valid; the next call raises the error again
+        # patterns found before the error are valid; the next call raises the error again
         except BudgetExhausted:
             if not batch:
                 raise
@@ -458,7 +465,8 @@ def _own_options(
     found = shape.places_giving(rules.names[index])
     rules.budget.spend(len(found))
     for rank, (name, amount) in enumerate(rules.needs[index].resources):
-        # mostly every provider of a structure gives the amount, so that the list can be shared unchanged
+        # mostly each provider with the class can give the amount, so that the structure's own list can be
+        # used unchanged
         if not shape.any_gives(name, amount):
             portions = shape.portions
             found = [each for each in found if portions[each[1][rank]].is_portion(amount)]
@@ -472,8 +480,8 @@ def _own_options(
 def _shared_options(
     rules: RequestRules, need: ProviderNeed, shared: Sequence[Provider], first: int
 ) -> list[int]:
-    # usage counts here: a sharing provider serves several hosts, so its free amount is no part of a tree's
-    # key
+    # current usage is checked here: a sharing provider serves several hosts, so its free amount is not in the
+    # key of a tree
     rules.budget.spend(len(shared))
     return [at for at, each in enumerate(shared, first) if need.served_by(each, rules.snapshot)]
 

@@ -1,21 +1,23 @@
 """Conditions on one provider, and the needs of a request: the parts that exactly one provider serves.
 
-A condition is a class that is registered once. The class names the field of the request that states it, and
-has everything that other modules ask about it:
+A kind of condition is a Python class that is registered once. The class names the field of the request that
+states the condition. Its other attributes and methods serve all other modules:
 
-- ``met_by`` and ``met_in``: which providers meet it;
-- ``reads``: the attributes of a provider that decide this. :mod:`placement.search.equivalence` derives from
-  them which trees, and which providers, are the same to a request;
-- ``sets`` and ``pieces``: the parts that an explanation counts and a relaxation leaves out;
-- ``index``: the index of the snapshot where a search for roots begins;
-- ``words``: the words for the condition in sentences, queries and the console.
+- ``met_by`` and ``met_in`` tell which providers meet the condition.
+- ``reads`` has the attributes of a provider that decide whether it meets the condition.
+  :mod:`placement.search.equivalence` derives from these attributes which trees and which providers are
+  equivalent for a request.
+- ``sets`` and the pieces are parts of the condition: an explanation counts them, and a relaxation may leave
+  out some of them.
+- ``index`` names the index of the snapshot with which a search for roots begins.
+- ``words`` has texts for the condition in sentences, queries and the console.
 
 Every module that enumerates conditions asks :func:`group_conditions`, :func:`root_conditions` or
 :func:`condition_class`. A new condition is a field of :class:`~placement.search.request.RequestGroup` and a
 class here.
 
 Each group with a suffix is one need. The group without a suffix is divided into one need per resource class,
-because each class may come from another provider.
+because each resource class may come from a different provider.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from placement.read_model.trees import HostTree, TreeClass
 from placement.search.request import CandidatesRequest, RequestGroup
 
 MetPositions = Callable[[HostTree], tuple[bool, ...]]
-"""Returns for a tree whether the provider at each position meets a condition."""
+"""Returns for each position in a tree whether its provider meets a condition."""
 ProviderCheck = Callable[[Provider], bool]
 
 _K = TypeVar("_K")
@@ -43,7 +45,7 @@ Names = frozenset[str]
 
 
 class _RememberedValues(dict[_K, bool], Generic[_K]):
-    """Results of a condition by value, such as a set of traits. Each result is computed once."""
+    """Results of a condition by the value that it checks, such as a set of traits. Each is computed once."""
 
     def __init__(self, answer: Callable[[_K], bool]) -> None:
         self._answer = answer
@@ -59,19 +61,19 @@ class ConditionWords:
     """The words that describe a condition in sentences and queries.
 
     Templates may use ``{names}`` ("A or B"), ``{any_of}`` ("any of A, B"), ``{all_of}`` ("A and B") and
-    ``{amount}``. ``lacking`` may also use ``{found}``, the closest amount of any provider.
+    ``{amount}``. ``lacking`` may also use ``{found}``, the amount at the provider that comes closest.
     """
 
     meeting: str
-    """Predicate of hosts that meet the condition, with a plural verb."""
+    """Predicate for hosts that meet the condition, with a plural verb."""
     lacking: str = ""
-    """Predicate of hosts that do not meet the condition, with a plural verb."""
+    """Predicate for hosts that do not meet the condition, with a plural verb."""
     parameter: str = ""
-    """Parameter of a query that states the condition, without a suffix; empty if no query can."""
+    """Parameter of a query that states the condition, without a suffix; empty if no query can state it."""
     mark: str = ""
     """Prefix of the value of ``parameter``, such as ``!`` for forbidden names."""
     unknown: str = ""
-    """Remark about names that no provider has; empty if the remark would say nothing new."""
+    """Remark for names that no provider has; empty if no remark is needed."""
 
     @staticmethod
     def render(
@@ -87,10 +89,10 @@ class ConditionWords:
 
 @dataclass(frozen=True, slots=True)
 class IndexedNames:
-    """Names in an index of the snapshot. Each candidate has a provider with one of these names.
+    """Names in an index of the snapshot; each candidate contains a provider with one of these names.
 
-    ``at_root``: the provider is the root of the anchoring tree. ``spans_trees``: a name of a root counts for
-    all providers of its tree.
+    ``at_root`` tells whether this provider is the root of the anchoring tree. ``spans_trees`` tells whether a
+    name of a root counts for all providers of its tree.
     """
 
     index: ProviderIndex[str]
@@ -101,13 +103,13 @@ class IndexedNames:
 
 @dataclass(frozen=True, slots=True)
 class ProviderCondition(ABC):
-    """A condition on one provider. Equal conditions are met by the same providers.
+    """A condition on one provider. The same providers meet two equal conditions.
 
-    ``sets`` are the names of the condition. Each set is a piece that a request could state by itself. A
+    ``sets`` has sets of names, such as traits. Each set is a piece that a request could state alone. A
     provider meets the condition if it meets every piece.
     """
 
-    # class variables instead of methods, because the registry reads them before there is any condition
+    # class variables instead of methods, because the registry reads them from classes, without an instance
     name: ClassVar[str]
     """The name of the condition in explanations."""
     field: ClassVar[str]
@@ -119,13 +121,14 @@ class ProviderCondition(ABC):
     reads: ClassVar[tuple[str, ...]] = ("id",)
     """Attributes of a provider that decide whether the condition is met.
 
-    Attributes of the root of a provider begin with ``root.``, those of all its ancestors with ``above.``. The
-    default differs between any two providers: it is correct for every condition, but slow."""
+    Names of attributes of the root begin with ``root.``, names of attributes of all ancestors with
+    ``above.``. The default attribute differs between any two providers: it is correct for every condition,
+    but slow."""
     index: ClassVar[str | None] = None
     """Attribute of the snapshot that maps the names of ``sets`` to providers; None without such an index.
 
-    With an index, the condition has one result for all providers that have none of the names, below a root
-    that has none."""
+    With an index, the condition gives the same result for all providers that have none of the names, in trees
+    with a root that has none."""
     excludes: ClassVar[bool] = False
     """Whether providers with a name of ``sets`` fail the condition."""
 
@@ -133,11 +136,11 @@ class ProviderCondition(ABC):
 
     @classmethod
     def from_field(cls, said: Any, group: RequestGroup | None) -> Self:
-        """Return the condition that the value of a field states.
+        """Return the condition that a field of a request states with its value.
 
         :param said: the value of the field.
-        :param group: the group that has the field; None for conditions on roots, which no field of a group
-            states.
+        :param group: the group that has the field; None for conditions on roots, which are fields of the
+            request.
         """
         return cls(_split_field(said))
 
@@ -152,50 +155,51 @@ class ProviderCondition(ABC):
 
     def met_in(self, snapshot: ModelSnapshot) -> MetPositions:
         """Return a function that checks all positions of a tree, for one request."""
-        # correct for any condition, but slow; the conditions of most requests override this
+        # correct for any condition, but slow; the usual conditions override this method
         return lambda tree: tuple([self.met_by(each, snapshot) for each in tree.members])
 
     def single_pieces(self) -> Iterator[Self]:
         """Yield the pieces of this condition as conditions with one set each."""
-        # the common case, without replace(), which is slow: this runs in each request
+        # the common case avoids replace(), which is slow: this method runs in each request
         if len(self.sets) == 1:
             yield self
         else:
             yield from (replace(self, sets=(names,)) for names in self.sets)
 
     def deciding_pieces(self) -> Iterator[ProviderCondition]:
-        """Yield conditions that, by their results in a tree, decide every part of this condition."""
+        """Yield conditions; their results in a tree determine the results of this condition."""
         return self.single_pieces()
 
     def alternative_checks(self, snapshot: ModelSnapshot) -> tuple[ProviderCheck, ...]:
         """Return the alternative checks of a piece, mostly one.
 
-        A provider meets the condition if it passes the alternative of the same index for every piece.
+        A provider meets the condition if there is an index such that it passes the check with this index of
+        every piece.
         """
         return (partial(self.met_by, snapshot=snapshot),)
 
     def indexed_names(self, snapshot: ModelSnapshot) -> Iterator[IndexedNames]:
-        """Yield the names by which the index finds the providers that meet the condition."""
-        # an index of providers with the names does not find the providers without them
+        """Yield the names with which an index finds the providers that meet the condition."""
+        # a condition that excludes names is met by providers without them, which no index lists
         if self.index is not None and not self.excludes:
             for names in self.sets:
                 yield IndexedNames(getattr(snapshot, self.index), tuple(names), self.of_roots)
 
     def named_providers(self, snapshot: ModelSnapshot) -> set[int] | None:
-        """Return the ids of the only providers that can meet the condition; None if it names no provider."""
+        """Return the ids of all providers that can meet the condition; None if it does not name providers."""
         return None
 
     def is_unknown(self, snapshot: ModelSnapshot) -> bool:
         """Return whether no provider has any of the names of ``sets``."""
         if self.index is None:
-            # without an index the names cannot be looked up, and no remark is better than a wrong one
+            # without an index the names cannot be looked up, and no remark is better than a wrong remark
             return False
         index = getattr(snapshot, self.index)
         return all(name not in index for names in self.sets for name in names)
 
 
-# in the order in which explanations count them; two lists, because each request goes through the list of
-# groups
+# in the order in which explanations count conditions; a separate list for groups, because each request loops
+# over it
 _OF_GROUPS: Final[list[type[ProviderCondition]]] = []
 _OF_ROOTS: Final[list[type[ProviderCondition]]] = []
 
@@ -203,7 +207,7 @@ _C = TypeVar("_C", bound=type[ProviderCondition])
 
 
 def register_condition(condition: _C) -> _C:
-    """Register a class with everything that enumerates conditions; a decorator."""
+    """Register a class of conditions, so that all modules which enumerate conditions find it; a decorator."""
     # in the order of this module, which is the order in explanations
     (_OF_ROOTS if condition.of_roots else _OF_GROUPS).append(condition)
     return condition
@@ -228,12 +232,12 @@ def root_conditions(request: CandidatesRequest) -> list[ProviderCondition]:
 def all_conditions(
     request: CandidatesRequest, needs: Iterable[ProviderNeed]
 ) -> dict[ProviderCondition, None]:
-    """Return all conditions, each once: those on roots, then those of needs, group by group."""
+    """Return all conditions, each once: conditions on roots, then conditions of needs, group by group."""
     found = dict.fromkeys(root_conditions(request))
     before = None
     for need in needs:
-        # needs of one group have the same conditions, and suffixes are compared faster than conditions are
-        # hashed
+        # needs of one group have the same conditions, and comparing suffixes is faster than hashing
+        # conditions
         if need.suffix != before and (need.conditions or need.together):
             before = need.suffix
             found |= dict.fromkeys((*need.conditions, *need.together))
@@ -245,12 +249,12 @@ def keep_pieces(stating: _S, keeps: Callable[[ProviderCondition], bool]) -> _S:
 
     :param keeps: returns whether a piece is kept.
     """
-    # the fields of groups differ from those of requests, and so do the classes of their conditions
+    # a group and a request have different fields, and their conditions have different classes
     found = group_conditions(stating) if isinstance(stating, RequestGroup) else root_conditions(stating)
     changes = {}
     for condition in found:
         kept = tuple([piece.sets[0] for piece in condition.single_pieces() if keeps(piece)])
-        # a condition that keeps all its pieces stays as the client stated it
+        # a field stays unchanged if its condition keeps all pieces
         if len(kept) < len(condition.sets):
             changes[condition.field] = _join_sets(kept, getattr(stating, condition.field))
     # replace() keeps each field that no class of this module knows
@@ -259,7 +263,7 @@ def keep_pieces(stating: _S, keeps: Callable[[ProviderCondition], bool]) -> _S:
 
 def _split_field(said: Any) -> tuple[Names, ...]:
     """Return the sets of names of a field: alternatives as one set, other names one by one."""
-    # alternatives, from which the parser has made sets
+    # a tuple has sets of alternatives, which the parser has made
     if isinstance(said, tuple):
         return said
     # sorted, so that explanations list names in the same order each time
@@ -267,7 +271,7 @@ def _split_field(said: Any) -> tuple[Names, ...]:
 
 
 def _join_sets(sets: tuple[Names, ...], said: Any) -> Any:
-    """Return the sets as a value of the type that the field has now (``said``)."""
+    """Return the sets as a value of the same type as ``said``, the current value of the field."""
     if isinstance(said, tuple):
         return sets
     # the same type as before, because the request may be written as a query again
@@ -276,11 +280,11 @@ def _join_sets(sets: tuple[Names, ...], said: Any) -> Any:
 
 
 class _TraitCondition(ProviderCondition):
-    """A condition on the traits of a provider, without those of its ancestors."""
+    """A condition on the traits of a provider alone; traits of its ancestors do not count."""
 
     __slots__ = ()
 
-    # only the traits of the provider are read, which are the same in all trees of a class
+    # only traits are read, which are equal at each position in all trees of a class
     reads = ("traits",)
     index = "by_trait"
 
@@ -303,7 +307,7 @@ class _TraitCondition(ProviderCondition):
 class RequiredTraits(_TraitCondition):
     """Requires one trait of each set of traits.
 
-    With ``by_group``, the providers of the group without a suffix may have the traits together, as the API
+    With ``by_group``, the providers of the group without a suffix together have the traits, as the API
     reference says.
     """
 
@@ -333,7 +337,7 @@ class RequiredTraits(_TraitCondition):
 @register_condition
 @dataclass(frozen=True, slots=True)
 class ForbiddenTraits(_TraitCondition):
-    """Traits that the provider does not have."""
+    """Traits that the provider may not have."""
 
     name = "forbidden"
     field = "forbidden"
@@ -353,10 +357,10 @@ class _LineageTraits(ProviderCondition):
 
     @abstractmethod
     def _admits_names(self, traits: Names) -> bool:
-        """Return whether a provider meets the condition that, with its ancestors, has these traits."""
+        """Return whether a provider meets the condition; the traits include those of its ancestors."""
 
     def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
-        """Return whether the provider and all above it have, or lack, the traits."""
+        """Return whether the provider and its ancestors together have, or lack, the traits."""
         lineage = snapshot.lineage_of(provider)
         return self._admits_names(frozenset[str]().union(*[each.traits for each in lineage]))
 
@@ -382,7 +386,7 @@ class _LineageTraits(ProviderCondition):
 @register_condition
 @dataclass(frozen=True, slots=True)
 class OutsideTraits(_LineageTraits):
-    """Traits that neither the provider nor any of its ancestors has: a device outside of NUMA nodes."""
+    """Traits that neither the provider nor an ancestor may have, as for a device outside of NUMA nodes."""
 
     name = "outside"
     field = "outside"
@@ -399,7 +403,7 @@ class OutsideTraits(_LineageTraits):
 @register_condition
 @dataclass(frozen=True, slots=True)
 class InsideTraits(_LineageTraits):
-    """Traits that the provider or one of its ancestors has: memory of a NUMA node, not of the host."""
+    """Traits that the provider or an ancestor has to have, such as for memory of a NUMA node."""
 
     name = "inside"
     field = "inside"
@@ -407,7 +411,7 @@ class InsideTraits(_LineageTraits):
     index = "by_trait"
 
     def indexed_names(self, snapshot: ModelSnapshot) -> Iterator[IndexedNames]:
-        """Yield nothing: the provider with the name may be an ancestor, which is no part of the candidate."""
+        """Yield nothing: an ancestor may have the trait, and ancestors are no part of the candidate."""
         return iter(())
 
     def _admits_names(self, traits: Names) -> bool:
@@ -435,7 +439,7 @@ class InTree(ProviderCondition):
         return member is not None and member.root_id == provider.root_id
 
     def named_providers(self, snapshot: ModelSnapshot) -> set[int]:
-        """Return the ids of the members of that tree."""
+        """Return the ids of all providers of the named tree."""
         member = self._named_member(snapshot)
         return set() if member is None else set(snapshot.trees[member.root_id])
 
@@ -444,16 +448,16 @@ class InTree(ProviderCondition):
         return self._named_member(snapshot) is None
 
     def _named_member(self, snapshot: ModelSnapshot) -> Provider | None:
-        # a request names one tree; a second name would be another condition
+        # a request names one tree: the condition has one set with one uuid
         ((uuid,),) = self.sets
         return snapshot.get(uuid)
 
 
 @dataclass(frozen=True, slots=True)
 class _AggregateCondition(ProviderCondition):
-    """A condition on the aggregates of a provider; with ``or_root`` those of its root count, too.
+    """A condition on the aggregates of a provider; with ``or_root`` the aggregates of its root count, too.
 
-    The root counts in the group without a suffix, where an aggregate of a root spans its whole tree.
+    ``or_root`` is set for the group without a suffix, where an aggregate of a root spans its whole tree.
     """
 
     # a class variable cannot depend on or_root, so the aggregates of the root are always read
@@ -476,10 +480,10 @@ class _AggregateCondition(ProviderCondition):
         """
 
     def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
-        """Return whether the aggregates of the provider, or of its root, meet it."""
+        """Return whether the aggregates of the provider, or of its root, meet the condition."""
         root = None
         if self.or_root and provider.parent_id is not None:
-            # if the provider is the root, ``own`` already has the aggregates
+            # if the provider is the root, ``own`` already has the aggregates of the root
             root = snapshot.providers[provider.root_id].aggregates
         return self._admits_names(provider.aggregates, root)
 
@@ -505,7 +509,7 @@ class _AggregateCondition(ProviderCondition):
 @register_condition
 @dataclass(frozen=True, slots=True)
 class MemberOf(_AggregateCondition):
-    """Membership in one aggregate of each set; with ``or_root``, the provider or its root is in all sets."""
+    """Membership in an aggregate of each set; with ``or_root``, the root may be the member instead."""
 
     name = "member_of"
     field = "member_of"
@@ -514,14 +518,15 @@ class MemberOf(_AggregateCondition):
     )
 
     def _admits_names(self, own: Names, root: Names | None) -> bool:
-        # one of the two has to be in all sets; the provider in some sets and the root in others is not enough
+        # either the provider or its root has to be in an aggregate of every set; some sets for each is not
+        # enough
         return self._reaches_all(own) or (root is not None and self._reaches_all(root))
 
     def _reaches_all(self, aggregates: Names) -> bool:
         return not any(map(aggregates.isdisjoint, self.sets))
 
     def alternative_checks(self, snapshot: ModelSnapshot) -> tuple[ProviderCheck, ...]:
-        """Return checks of the provider and of its root: one of the two has to be in all sets."""
+        """Return a check of the provider and a check of its root: one of them has to pass for all sets."""
         own = partial(replace(self, or_root=False).met_by, snapshot=snapshot)
         if not self.or_root:
             return (own,)
@@ -529,7 +534,7 @@ class MemberOf(_AggregateCondition):
         return own, lambda provider: own(snapshot.providers[provider.root_id])
 
     def indexed_names(self, snapshot: ModelSnapshot) -> Iterator[IndexedNames]:
-        """Yield the names by which the index finds the providers, or the roots that count for them."""
+        """Yield the names with which the index finds the providers, or the roots that count for providers."""
         for names in self.sets:
             # the base class does not know that the aggregate of a root spans its tree
             yield IndexedNames(snapshot.by_aggregate, tuple(names), spans_trees=self.or_root)
@@ -538,7 +543,7 @@ class MemberOf(_AggregateCondition):
 @register_condition
 @dataclass(frozen=True, slots=True)
 class ForbiddenAggregates(_AggregateCondition):
-    """Membership in none of the aggregates; with ``or_root`` the root is in none either."""
+    """Aggregates that the provider may not be in; with ``or_root`` the root may not be in them either."""
 
     name = "forbidden_aggregates"
     field = "forbidden_aggregates"
@@ -553,7 +558,7 @@ class ForbiddenAggregates(_AggregateCondition):
 @register_condition
 @dataclass(frozen=True, slots=True)
 class RootRequired(RequiredTraits):
-    """Traits that the root of the tree has."""
+    """Traits that the root of the tree has to have."""
 
     name = "root_required"
     field = "root_required"
@@ -564,7 +569,7 @@ class RootRequired(RequiredTraits):
 @register_condition
 @dataclass(frozen=True, slots=True)
 class RootForbidden(ForbiddenTraits):
-    """Traits that the root of the tree does not have."""
+    """Traits that the root of the tree may not have."""
 
     name = "root_forbidden"
     field = "root_forbidden"
@@ -581,8 +586,8 @@ class RootForbidden(ForbiddenTraits):
 class ProviderNeed:
     """A part of a request that exactly one provider of a candidate serves.
 
-    ``unsuffixed`` marks the needs of the group without a suffix. The provider has to meet all ``conditions``.
-    The providers of the group together meet the conditions in ``together``.
+    ``unsuffixed`` is True for needs of the group without a suffix. The provider has to meet all
+    ``conditions``. All providers of the group together have to meet the conditions in ``together``.
     """
 
     suffix: str
@@ -594,7 +599,7 @@ class ProviderNeed:
     @property
     def serving_terms(self) -> Hashable:
         """Everything that decides which providers can serve the need."""
-        # without the suffix: two groups with the same terms have the same options, which are computed once
+        # the suffix is no part: two groups with the same terms have the same options, which are computed once
         return self.resources, self.conditions
 
     def served_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
@@ -618,7 +623,7 @@ def needs_of(request: CandidatesRequest) -> tuple[ProviderNeed, ...]:
 def _group_needs(group: RequestGroup) -> tuple[ProviderNeed, ...]:
     resources = tuple(group.resources.items())
     unsuffixed = group.suffix == ""
-    # without a suffix each class may come from another provider, so each is a need of its own
+    # without a suffix each class may come from another provider, so each class is a need of its own
     parts = [(resource,) for resource in resources] if unsuffixed else [resources]
     stated = group_conditions(group)
     conditions: tuple[ProviderCondition, ...] = ()

@@ -1,17 +1,18 @@
-"""Equivalence of trees, and of providers, for a request. Each class is searched once.
+"""Equivalence of trees, and of providers, for a request, so that each equivalence class is searched once.
 
-Three kinds of classes exist, from those that apply to every request to those that apply to one:
+Three kinds of equivalence classes exist. The first kind applies to every request, the others to one request:
 
 - :class:`~placement.read_model.trees.TreeStructure` and :class:`~placement.read_model.trees.TreeClass` do not
-  depend on a request. The read model interns them, as thousands of hosts differ in names and usage alone.
+  depend on a request. The read model creates each of them once, because thousands of hosts differ only in
+  names and usage.
 - A :class:`~placement.search.compiled_request.CompiledRequest` stands for the trees of one structure in which
-  the conditions of a request have the same results. Such trees have the same candidates, by position.
-- A :class:`TreeKin`, and the :class:`LikeTrees` in it, ignore providers without any requested class. Kins and
-  like trees are coarser, because an explanation counts hosts and needs no positions.
+  the conditions of a request have the same results. As positions, these trees have the same candidates.
+- A :class:`TreeKin`, and each :class:`LikeTrees` in it, ignore providers without any requested class. They
+  are coarser than compiled requests, because an explanation counts hosts and needs no positions.
 
-All keys consist of the attributes that conditions read (``reads``): :func:`tree_reader` makes keys of trees,
-:func:`provider_reader` keys of providers. An attribute without a line in ``_OF_TREES`` makes each tree
-different, which is correct and slow.
+All keys consist of the attributes that conditions read (``reads``). :func:`tree_reader` makes keys of trees,
+and :func:`provider_reader` makes keys of providers. An attribute without an entry in ``_OF_TREES`` makes each
+tree different from all others, which is correct but slow.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -29,7 +30,7 @@ from placement.search.roots import SharingProviders
 from placement.search.rules import RequestRules
 
 _TREES: Final = 64
-# a step is a few microseconds, the time for making and looking up a key of a tree
+# a step is a few microseconds, about the time to make and look up the key of a tree
 """Number of trees between two checks of the budget."""
 _OF_TREES: Final = {
     "traits": "kind",
@@ -37,9 +38,9 @@ _OF_TREES: Final = {
     "aggregates": "aggregates",
     "root.aggregates": "aggregates",
 }
-"""Attribute of a tree that has, for all its providers, the attribute that a condition reads.
+"""For an attribute of providers that conditions read: the attribute of their tree that determines it.
 
-An attribute that is missing here counts as different in any two trees."""
+A missing attribute counts as different in any two trees."""
 
 
 def tree_reader(conditions: Iterable[ProviderCondition]) -> Callable[[HostTree], Any]:
@@ -47,9 +48,11 @@ def tree_reader(conditions: Iterable[ProviderCondition]) -> Callable[[HostTree],
 
     Trees with equal keys have one structure and meet the conditions at the same positions.
     """
-    # "root.id" differs in each tree, so an unknown attribute makes the search slow but never wrong
+    # "root.id" stands for unknown attributes: it differs in each tree, which makes the search slow but never
+    # wrong
     reads = {_OF_TREES.get(name, "root.id") for each in conditions for name in each.reads}
-    # a class of trees has one structure, and a shorter key is faster for thousands of trees
+    # a class of trees has only one structure, so "shape" is unnecessary beside "kind"; a shorter key is
+    # faster
     return attrgetter(*sorted(reads if "kind" in reads else {"shape", *reads}))
 
 
@@ -67,12 +70,13 @@ def provider_reader(conditions: Iterable[ProviderCondition]) -> Callable[[Provid
     """
     reads = {name for each in conditions for name in each.reads}
     of_root = sorted([name.removeprefix("root.") for name in reads if name.startswith("root.")])
-    # two providers rarely have the same ancestors, so each provider counts as different
+    # if a condition reads ancestors, each provider counts as different, because few providers have the same
+    # ancestors
     own = sorted(
         {"id" if name.startswith("above.") else name for name in reads if not name.startswith("root.")}
     )
     read_own = attrgetter(*own) if own else _read_nothing
-    # most conditions read nothing of the root, and the shorter key is hashed for each provider
+    # most conditions read no attribute of the root; then the key is shorter, which is faster to hash
     if not of_root:
         return lambda provider, _: read_own(provider)
     read_root = attrgetter(*of_root)
@@ -84,9 +88,9 @@ def _read_nothing(_: object) -> Hashable:
 
 
 class AskedAmounts:
-    """The rules of a request, all its amounts, and the classes by which its trees are compared.
+    """The rules of a request, all its amounts, and the resource classes by which trees are compared.
 
-    :param where: the layout to compare trees by; None for the classes of this request.
+    :param where: names the layout by which trees are compared; None stands for the classes of this request.
     """
 
     def __init__(
@@ -104,18 +108,19 @@ class AskedAmounts:
         self._portions: dict[TreeStructure, Hashable] = {}
 
     def portions_key(self, shape: TreeStructure, layout: TreeLayout) -> Hashable:
-        """Return a key of what providers of a structure can give: each single amount, and sums of amounts."""
-        # kept by structure: thousands of trees share one, and this reads each inventory
+        """Return a key of the amounts, and sums of amounts, that the providers of a structure can give."""
+        # cached by structure, because thousands of trees share one, and the computation reads each inventory
         found = self._portions.get(shape)
         if found is None:
             given = [
-                # True means that all inventories can give the amount, so structures of different sizes may be
-                # equal
+                # True means that all inventories can give the amount, so that structures with different
+                # inventories may have equal keys
                 shape.any_gives(name, amount) or self._portions_given(shape, layout, name, amount)
                 for name, amount in self.amounts
             ]
             summed = [
-                # if all inventories can give each amount and the sum, the bounds in between do not matter
+                # if all inventories can give each amount and the sum of all amounts, their bounds do not
+                # matter
                 (given.count(True) == len(given) and shape.any_gives(name, asked))
                 or self._portions_summed(shape, layout, name, asked)
                 for name, asked in self.rules.contested.items()
@@ -124,7 +129,7 @@ class AskedAmounts:
         return found
 
     def _portions_given(self, shape: TreeStructure, layout: TreeLayout, name: str, amount: int) -> Hashable:
-        # only whether each bound is met is in the key, so that hosts of all sizes have the same key for a
+        # the key only tells whether each bound is met, so that hosts of all sizes have the same key for a
         # small amount
         return tuple(
             [
@@ -134,7 +139,8 @@ class AskedAmounts:
         )
 
     def _portions_summed(self, shape: TreeStructure, layout: TreeLayout, name: str, asked: int) -> Hashable:
-        # it is unknown which sums will occur, so the bounds themselves are compared, up to the largest sum
+        # it is unknown which sums will occur, so the key has the bounds themselves, limited to the largest
+        # sum
         return tuple(
             [
                 (each.min_unit, min(each.max_unit, asked), each.step_size)
@@ -153,7 +159,7 @@ def _is_about_all(request: CandidatesRequest) -> bool:
     ``same_subtree`` a group without resources has no effect.
     """
     named = frozenset[str]().union(*request.same_subtrees)
-    # without a subtree rule every provider of a candidate gives some amount
+    # without a same_subtree rule every provider of a candidate gives some amount
     return bool(named) and (
         request.group_policy == "isolate"
         or any(
@@ -165,11 +171,11 @@ def _is_about_all(request: CandidatesRequest) -> bool:
 
 
 class TreeKin:
-    """Trees that differ, as far as the request can tell, only in free amounts.
+    """Trees with free amounts as their only relevant difference for a request.
 
-    :meth:`like_trees` divides them by free amounts: by whether each slot has enough for each requested
-    amount. For classes that several needs ask for, it compares the free amounts themselves, up to the sum of
-    these needs.
+    :meth:`like_trees` divides these trees into groups: by whether each slot has enough free for each
+    requested amount. For classes that several needs ask for, it compares the free amounts themselves, up to
+    the sum of these needs.
 
     Positions and slots are those of a :class:`~placement.read_model.trees.TreeLayout`.
 
@@ -202,7 +208,7 @@ class TreeKin:
         self.shared = shared
         #: the groups of trees, by the relevant part of their free amounts
         self.alike: dict[Hashable, LikeTrees] = {}
-        # one amount for each slot, in order, is the usual case, in which nothing has to be picked
+        # usually there is one amount for each slot, in order; then no slots have to be picked
         slots = [slot for slot, _ in asked]
         #: None if each slot has exactly one amount
         self._pick = None if slots == [*range(len(self.slots))] else slot_picker(slots)
@@ -238,7 +244,7 @@ class TreeKin:
 
 @dataclass(eq=False, slots=True)
 class LikeTrees:
-    """Trees of one kin that serve a request in the same ways, or do not serve it for the same reasons."""
+    """Trees of one kin that serve a request in the same ways, or fail it for the same reasons."""
 
     kin: TreeKin
     tree: HostTree
@@ -247,14 +253,14 @@ class LikeTrees:
 
     @property
     def shared_providers(self) -> tuple[Provider, ...]:
-        """The sharing providers that each of the trees can use: the trees have the same ones."""
+        """The sharing providers of the trees; all trees of the group have the same sharing providers."""
         return self.kin.shared
 
 
 def regroup_trees(
     snapshot: ModelSnapshot, request: CandidatesRequest, groups: Iterable[LikeTrees], budget: SearchBudget
 ) -> list[LikeTrees]:
-    """Divide groups of trees for a weaker request, which may split groups and join others.
+    """Group trees again for a weaker request; a group may be split, and groups may be joined.
 
     :param groups: the groups of trees for the whole request.
     :raises placement.search.budget.BudgetExhausted: the grouping takes too long.
@@ -263,13 +269,14 @@ def regroup_trees(
     if not groups:
         return []
     where = groups[0].kin.where
-    # layouts have the classes of the whole request, because the survey has positions in such layouts
+    # layouts have the classes of the whole request, because positions in the survey's results refer to these
+    # layouts
     asked = AskedAmounts(snapshot, request, budget, where)
     kins: dict[Hashable, TreeKin] = {}
     for group in groups:
         budget.spend(1 + len(group.trees) // 8)
         for tree in group.trees:
-            # one layout for all weaker requests, so that their results can be compared by position
+            # all weaker requests use this layout, so that their results can be compared by position
             layout = tree.shape.layout_of(where)
             key = (group.kin, asked.portions_key(tree.shape, layout))
             kin = kins.get(key)
@@ -282,7 +289,7 @@ def regroup_trees(
 def group_trees(
     snapshot: ModelSnapshot, request: CandidatesRequest, trees: Iterable[HostTree], budget: SearchBudget
 ) -> list[LikeTrees]:
-    """Group the trees that serve a request in the same ways, or do not serve it for the same reasons.
+    """Group the trees that serve a request in the same ways, or fail it for the same reasons.
 
     :raises placement.search.budget.BudgetExhausted: the grouping takes too long.
     """
@@ -296,15 +303,15 @@ def group_trees(
         members = atom.named_providers(snapshot)
         if members is None:
             conditions.append(atom)
-        else:  # a named tree is a group of its own; all other trees fail the condition
+        else:  # a tree that a condition names is a group of its own; all other trees fail the condition
             named.update([snapshot.providers[each].root_id for each in members])
     met_in = [each.met_in(snapshot) for each in conditions]
     telling = _roots_telling(snapshot, conditions)
     budget.spend(len(telling) // 16)
     read = tree_reader(conditions)
-    #: a number for each combination of all features except free amounts
+    #: a number for each combination of all compared features except free amounts
     numbers: dict[Hashable, int] = {}
-    #: by the key of a tree: a number for what its conditions see, and the layout
+    #: by the key of a tree: a number for the attributes that conditions read, and the layout
     met: dict[Hashable, tuple[int, TreeLayout]] = {}
     kins: dict[Hashable, TreeKin] = {}
     shared: tuple[Provider, ...] = ()
@@ -312,7 +319,8 @@ def group_trees(
         if number % _TREES == 0:
             budget.spend(_TREES)
         tells = tree.root.id in telling
-        # all conditions have the same result for every provider of such trees, so the structure decides
+        # in trees that are not in ``telling``, each condition has the same result for all providers, so the
+        # structure decides
         looked_at = read(tree) if tells else tree.shape
         known = met.get(looked_at)
         if known is None:
@@ -328,7 +336,7 @@ def group_trees(
             known = met[looked_at] = numbers.setdefault(tuple(features), len(numbers)), layout
         key: Hashable
         key, layout = known
-        # not in the number: the sharing providers, and whether a condition names the tree
+        # the number does not include the sharing providers, and whether a condition names the tree
         if sharing.providers or named:
             if sharing.providers:
                 shared = tuple(sharing.with_tree(tree.root.id)[0])
@@ -342,13 +350,13 @@ def group_trees(
 
 
 def _roots_telling(snapshot: ModelSnapshot, conditions: Iterable[ProviderCondition]) -> set[int]:
-    """Return the roots of trees in which a provider has a name that a condition uses, such as a trait.
+    """Return the roots of trees in which a provider has a trait or other name that a condition uses.
 
-    In all other trees, either every provider meets a condition or none does.
+    In each other tree, either all providers meet a condition or none does.
     """
     found: set[int] = set()
     for each in conditions:
-        # without an index any tree may have a provider with one of the names
+        # without an index, any tree may contain a provider with one of the names
         if each.index is None:
             return set(snapshot.trees)
         index = getattr(snapshot, each.index)

@@ -1,4 +1,4 @@
-"""Providers that pass the filters of ``GET /resource_providers``, and hosts that clients name by uuid."""
+"""Finds the providers for ``GET /resource_providers``, and the roots that clients name by uuid."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from placement.search.request import ProviderFilter
 def filter_providers(snapshot: ModelSnapshot, wanted: ProviderFilter, budget: SearchBudget) -> list[Provider]:
     """Return the providers that pass every filter, in ascending order of their ids.
 
-    A provider passes ``resources`` if it can give all amounts alone at the moment.
+    A provider passes the filter ``resources`` if it alone can currently give all amounts.
     """
-    # the smallest set first, because the time of an intersection depends on its first set
+    # the intersection begins with the smallest set, because its time depends on the first set
     sets = sorted(_index_sets(snapshot, wanted), key=len)
     provider_ids = sets[0].intersection(*sets[1:]) if sets else snapshot.providers.keys()
     found: list[Provider] = []
@@ -28,12 +28,12 @@ def filter_providers(snapshot: ModelSnapshot, wanted: ProviderFilter, budget: Se
 def _filter_passing(found: list[Provider], wanted: ProviderFilter) -> list[Provider]:
     """Return the providers that pass the filters that have no index."""
     if wanted.forbidden:
-        # the index lists the providers with a trait, and subtracting it from all providers would copy all of
-        # them
+        # the index lists the providers with a trait; subtracting them from the set of all providers would
+        # copy this whole set
         found = [each for each in found if each.traits.isdisjoint(wanted.forbidden)]
     if wanted.forbidden_aggregates:
         found = [each for each in found if each.aggregates.isdisjoint(wanted.forbidden_aggregates)]
-    # amounts are checked last, because usage differs between providers, while the checks above are set
+    # amounts are checked last, because they need a check of each provider, while the checks before are set
     # operations
     for name, amount in wanted.resources.items():
         found = [
@@ -66,10 +66,11 @@ def _single_id(provider_id: int | None) -> set[int]:
 def named_roots(snapshot: ModelSnapshot, uuids: Iterable[str], meant: str) -> frozenset[int]:
     """Return the ids of the roots with these uuids.
 
-    :param meant: purpose of the roots, which completes "There is no root provider X, which" in the error.
-    :raises InvalidRequest: a uuid is of no provider, or of a provider that is not a root.
+    :param meant: the purpose of the roots; the text completes the error message "There is no root provider X,
+        which".
+    :raises InvalidRequest: a uuid belongs to no provider, or to a provider that is not a root.
     """
-    # sorted, so that the same request always names the same wrong uuid
+    # sorted, so that equal requests always report the same wrong uuid
     found = set()
     for uuid in sorted(uuids):
         root = snapshot.get(uuid)

@@ -1,8 +1,8 @@
-"""The body of ``GET /allocation_candidates``, joined from pieces that are made once.
+"""Renders the body of ``GET /allocation_candidates`` from parts that are cached and joined.
 
-The resources of a candidate are a template, into which the uuids of a provider set are filled. From
-microversion 1.29 on the summaries of a tree do not depend on the request, and change only with the tree:
-:class:`ProviderSummaries` keeps these texts for later answers.
+A candidate is rendered by a template of its pattern, into which the uuids of a provider set are filled. From
+microversion 1.29 on, the summaries of a tree do not depend on the request, and change only when the tree
+changes. :class:`ProviderSummaries` keeps these texts for later answers.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,12 +20,13 @@ from placement.read_model.trees import HostTree
 from placement.search.budget import SearchBudget
 from placement.search.candidates import CandidatePattern, Offer, PatternBatch, candidates_of
 
-# dropping takes a pass over all trees, which is only worth its time if it frees a tenth of the summaries
+# dropping outdated summaries takes a loop over all trees, which is only worth its time if it frees a tenth of
+# the summaries
 _MAX_OUTDATED: Final = 0.1
-"""Outdated summaries are dropped when their number exceeds this share of all trees."""
+"""Outdated summaries are dropped when summaries outnumber trees by more than this share of the trees."""
 _STEP: Final = 4096
-"""Bytes of a template that cost one step of the budget when uuids are filled in."""
-# joining 40 MB takes 30 ms, during which no other thread runs
+"""Number of bytes of a template for which filling in uuids costs one step of the budget."""
+# joining a whole answer of 40 MB would take 30 ms, during which no other thread runs
 _PIECE: Final = 1 << 20
 """Approximate size of a piece of the answer, in bytes."""
 _STEPS_OF_PIECE: Final = 64
@@ -33,27 +34,27 @@ _STEPS_OF_PIECE: Final = 64
 
 
 class SummaryShape(NamedTuple):
-    """The parts of a provider summary that a microversion shows."""
+    """The optional parts of a provider summary, which depend on the microversion."""
 
     traits: bool
     """Whether a summary has traits."""
     nested: bool
-    """Whether a summary has parent and root, and the answer has the whole tree of each used provider."""
+    """Whether summaries have parent and root, and the answer contains whole trees of used providers."""
 
     @classmethod
     def for_version(cls, version: Microversion) -> "SummaryShape":
-        """Return the shape of a microversion."""
+        """Return the shape of summaries in a microversion."""
         return cls(version >= microversion.CANDIDATES_TRAITS, version >= microversion.NESTED_CANDIDATES)
 
 
 class ProviderSummaries:
     """The JSON of the summaries of whole trees, kept while these trees exist unchanged.
 
-    After an answer, at most a tenth of the kept summaries of a shape are of trees that do not exist any more.
+    After each answer, the number of kept summaries of a shape exceeds the number of trees by at most a tenth.
     """
 
     def __init__(self) -> None:
-        # the read model makes a new tree object for each change, so an entry never becomes outdated
+        # the read model makes a new tree object for each change, so an entry is never wrong
         self._kept: dict[SummaryShape, dict[HostTree, bytes]] = {}
 
     def __len__(self) -> int:
@@ -88,7 +89,7 @@ def _render_tree(
     summaries = b",".join(
         [_provider_summary(snapshot, each, shape, each.inventories) for each in tree.members]
     )
-    # keyed by identity of the tree, so that a later answer finds the summaries without reading a provider
+    # keyed by the identity of the tree, so that a later answer finds the summaries without reading providers
     kept[tree] = summaries
     return summaries
 
@@ -117,7 +118,7 @@ def render_pieces(
     kept: ProviderSummaries,
     budget: SearchBudget,
 ) -> list[bytes]:
-    """Return the same as :func:`render`, in pieces of about one MiB: there may be a hundred of them.
+    """Return the result of :func:`render` in pieces of about 1 MiB each; an answer may have 100 MiB.
 
     :param budget: the budget of the search; a long answer yields to other threads.
     """
@@ -130,7 +131,7 @@ def render_pieces(
     parts[-1] += b'],"provider_summaries":{' + first
     parts += others
     parts[-1] += b"}}"
-    # parts are joined once, with their commas: appending to one string would copy it each time
+    # the parts of a piece are joined once: appending each part to one string would copy the string each time
     pieces = []
     begin = size = 0
     for end, part in enumerate(parts[:-1], 1):
@@ -152,10 +153,10 @@ def _allocation_requests(offers: Sequence[Offer], version: Microversion, budget:
         if template is None:
             template = templates[patterns] = make(patterns)
         text, pick = template
-        # steps are counted by bytes, because filling in copies the text, and a batch may have thousands of
-        # candidates
+        # steps are counted by bytes, because filling in uuids copies the text, and a batch may have thousands
+        # of candidates
         budget.spend_anyway(1 + len(text) // _STEP)
-        # uuids are bytes already, so that nothing is encoded for each candidate
+        # uuids are kept as bytes, so that no text has to be encoded for each candidate
         requests.append(text % pick(provider_set.uuids))
     return requests
 
@@ -167,19 +168,19 @@ _Template = tuple[bytes, Callable[[tuple[bytes, ...]], Any]]
 class _CandidateTemplates:
     """Makes the templates of batches. Each pattern and each set of amounts is rendered once.
 
-    Names and uuids have no characters that JSON escapes.
+    Templates need no escaping, because names and uuids contain no characters that JSON escapes.
     """
 
     def __init__(self, version: Microversion, budget: SearchBudget) -> None:
         self._version = version
         self._budget = budget
-        #: the parts by the identity of a pattern, or of its amounts; all of these outlive this object
+        #: rendered parts, by the identity of a pattern or of its amounts, which outlive this object
         self._patterns: dict[int, tuple[str, list[int]]] = {}
         self._allocations: dict[int, str] = {}
 
     def __call__(self, patterns: Iterable[CandidatePattern]) -> _Template:
         """Return the template of a batch."""
-        # joined as text and encoded once, because batches share the pieces of patterns
+        # joined as text and encoded once, because batches share the rendered patterns
         gaps: list[int] = []
         requests = []
         for pattern in patterns:
@@ -204,7 +205,7 @@ class _CandidateTemplates:
         return f'{{"allocations":{{{allocations}}},"mappings":{{{mappings}}}}}', gaps
 
     def _known_allocation(self, amounts: Mapping[str, int]) -> str:
-        # keyed by identity: amounts are shared objects (see RequestRules.sum_of), and there are few of them
+        # keyed by identity: candidates share few objects with amounts (see RequestRules.sum_of)
         known = self._allocations.get(id(amounts))
         if known is None:
             known = self._allocations[id(amounts)] = _allocation_template(amounts, self._version)
@@ -231,13 +232,13 @@ def _summary_parts(
     kept: ProviderSummaries,
     budget: SearchBudget,
 ) -> Iterable[bytes]:
-    """Return ``"uuid":{...}`` for the providers of the candidates, from 1.29 on for their whole trees."""
+    """Return ``"uuid":{...}`` for each provider of the candidates; from 1.29 on, for all in their trees."""
     shape = SummaryShape.for_version(version)
     # whole trees do not depend on the request, so they are kept for later answers
     if shape.nested:
         return kept.of_trees(snapshot, _used_trees(snapshot, offers), shape, budget)
     ids: dict[int, None] = {}
-    classes: set[str] = set()  # every candidate has all the classes of the request
+    classes: set[str] = set()  # every candidate has all classes of the request
     for candidate in candidates_of(offers):
         resources = candidate.resources
         budget.spend_anyway()
@@ -245,27 +246,27 @@ def _summary_parts(
         classes = classes or set().union(*resources.values())
     budget.spend_anyway(len(ids))
     used = [snapshot.providers[provider_id] for provider_id in ids]
-    # below 1.27 the API shows only the classes that the request asks for
+    # below microversion 1.27 the API shows only the classes that the request asks for
     if version >= microversion.ALL_CLASSES_SUMMARISED:
         return [_provider_summary(snapshot, provider, shape, provider.inventories) for provider in used]
     return [_provider_summary(snapshot, provider, shape, classes) for provider in used]
 
 
 def _used_trees(snapshot: ModelSnapshot, offers: Iterable[Offer]) -> Iterable[HostTree]:
-    """Return the trees of all providers that give something to a candidate, each once."""
+    """Return the trees of all providers that give an amount to a candidate, each tree once."""
     trees = snapshot.whole_trees()
     found: dict[HostTree, None] = {}
     used_by: dict[PatternBatch, list[int]] = {}
     for provider_set, patterns in offers:
         if isinstance(provider_set, HostTree):
-            # a tree without sharing providers: its candidates use no other tree
+            # this provider set is a tree without sharing providers: its candidates use no other tree
             found[provider_set] = None
             continue
         used = used_by.get(patterns)
         if used is None:
             used = used_by[patterns] = sorted({at for pattern in patterns for at in pattern.resources})
-        # positions are collected once per batch, because equivalent trees share it; sharing providers come
-        # last
+        # positions are collected once for each batch, because equivalent trees share batches; positions of
+        # sharing providers come last
         members, own = provider_set.members, provider_set.own_count
         if used[0] < own:
             found[trees[members[0].root_id]] = None
@@ -280,7 +281,7 @@ def _provider_summary(
     snapshot: ModelSnapshot, provider: Provider, shape: SummaryShape, classes: Mapping[str, Any] | set[str]
 ) -> bytes:
     summary: dict[str, Any] = {
-        # by orjson instead of a template, because a summary is rendered only once for each change of its tree
+        # orjson instead of a template, because a summary is rendered only once for each change of its tree
         "resources": {
             name: {"capacity": inventory.capacity, "used": provider.used.get(name, 0)}
             for name, inventory in provider.inventories.items()

@@ -1,6 +1,6 @@
-"""Requests of clients, after parsing: plain frozen data.
+"""Parsed requests of clients as frozen dataclasses.
 
-Names follow the API reference, "Allocation candidates" and "Resource providers".
+The names of fields follow the sections "Allocation candidates" and "Resource providers" of the API reference.
 :mod:`placement.schemas.query` makes these requests from query strings.
 """
 
@@ -14,13 +14,14 @@ from placement.exceptions import InvalidRequest
 class RequestGroup:
     """One group of ``resources[$S]``, ``required[$S]``, ``member_of[$S]`` and ``in_tree[$S]``.
 
-    Several providers may serve the group without a suffix; exactly one serves any other group. A provider
-    needs one element of each set in ``required`` (traits) and ``member_of`` (aggregates). Neither the
-    provider nor any of its ancestors has a trait of ``outside``. The provider or one of its ancestors has
-    each trait of ``inside``. Query strings have no parameter for ``outside`` and ``inside``.
+    Several providers may serve the group without a suffix; exactly one provider serves each other group. A
+    provider has to have one trait of each set in ``required``, and be in one aggregate of each set in
+    ``member_of``. Neither the provider nor an ancestor may have a trait of ``outside``. The provider or an
+    ancestor has to have each trait of ``inside``. Query strings have no parameters for ``outside`` and
+    ``inside``.
     """
 
-    # only fields with a true value state a condition, so that a new field needs an empty default
+    # a field with a false value states no condition, so each new field needs an empty default
     suffix: str = ""
     resources: Mapping[str, int] = field(default_factory=dict)
     required: tuple[frozenset[str], ...] = ()
@@ -34,9 +35,9 @@ class RequestGroup:
 
 @dataclass(frozen=True, slots=True)
 class CandidatesRequest:
-    """A whole ``GET /allocation_candidates``.
+    """The query of a ``GET /allocation_candidates``.
 
-    ``nested`` is False below microversion 1.29: a candidate then uses at most one provider of a tree.
+    ``nested`` is False below microversion 1.29, where a candidate uses at most one provider of a tree.
     """
 
     groups: tuple[RequestGroup, ...]
@@ -50,7 +51,7 @@ class CandidatesRequest:
 
     @property
     def total_amounts(self) -> dict[str, int]:
-        """The amount of each class that all groups ask for together."""
+        """The sum over all groups of the requested amount of each class."""
         amounts: dict[str, int] = {}
         for group in self.groups:
             for name, amount in group.resources.items():
@@ -60,7 +61,7 @@ class CandidatesRequest:
 
 @dataclass(frozen=True, slots=True)
 class ProviderFilter:
-    """The filters of ``GET /resource_providers``. A filter that is None or empty passes all providers."""
+    """The filters of ``GET /resource_providers``. All providers pass a filter that is None or empty."""
 
     name: str | None = None
     uuid: str | None = None
@@ -77,9 +78,10 @@ def check_names(
 ) -> None:
     """Check that each resource class and trait of the request exists.
 
-    :raises InvalidRequest: a name does not exist; the message names it, classes first.
+    :raises InvalidRequest: a name does not exist. The message has this name; unknown classes come before
+        unknown traits.
     """
-    # the messages of the two resources differ, and clients compare them
+    # the error messages of the two endpoints differ, and clients depend on their texts
     if isinstance(request, ProviderFilter):
         _check_classes(request.resources, classes)
         prefix = 'Invalid trait(s) in "required" parameter: '
@@ -102,7 +104,7 @@ def _check_classes(resources: Iterable[str], classes: Container[str]) -> None:
 
 
 def _check_traits(named: Iterable[frozenset[str]], traits: Container[str], prefix: str = "") -> None:
-    # all unknown traits in one message: a client corrects them at once
+    # one message has all unknown traits, so that a client can correct all of them at once
     unknown = {name for names in named for name in names if name not in traits}
     if unknown:
         raise InvalidRequest(f"{prefix}No such trait(s): {', '.join(sorted(unknown))}.")

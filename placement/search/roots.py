@@ -1,7 +1,8 @@
-"""The trees that can serve a request, found from its rarest condition or its scarcest resource.
+"""Finds the trees that can serve a request, from its rarest condition or its scarcest resource.
 
-A candidate is anchored at one tree: its providers are members of that tree, or share with it. A provider
-shares with a tree if it has the trait MISC_SHARES_VIA_AGGREGATE, and is in an aggregate with any member.
+A candidate is anchored at one tree: its providers are members of that tree, or share with that tree. A
+provider shares with a tree if it has the trait MISC_SHARES_VIA_AGGREGATE, and has a common aggregate with a
+member of the tree.
 """
 
 import random
@@ -19,13 +20,13 @@ from placement.search.budget import SearchBudget
 from placement.search.conditions import IndexedNames, ProviderCondition, ProviderNeed, all_conditions
 from placement.search.request import CandidatesRequest
 
-# the index by free amounts is not in the order of ids, so that its roots have to be sorted
+# the index by free amounts is not in the order of ids, so its roots would have to be sorted
 _MUCH_RARER: Final = 0.5
 """The index by free amounts is used if it has fewer roots than this share of the rarest other index."""
-# each check evaluates all conditions; with more providers this would cost more than the search saves
+# each check evaluates all conditions; for more providers, the checks would cost more than they save
 _MANY: Final = 64
-"""Sharing providers beyond this number are not checked in advance."""
-# a name that most trees have excludes few of them, and each lookup takes time
+"""If there are more sharing providers than this number, they are not checked in advance."""
+# a name that most trees have excludes few trees, and each lookup takes time
 _MAX_SELECTIVE: Final = 0.7
 """Above this share of trees a condition is not selective enough to use its index."""
 
@@ -33,7 +34,7 @@ _MAX_SELECTIVE: Final = 0.7
 class SharingProviders:
     """The providers that share with trees, by aggregate.
 
-    :param needs: keep only providers that may serve one of these; None keeps all.
+    :param needs: keep only sharing providers that may serve one of these needs; None keeps all.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class SharingProviders:
         #: whether sharing providers alone could serve all needs
         self.suffice = bool(self.providers)
         if self.providers and needs is not None:
-            # by terms: needs that ask for the same are looked up once
+            # by terms, so that needs with equal terms are looked up once
             serving = [
                 self._find_serving(need) for need in {need.serving_terms: need for need in needs}.values()
             ]
@@ -55,13 +56,13 @@ class SharingProviders:
         self._known: dict[frozenset[str], tuple[list[Provider], tuple[bytes, ...]]] = {}
 
     def _find_serving(self, need: ProviderNeed) -> set[int]:
-        """Return the sharing providers that may serve the need; if there are many, all with its classes."""
+        """Return the sharing providers that may serve the need; of many, all that have its classes."""
         found = set(self.providers)
         for name, _ in need.resources:
             found &= self._snapshot.by_class.get(name, set())
         if len(found) > _MANY:
             return found
-        # this call never raises, because the search has no candidates yet that it could return
+        # spend_anyway() never raises: the search has no candidates yet that it could return
         self.budget.spend_anyway(len(found))
         return {each for each in found if need.served_by(self._snapshot.providers[each], self._snapshot)}
 
@@ -95,7 +96,7 @@ class SharingProviders:
             roots = self._snapshot.roots_having(self._snapshot.by_aggregate, aggregate).ids
             self.budget.spend(1 + len(roots) // 16)
             for root in roots:
-                # tuples of names are keys: hosts with equal names have the same sharing providers
+                # tuples of aggregates are keys: hosts with equal tuples have the same sharing providers
                 found[root] = (*found.get(root, ()), aggregate)
         return found
 
@@ -104,14 +105,14 @@ class SharingProviders:
         return self._find_shared(aggregates, set())[0]
 
     def with_tree(self, root: int) -> tuple[list[Provider], tuple[bytes, ...]]:
-        """Return the providers outside the tree that share with it, and their uuids, by ascending ids."""
+        """Return the providers outside the tree that share with it, by ascending ids, and their uuids."""
         self.budget.spend()
-        # keyed by the intersection: all trees of one rack share one list
+        # keyed by the common aggregates, so that all trees of one rack share one list
         via = self._aggregate_names & self._snapshot.whole_trees()[root].all_aggregates
         known = self._known.get(via)
         if known is None:
             known = self._known[via] = self._find_shared(via, set())
-        # a tree's own providers do not count as sharing with it, so that its list differs from the common one
+        # a tree's own providers do not count as sharing with it, so its list differs from the common list
         if known[0] and root in self.roots:
             return self._find_shared(via, set(self._snapshot.trees[root]))
         return known
@@ -125,7 +126,7 @@ class SharingProviders:
         return providers, tuple([each.uuid.encode() for each in providers])
 
     def anchor_roots(self, provider_id: int) -> Iterator[int]:
-        """Yield the roots of all trees that a sharing provider serves; some may come twice."""
+        """Yield the roots of all trees that a sharing provider serves; a root may occur twice."""
         for aggregate in self._snapshot.providers[provider_id].aggregates:
             for member in self._snapshot.by_aggregate[aggregate]:
                 self.budget.spend()
@@ -134,12 +135,12 @@ class SharingProviders:
 
 # if a share p of the roots passes, the probability that all draws fail is (1 - p) to this power
 _DRAWS: Final = 8
-"""Number of random draws after which all roots are filtered instead."""
+"""Number of random draws after which all roots are filtered at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class RootFilter:
-    """The ids of roots, each once. A root counts if it is in one set of each condition in ``selective``.
+    """The ids of roots, each once; a root passes if it is in one set of each condition in ``selective``.
 
     Iteration yields ids in ascending order; ``ids`` need not be in order.
     """
@@ -156,12 +157,13 @@ class RootFilter:
         return replace(self, ids=[each for each in self.ids if each in ids])
 
     def from_anywhere(self, rng: random.Random) -> Iterator[int]:
-        """Iterate from a random root on; all roots that pass are equally likely."""
-        # drawing until a root passes selects each passing root with the same probability, without filtering
-        # all
+        """Iterate from a random root on; each passing root is equally likely to be the first."""
+        # drawing until a root passes selects each passing root with equal probability, without filtering all
+        # roots
         for _ in range(_DRAWS if self.ids else 0):
             first = rng.randrange(len(self.ids))
-            # the others follow in order: concurrent claims mostly begin at different hosts
+            # all other roots follow in order, which is random enough: concurrent claims mostly begin at
+            # different hosts
             if any(self._filter_selective((self.ids[first],))):
                 return self._filter_selective(_rotate_ids(self.ids, first))
         found = [*self._filter_selective(self.ids)]
@@ -184,11 +186,12 @@ def possible_roots(
 ) -> RootFilter:
     """Return the roots at which candidates may be anchored.
 
-    The rarest condition or resource is looked up in its index, and other selective conditions filter. The
-    result may contain roots that have no candidate; it misses none that has one.
+    The rarest condition or resource is looked up in its index, and all other selective conditions filter
+    these roots. The result contains each root that has a candidate, and may contain roots that have none.
     """
     needs = tuple(needs)
-    # sharing providers give their classes to any tree, so the free amounts of trees exclude nothing
+    # classes of sharing providers are left out: a tree can get them from elsewhere, so its own free amounts
+    # exclude nothing
     scarcest = min(
         (
             (snapshot.free_index(name), amount)
@@ -210,24 +213,25 @@ def possible_roots(
         if (members := each.named_providers(snapshot)) is not None
     ]
     if named:
-        # a request names few trees, so that no other index needs to be read
+        # a request names few trees, so no other index needs to be read
         return RootFilter(sorted(set.intersection(*named)))
     wanted = [
         _SelectiveNames(snapshot, each, sharing) for each in _indexed_names(snapshot, conditions, needs)
     ]
-    # rarest first: its roots are iterated over, the others only filter them
+    # rarest first: the search iterates over its roots, and all other conditions only filter these roots
     wanted.sort(key=lambda each: each.size)
     if wanted and wanted[0].size == 0:
         return RootFilter()
     rarest = wanted[0].size if wanted else len(snapshot.trees)
-    # the index by free amounts is not in the order of roots, so using it costs a sort
+    # the index by free amounts is not in the order of root ids, so using it costs a sort
     by_amount = scarcest is not None and having < rarest * _MUCH_RARER
     found: Sequence[int]
     if scarcest and by_amount:
         found, others = scarcest[0].roots_with(scarcest[1]), wanted
     else:
         found, others = wanted[0].roots() if wanted else snapshot.roots(), wanted[1:]
-    # a name that sharing providers have cannot filter: these serve trees without the name
+    # a name that sharing providers have cannot filter trees, because these providers also serve trees without
+    # the name
     telling = [
         each.sets for each in others if each.of_roots and each.share(len(snapshot.trees)) < _MAX_SELECTIVE
     ]
@@ -251,7 +255,7 @@ def _in_all(roots: Iterable[int], wanted: Sequence[Sequence[Container[int]]]) ->
 def _indexed_names(
     snapshot: ModelSnapshot, conditions: Iterable[ProviderCondition], needs: Iterable[ProviderNeed]
 ) -> Iterator[IndexedNames]:
-    """Yield all names of a request that an index has, each once."""
+    """Yield all names of a request that can be looked up in an index, each once."""
     for condition in conditions:
         yield from condition.indexed_names(snapshot)
     for name in dict.fromkeys([name for need in needs for name, _ in need.resources]):
@@ -261,7 +265,7 @@ def _indexed_names(
 def _anchor_roots(snapshot: ModelSnapshot, members: set[int], sharing: SharingProviders) -> set[int]:
     """Return the roots of all trees at which a candidate with one of these providers may be anchored."""
     sharing.budget.spend(len(members))
-    # a named provider may serve its own tree and each tree that it shares with
+    # a provider may serve its own tree, and each tree that it shares with
     roots = {snapshot.providers[provider_id].root_id for provider_id in members}
     for provider_id in members.intersection(sharing.providers):
         roots.update(sharing.anchor_roots(provider_id))
@@ -269,7 +273,7 @@ def _anchor_roots(snapshot: ModelSnapshot, members: set[int], sharing: SharingPr
 
 
 class _SelectiveNames:
-    """The names of a condition, of which each candidate needs one, and the number of trees with them."""
+    """Names of a condition, one of which each candidate needs, and the share of trees that have them."""
 
     def __init__(self, snapshot: ModelSnapshot, what: IndexedNames, sharing: SharingProviders) -> None:
         self._snapshot = snapshot
@@ -277,7 +281,7 @@ class _SelectiveNames:
         self._sharing = sharing
         #: for each name, the ids of all providers that have it
         self.sets = [what.index[name] for name in what.names if name in what.index]
-        # the budget is charged for whole sets only where they are intersected below
+        # the budget is charged for whole sets only if code below intersects these sets
         sharing.budget.spend(sum(map(len, self.sets)) if what.spans_trees else 1)
         each = [snapshot.roots_having(what.index, name) for name in what.names]
         self._roots = [roots for roots in each if roots.ids]
@@ -286,8 +290,8 @@ class _SelectiveNames:
         for provider_id in self._sharing_it:
             aggregates = snapshot.providers[provider_id].aggregates
             self.size += sum([len(snapshot.by_aggregate[aggregate]) for aggregate in aggregates])
-        #: whether the root alone decides if a tree has a name
-        # false where another member of the tree may have the name
+        #: whether the root alone decides if a tree has one of the names
+        # False if another member of the tree may have a name
         self.of_roots = not self._sharing_it and all(roots.alone for roots in self._roots)
 
     def _who_shares(self) -> set[int]:
@@ -303,7 +307,7 @@ class _SelectiveNames:
 
     def share(self, trees: int) -> float:
         """Estimate the share of trees with at least one of the names, assuming independent names."""
-        # only an estimate: names of one set may well occur together
+        # only an estimate, because names of one set are often not independent
         return 1 - prod([1 - len(roots.ids) / trees for roots in self._roots])
 
     def roots(self) -> Sequence[int]:
@@ -311,7 +315,7 @@ class _SelectiveNames:
         if len(self._roots) == 1 and not self._sharing_it:
             return self._roots[0].ids
         if not self._sharing_it:
-            # merged lazily, because a limit mostly ends the iteration early
+            # the ids are merged lazily, because a limit mostly ends the iteration early
             return MergedIds([roots.ids for roots in self._roots])
         found = {root for roots in self._roots for root in roots.ids}
         for provider_id in self._sharing_it:

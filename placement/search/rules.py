@@ -1,17 +1,17 @@
-"""Rules that tie the parts of a candidate together, and quick proofs that no candidate exists.
+"""Rules on the combination of providers in a candidate, and quick proofs that no candidate exists.
 
-:mod:`placement.search.conditions` has the conditions on a single provider. The rules decide whether that
+:mod:`placement.search.conditions` has the conditions on a single provider. The rules decide whether a
 provider may serve a need, given the providers chosen for the other needs.
 
-Without quick proofs, a search over many equivalent devices tries everything to prove the impossible. 17
-groups of one unit below a host with 16 single-unit devices are 16! branches. A proof is one-sided: it may
-miss an impossible request, but never refuses a possible one.
+Without quick proofs, a search over many equivalent devices tries all combinations before it finds that none
+fits. For example, 17 groups of one unit at a host with 16 devices of one unit each have 16! branches. A proof
+may fail to recognise an impossible request, but never refuses a possible request.
 
 - *Volume*: the amounts of a resource class have to fit into the free amounts of its providers. Only units
-  that the amounts can fill count: 5 free units are worth 4 to groups of 2.
-- *Counts*: bipartite matchings of needs with providers, each of which can serve a limited number of needs.
-  One matching has the suffixed groups that need a provider each. For each class and each of its amounts,
-  another matching has the needs of at least that amount.
+  that these amounts can use are counted: of 5 free units, groups of 2 units each can use 4.
+- *Counts*: bipartite matchings of needs with providers, where each provider can serve a limited number of
+  needs. One matching has the suffixed groups if each of them needs a provider of its own. For each class and
+  each requested amount of it, another matching has the needs that ask for at least this amount.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from placement.search.conditions import ProviderCondition, ProviderNeed
 from placement.search.request import CandidatesRequest
 
 Taken = dict[tuple[int, str], int]
-"""Amounts by provider id and resource class."""
+"""Amounts, by pairs of provider id and resource class."""
 
-# the sums up to the largest free amount are bits of one integer, and each need shifts it once
+# the possible sums, up to the largest free amount, are bits of one integer, which each need shifts once
 _MAX_UNITS: Final = 10_000
-"""Largest number of units for which sums of amounts are enumerated; above it, free units are added up."""
-# each set compares itself with all others
+"""Maximum number of units for which sums of amounts are enumerated; above it, all free units count."""
+# each set is compared with all other sets
 _MAX_SETS: Final = 8
-"""Largest number of different sets of providers that are checked each; above it, only the union is."""
+"""Maximum number of different sets of providers that are checked one by one; above it, only their union is
+checked."""
 
 _Asked = tuple[int, Sequence[Provider]]
 """An amount, and the providers that may give this amount."""
@@ -49,7 +50,7 @@ def fits_at_all(
     taken: Mapping[tuple[int, str], int] = MappingProxyType({}),
     budget: SearchBudget | None = None,
 ) -> bool:
-    """Return False if there is surely no way to give each need one of its options.
+    """Return False if there is certainly no way to give each need one of its options.
 
     :param isolate: whether no two suffixed groups may have the same provider.
     :param taken: amounts that a search has already taken, by provider id and class.
@@ -91,9 +92,9 @@ def available_amount(provider: Provider, name: str) -> int:
 
 
 def _amounts_fit(asked: Sequence[_Asked], free: Mapping[int, int], budget: SearchBudget) -> bool:
-    """Return False if these amounts of one class surely cannot each have a provider."""
+    """Return False if these amounts of one class certainly cannot all find a provider."""
     sizes = {amount for amount, _ in asked}
-    # if all amounts are equal, the counts below are exact
+    # if all amounts are equal, the matchings below are exact and need no check of volumes
     if len(sizes) > 1 and any(
         sum(amounts) > _max_sum(amounts, volumes, budget) for amounts, volumes in _list_volumes(asked, free)
     ):
@@ -121,18 +122,18 @@ def _list_volumes(
         by_providers.setdefault(frozenset([at.id for at in providers]), []).append(amount)
     if 1 < len(by_providers) <= _MAX_SETS:
         for together in by_providers:
-            # amounts that only a part of these providers may give compete for these providers, too
+            # amounts that only some of these providers may give also compete for the providers
             amounts = [amount for other, each in by_providers.items() if other <= together for amount in each]
             yield amounts, [free[provider_id] for provider_id in together]
 
 
 def _max_sum(amounts: Sequence[int], volumes: Collection[int], budget: SearchBudget) -> int:
-    """Return an upper bound of the total of amounts that fit, undivided, into these free volumes.
+    """Return an upper bound of the total of the amounts that fit, each undivided, into these free amounts.
 
     The possible sums of the amounts are the bits of an integer: bit n stands for n units.
     """
     budget.spend(len(amounts) + len(volumes))
-    # in units of the greatest common divisor, so that memory in MB takes few bits
+    # counted in units of the greatest common divisor, so that amounts of memory in MB take few bits
     min_amount, unit = min(amounts), gcd(*amounts)
     useful = [volume // unit for volume in volumes if volume >= min_amount]
     widest = max(useful, default=0)
@@ -149,12 +150,12 @@ def _low_bits(highest: int) -> int:
 
 
 def _match_all(limits: Sequence[Mapping[int, int]], budget: SearchBudget) -> bool:
-    """Return whether a matching gives each need a provider.
+    """Return whether there is a matching that gives each need a provider.
 
     The matching grows along augmenting paths, found breadth first.
 
-    :param limits: for each need, by the id of each provider that can serve the need, how many needs that
-        provider serves.
+    :param limits: for each need, a dict from the id of each provider that can serve the need to the maximum
+        number of needs that the provider can serve.
     """
     served: dict[int, list[int]] = {}
     for newcomer in range(len(limits)):
@@ -176,7 +177,8 @@ def _match_all(limits: Sequence[Mapping[int, int]], budget: SearchBudget) -> boo
                 break
         if free is None:
             return False
-        # back along the path: each need on it moves to the next provider, which frees the one before
+        # go back along the path: each need on the path moves to the next provider, which frees its previous
+        # provider
         while free is not None:
             who, previous = came_from[free]
             served[free].append(who)
@@ -187,7 +189,7 @@ def _match_all(limits: Sequence[Mapping[int, int]], budget: SearchBudget) -> boo
 
 
 class RequestRules:
-    """The rules that tie the needs of a request together, with other values that are computed once."""
+    """The rules on the combination of a request's needs, and other values that are computed once."""
 
     def __init__(
         self,
@@ -208,15 +210,15 @@ class RequestRules:
         self.nested = request.nested
         #: the traits that the providers of the group without a suffix have together
         self.unsuffixed_traits = next((group.required for group in request.groups if group.suffix == ""), ())
-        # all needs of the group without a suffix state the same
+        # all needs of the group without a suffix have the same conditions in ``together``
         together = next((need.together for need in needs if need.unsuffixed), ())
         #: all conditions that decide which provider may serve a need, each once
         self.conditions: tuple[ProviderCondition, ...] = tuple(
             dict.fromkeys(
                 [
                     *chain.from_iterable(need.conditions for need in needs),
-                    # each piece is a need of its own, because different providers of the group may meet the
-                    # pieces
+                    # each piece is a condition of its own, because different providers of the group may meet
+                    # different pieces
                     *(piece for each in together for piece in each.single_pieces()),
                 ]
             )
@@ -235,7 +237,8 @@ class RequestRules:
         ]
         #: for each need, its amounts by class, as candidates have them
         self.amounts: list[Mapping[str, int]] = [dict(need.resources) for need in needs]
-        #: sums by the identities of both amounts; kept, so that an identity is never used again
+        #: sums, by the identities of both summands; sums are kept alive, so that Python never reuses an
+        #: identity
         self._sums: dict[tuple[int, int], Mapping[str, int]] = {}
         #: for each need, the index of the first need that the same providers can serve
         first: dict[Hashable, int] = {}
@@ -244,9 +247,9 @@ class RequestRules:
         self.any_alike = any(
             like < index and not needs[index].unsuffixed for index, like in enumerate(self.first_alike)
         )
-        #: by class that several needs ask for: the sum of all their amounts
+        #: for each class that several needs ask for: the sum of all these amounts
         self.contested = _contested_amounts(needs)
-        #: contested classes that one provider may give to several needs: the indexes of these needs
+        #: for each contested class that one provider may give to several needs: the indexes of these needs
         self.adding_up = {
             name: asking
             for name in self.contested
@@ -260,7 +263,7 @@ class RequestRules:
             and not (self.isolate and sum(not need.unsuffixed for need in needs) > 1)
             and not self.adding_up
         )
-        #: whether the options of the needs alone decide on the candidates of a tree
+        #: whether the options of the needs alone determine the candidates of a tree
         self.by_options_alone = self.independent and not self.unsuffixed_traits
         #: the needs of each same_subtree rule
         self.subtrees = subtrees
@@ -271,12 +274,12 @@ class RequestRules:
             and not self.unsuffixed_traits
             and all(len(rule) <= 2 for rule in subtrees)
         )
-        #: for each need, the same_subtree rules that it is part of
+        #: for each need, the same_subtree rules that name its group
         self.subtrees_of = [[rule for rule in subtrees if index in rule] for index in range(len(needs))]
 
     def sum_of(self, one: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:
-        """Return the sum of two mappings of :attr:`amounts` or earlier sums; equal calls get one object."""
-        # by identity: templates of candidates are kept by the identity of amounts
+        """Return the sum of two mappings of :attr:`amounts` or sums; equal calls return the same object."""
+        # by identity, because templates of candidates are cached by the identity of amounts
         key = (id(one), id(other))
         known = self._sums.get(key)
         if known is None:
@@ -289,7 +292,7 @@ class RequestRules:
     def traits_settled(self, options: Sequence[Sequence[Provider]]) -> bool | None:
         """Return whether the providers of the group without a suffix have its traits.
 
-        True or False if this is so for each choice of options, None if it depends on the choice.
+        True or False if the result is equal for each choice of options; None if it depends on the choice.
         """
         settled: bool | None = True
         for traits in self.unsuffixed_traits:
@@ -316,7 +319,7 @@ class NeedAssignment:
         self._lineages: dict[int, frozenset[int]] = {}
         #: for each need, the ids of its options
         self._ids = [frozenset([at.id for at in found]) for found in options] if rules.by_lineage else []
-        #: number of steps that a check of one choice costs at most: rules on several needs read all options
+        #: maximum number of steps that a check of one choice costs: rules on several needs read all options
         max_rules = len(rules.unsuffixed_traits) + max(map(len, rules.subtrees_of), default=0)
         self.steps = 1 + max_rules * sum(map(len, options))
 
@@ -358,7 +361,7 @@ class NeedAssignment:
         return all(self._subtree_in_reach(rule, index, provider) for rule in rules.subtrees_of[index])
 
     def can_complete(self, rest: Sequence[int]) -> bool:
-        """Return whether each remaining need has an option, and no quick proof excludes all together."""
+        """Return whether each need in ``rest`` has an option, and no quick proof excludes them together."""
         left: list[list[Provider]] = []
         for index in rest:
             self.rules.budget.spend(self.steps * len(self.options[index]))
@@ -374,7 +377,7 @@ class NeedAssignment:
         )
 
     def _traits_in_reach(self, index: int, provider: Provider) -> bool:
-        """Return whether providers chosen or possible for the group have one trait of each required set."""
+        """Return whether chosen or possible providers of the group have a trait of each required set."""
         others = [other for other, need in enumerate(self.rules.needs) if need.unsuffixed and other != index]
         return all(
             not provider.traits.isdisjoint(traits)
@@ -385,7 +388,7 @@ class NeedAssignment:
         )
 
     def _subtree_in_reach(self, rule: Sequence[int], index: int, provider: Provider) -> bool:
-        """Return whether a provider of the rule is, or can still be, an ancestor of all others or equal."""
+        """Return whether one provider of the rule is, or can be, all others or an ancestor of them."""
         above = self._lineage_of(provider)
         open_ones, chosen = [], [provider.id]
         for other in rule:

@@ -1,12 +1,12 @@
-"""Equal groups and equal providers. Assignments are equivalent if they differ only in a swap of equal ones.
+"""Equal groups and equal providers. Swapping two equal ones in an assignment gives an equivalent assignment.
 
-Hosts have many equal devices, and guests ask for several of them. Eight of sixteen devices can be given to
-eight equal groups in 518,918,400 ways, which are all the same to the client. The search yields one of these
-first, and remembers a dead end for all of them.
+Hosts have many equal devices, and guests ask for several of these devices. There are 518,918,400 ways to give
+eight of sixteen devices to eight equal groups, and the client sees no difference between them. The search
+yields one of these ways first. A dead end is remembered for all equivalent assignments.
 
-Counts of guests go further: if all needs of some devices ask for one amount, equal devices are a *pool*, of
-which only the number of free units matters. A device may have several units, such as the virtual functions of
-a network card.
+The planner, which counts guests, also uses *pools*. Equal devices form a pool if all needs that they serve
+ask for the same amount, the unit. Only the number of free units in a pool matters. A device may have several
+units, such as the virtual functions of a network card.
 """
 
 from __future__ import annotations
@@ -19,26 +19,28 @@ from placement.read_model.provider import SHARES, Inventory, Provider
 from placement.read_model.trees import ZONE
 from placement.search.rules import RequestRules, available_amount
 
-# an assignment of 8 needs has 0.5 KB, one of 64 has 4 KB, and requests of several threads search at once
+# an assignment of 8 needs takes 0.5 KB, an assignment of 64 needs 4 KB, and several threads may search at
+# once
 MAX_REMEMBERED: Final = 100_000
-"""Largest number of assignments that are remembered for one root."""
+"""Maximum number of assignments that are remembered for one root."""
 
 
 def never_pooled(traits: frozenset[str]) -> bool:
     """Return whether a provider with these traits belongs to no pool.
 
-    Topologies distinguish NUMA nodes, and guests of other hosts take from sharing providers, too.
+    NUMA nodes are no pool, because topology policies distinguish them. Sharing providers are no pool, because
+    guests of other hosts also use them.
     """
     return not traits.isdisjoint((ZONE, SHARES))
 
 
 class AssignmentKinds:
-    """The kinds of needs, and of providers, at one tree: two of a kind can be swapped in any assignment.
+    """The kinds of needs and of providers at a tree; two of one kind can be swapped in any assignment.
 
     :param options: for each need, the providers that can serve it.
     :param pooled: whether providers are of one kind only if they form a pool, so that several guests can swap
-        units of them, too.
-    :param parts: numbers by provider id; providers with unlike numbers are never of one kind.
+        units of these providers.
+    :param parts: numbers by provider id; providers with different numbers are never of one kind.
     """
 
     def __init__(
@@ -61,8 +63,9 @@ class AssignmentKinds:
         members = rules.snapshot.trees
         everyone = rules.snapshot.providers
         roots = {provider.root_id for provider in providers.values()}
-        # the parents of all members of the trees, because a member that is no option may be above an option.
-        # A provider with children has a kind of its own, because subtree rules depend on its lineage.
+        # the parents of all members of the trees, because a member that is no option may have an option as a
+        # child. A provider with children has a kind of its own, because same_subtree rules depend on
+        # lineages.
         self._parents = {everyone[each].parent_id for root in roots for each in members[root]}
         kinds: dict[Hashable, int] = {}
         #: the kind of each need, by index
@@ -78,7 +81,8 @@ class AssignmentKinds:
             for provider_id, provider in providers.items()
         }
         firsts: dict[int, int] = {}
-        #: by id, the provider that stands for it in assignments: itself, or one for all of a pool
+        #: by id of a provider, the provider that stands for it in keys: itself, or one member for its whole
+        #: pool
         self._stand_ins = {
             provider_id: firsts.setdefault(kind, provider_id) if pooled else provider_id
             for provider_id, kind in self.of_providers.items()
@@ -95,9 +99,9 @@ class AssignmentKinds:
         return len({*self.of_providers.values()}) < len(self.of_providers)
 
     def list_pools(self) -> Iterator[tuple[list[int], int]]:
-        """Yield the providers of each kind that has several, and the amount of a unit.
+        """Yield the providers of each pool, and the amount of a unit of this pool.
 
-        The providers are ids in the order of the options.
+        The providers are given by ids, in the order of the options.
         """
         by_kind: dict[int, list[int]] = {}
         for provider_id, kind in self.of_providers.items():
@@ -108,10 +112,10 @@ class AssignmentKinds:
                 yield found, amount
 
     def signature_of(self, chosen: Sequence[Provider | None]) -> Hashable:
-        """Return a key of an assignment: for each chosen provider its kind and the kinds of needs it serves.
+        """Return a key of an assignment: the kind of each chosen provider, and the kinds of needs it serves.
 
-        A pool counts as one provider. The search serves needs in a fixed order, so that the key also
-        determines the remaining needs.
+        A pool counts as one provider. The search serves needs in a fixed order, so the key also determines
+        the remaining needs.
         """
         served: dict[int, list[int]] = {}
         stand_ins = self._stand_ins
@@ -136,10 +140,10 @@ class AssignmentKinds:
         Equivalent providers are leaves below the same parent, or have no relatives at all.
         """
         rules = self._rules
-        # its own id as the key, so that it equals no other provider
+        # the provider's own id is the key, so that it is equal to no other provider
         if provider.id in self._parents or (self._pooled and not self._gives_units(provider, serves)):
             return provider.id
-        # amounts above the sum of all needs make no difference, and pools count the units of all members
+        # free amounts above the sum of all needs make no difference, and pools count the units of all members
         contested = [
             min(available_amount(provider, name), rules.contested[name])
             for name, asking in rules.adding_up.items()
@@ -154,7 +158,7 @@ class AssignmentKinds:
         )
 
     def _gives_units(self, provider: Provider, serves: Sequence[int]) -> bool:
-        """Return whether all needs of a provider ask for one amount, and any units of it can serve them."""
+        """Return whether all needs of a provider ask for one amount, which any of its units can serve."""
         asked = {self._rules.needs[index].resources for index in serves}
         if len(asked) > 1 or provider.parent_id is None:
             return False
@@ -167,7 +171,7 @@ class AssignmentKinds:
         )
 
     def _serves_together(self, inventory: Inventory, name: str, serves: Sequence[int]) -> bool:
-        """Return whether one provider may serve any of its needs together, while it has free units."""
+        """Return whether one provider may serve any combination of its needs while it has free units."""
         rules = self._rules
         suffixed = [index for index in serves if not rules.needs[index].unsuffixed]
         subtrees = [{*rule} for index in serves for rule in rules.subtrees_of[index]]
@@ -175,20 +179,21 @@ class AssignmentKinds:
             rules.nested
             and not (rules.isolate and len(suffixed) > 1)
             and inventory.max_unit >= rules.contested.get(name, 0)
-            # else a rule could require one provider for needs that a pool would divide
+            # otherwise a same_subtree rule could require one provider for needs that a pool would serve from
+            # several
             and not any(len(rule) > 1 and rule <= {*serves} for rule in subtrees)
         )
 
 
 class RememberedAssignments:
-    """Assignments of one tree, each together with all that are equivalent to it."""
+    """Remembered assignments of one tree; each stands for all equivalent assignments."""
 
     def __init__(self, kinds: AssignmentKinds) -> None:
         self.kinds = kinds
         self._known: set[Hashable] = set()
 
     def add(self, chosen: Sequence[Provider | None]) -> bool:
-        """Remember an assignment; return whether it, and all that are equivalent, were unknown."""
+        """Remember an assignment; return True if neither it nor an equivalent assignment was known."""
         signature = self.kinds.signature_of(chosen)
         if signature in self._known:
             return False

@@ -1,21 +1,25 @@
-"""The bundled web server: gunicorn with its settings, and a worker of its own.
+"""The bundled web server: gunicorn with fixed settings and its own class of worker process.
 
-The worker buffers a whole request before a thread handles it, and the answer until the client has taken it.
-So slow clients occupy no thread.
+The worker buffers a whole request before a thread handles it, and buffers the answer until the client has
+read it. So slow clients occupy no thread.
 
 Modules
-    - ``connection`` has the bytes of one client, from the first byte of a request to the last of its answer.
-    - ``worker`` has the loop, the threads and the limits.
+    - ``connection`` buffers the bytes of one client, from the first byte of a request to the last byte of its
+      answer.
+    - ``worker`` has the event loop, the threads and the limits.
 
 A worked example
-    A client sends the headers of a request at once, and 2 MB of its body in ten seconds. The loop reads each
-    part as it arrives. With the last one it puts the connection into the queue of the threads. A thread calls
-    the application, which answers with 5 MB, and fills the socket's buffer. The loop sends the rest of the
-    answer in pieces. The client has a minute for each MiB. Then the loop waits for the next request.
+    A client sends the headers of a request at once, and then 2 MB of its body during ten seconds. The event
+    loop reads each part when it arrives. After the last part, the loop puts the connection into the queue of
+    complete requests. A thread takes the connection from the queue and calls the application, which answers
+    with 5 MB. The thread sends as much of the answer as the socket's buffer takes. The loop sends the rest of
+    the answer in pieces; the client has a minute to read each MiB. After the last byte, the loop waits for
+    the client's next request.
 
 Invariants
-    - The loop never blocks; a thread blocks only while the application answers.
-    - A connection belongs to the loop, or to the one thread that answers it.
+    - The event loop never waits for a client; a thread is busy only while the application computes the
+      answer.
+    - A connection belongs either to the loop, or to the thread that answers its request.
     - Each connection has a deadline in every state.
-    - The memory of all unfinished requests and answers is bounded.
+    - The total memory of unfinished requests and unsent answers is limited.
 """

@@ -1,4 +1,4 @@
-"""One connection of a client, which buffers a request until it is complete and an answer until it is sent."""
+"""The connection of a client. It buffers a request until it is complete, and an answer until it is sent."""
 
 import socket
 import time
@@ -11,13 +11,13 @@ from gunicorn.http.body import ChunkedReader, LengthReader
 from gunicorn.http.parser import RequestParser
 
 HEADERS_TIMEOUT: Final = 10.0
-"""Seconds for the first byte of a request and all headers."""
+"""Maximum seconds from the begin of a connection or request until its headers are complete."""
 BODY_TIMEOUT: Final = 60.0
-"""Seconds for the body of a request."""
+"""Maximum seconds until the whole body of a request has arrived."""
 IDLE_TIMEOUT: Final = 75.0
-"""Seconds until the next request."""
+"""Maximum seconds of waiting for the next request on a connection."""
 ANSWER_TIMEOUT: Final = 60.0
-"""Seconds for the client to take an answer, or each MiB of a longer one."""
+"""Maximum seconds for the client to read an answer, or each MiB of a longer answer."""
 
 MAX_HEADERS: Final = 64 * 1024
 """Maximum size of all headers, and of trailers, in bytes."""
@@ -25,34 +25,35 @@ MAX_BODY: Final = 64 * 1024 * 1024
 """Maximum size of a body, in bytes."""
 _MAX_CHUNKS: Final = 100_000
 """Maximum number of chunks of a body."""
-# gunicorn copies the rest of a piece for each chunk in it, so pieces are small
+# gunicorn copies the rest of a piece for each chunk in the piece, so pieces are small
 _PIECE: Final = 8 * 1024
 """Size of the pieces in which gunicorn reads a body, in bytes."""
 _RENEWED_AFTER: Final = 1024 * 1024
-"""Bytes of an answer that a client has to take to get a new deadline."""
+"""Number of bytes of an answer that a client has to read to get a new deadline."""
 _MAX_AT_ONCE: Final = 256 * 1024
-"""Maximum bytes that one system call reads or sends."""
+"""Maximum number of bytes that one system call reads or sends."""
 _HTTP_1_1: Final = (1, 1)
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class TooLarge(Exception):
-    """A request is too large; the arguments are the status, the reason and the limit."""
+    """A request is too large; the arguments are the HTTP status, its reason phrase and the limit."""
 
 
 class ClientConnection:
-    """The state of a connection. A connection belongs to the loop, or to the thread that answers its request.
+    """The state of a connection, which belongs to the loop, or to the thread that answers its request.
 
-    gunicorn uses the connection as a socket, which keeps sent bytes until :meth:`flush`.
+    gunicorn uses this object as if it were the socket. Bytes that gunicorn sends are kept until
+    :meth:`flush`.
     """
 
     def __init__(self, cfg: Any, sock: socket.socket, peer: Any, server: Any) -> None:
         self.sock, self.peer, self.server = sock, peer, server
-        #: the key of the connection, which is needed after the socket is closed, too
+        #: the key of the connection, which is also needed after the socket is closed
         self.fd = sock.fileno()
         sock.setblocking(False)
         self._cfg = cfg
-        #: bytes that were received and not yet given to gunicorn
+        #: received bytes that were not yet given to gunicorn
         self._received = bytearray()
         #: the current request in pieces, as gunicorn reads it
         self._source: deque[bytes] = deque()
@@ -62,25 +63,25 @@ class ClientConnection:
         self._searched = 0
         self._body: _SizedBody | _ChunkedBody | None = None
         self.request: Any = None
-        #: bytes of answers that were not sent yet
+        #: bytes of answers that have not yet been sent
         self._unsent = bytearray()
-        #: bytes of the answer that the client has taken since its deadline was set
+        #: number of bytes of the answer that were sent since the deadline was set
         self._taken = 0
         self.closing = False
         self.deadline = time.monotonic() + HEADERS_TIMEOUT
         #: the time of the connection or of its last answer
         self.last_used = time.monotonic()
         self._has_asked = False
-        #: the number of held bytes of this connection that the worker has counted
+        #: the number of bytes of this connection that the worker's total includes
         self.counted = 0
 
     def fileno(self) -> int:
-        """Return the descriptor, as a socket does."""
+        """Return the file descriptor, like the method of a socket."""
         return self.fd
 
     @property
     def client(self) -> str:
-        """The address of the client, for the log; clients of a socket in the file system have none."""
+        """The address of the client for the log; a client of a UNIX socket has no address."""
         if isinstance(self.peer, tuple):
             return "{}:{}".format(*self.peer)
         return f"a client of {self.server}"
@@ -92,12 +93,12 @@ class ClientConnection:
 
     @property
     def unsent_bytes(self) -> int:
-        """The number of bytes of answers that the client has not taken."""
+        """The number of bytes of answers that were not sent yet."""
         return len(self._unsent)
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no byte of a request has arrived, and nothing has to be sent."""
+        """Return whether no byte of a request has arrived, and no byte of an answer has to be sent."""
         return self.request is None and not self.held_bytes
 
     @property
@@ -106,7 +107,7 @@ class ClientConnection:
         return self._has_asked and self.is_idle
 
     def receive(self) -> bool:
-        """Read from the client; return False if it has closed the connection.
+        """Read from the client; return False if the client has closed the connection.
 
         :raises OSError: the connection is lost.
         """
@@ -124,7 +125,7 @@ class ClientConnection:
         """Return whether a whole request has arrived.
 
         :raises TooLarge: the request is too long.
-        :raises Exception: one of gunicorn's many kinds, if the bytes are not HTTP.
+        :raises Exception: the bytes are not HTTP; gunicorn raises exceptions of many classes.
         """
         if self.request is None and not self._read_headers():
             return False
@@ -157,7 +158,7 @@ class ClientConnection:
                 raise _body_too_large()
             self._body = _SizedBody(reader.length)
         self.deadline = time.monotonic() + BODY_TIMEOUT
-        # the client waits for this interim response before it sends the body
+        # a client that expects "100 Continue" waits for this interim response before it sends the body
         if self._body.end_position(self._received) is None and self._expects_continue():
             self.sendall(_CONTINUE)
             self.flush()
@@ -193,7 +194,7 @@ class ClientConnection:
         return len(data)
 
     def gettimeout(self) -> float:
-        """Return 0, as a socket that never blocks does."""
+        """Return 0, like the method of a non-blocking socket."""
         return 0.0
 
     def sendall(self, data: bytes) -> None:
@@ -205,9 +206,9 @@ class ClientConnection:
         self._unsent.clear()
 
     def flush(self) -> bool:
-        """Send as many bytes as the socket takes; return whether nothing is left.
+        """Send as many bytes as the socket takes; return whether all bytes are sent.
 
-        A slow client that keeps taking an answer gets more time.
+        A slow client gets more time as long as it continues to read the answer.
 
         :raises OSError: the connection is lost.
         """
@@ -217,7 +218,7 @@ class ClientConnection:
             try:
                 sent = self.sock.send(memoryview(self._unsent)[:_MAX_AT_ONCE])
             except BlockingIOError:
-                # The client has to read before more can be sent.
+                # The buffer of the socket is full until the client reads.
                 return False
             del self._unsent[:sent]
             self._taken += sent
@@ -231,10 +232,10 @@ class ClientConnection:
     def close(self) -> None:
         """Read the rest of the request, then close the connection.
 
-        Without that, the client may lose the answer.
+        If some input stayed unread, the client could lose the answer.
         """
-        # unread input would make the kernel reset the connection, and the client could lose the answer; the
-        # client may have closed its end already
+        # unread input would make the kernel reset the connection, and the client could lose the answer. An
+        # error means that the client has closed its end already
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
             self.sock.recv(_MAX_AT_ONCE)
@@ -271,7 +272,7 @@ class _ChunkedBody:
         self._searched = 0
 
     def end_position(self, received: bytearray) -> int | None:
-        """Return the end of the body, or of an invalid chunk, which gunicorn refuses."""
+        """Return the position of the end of the body, or of an invalid chunk, which gunicorn will refuse."""
         while True:
             # no line end follows the chunk, so the body is invalid
             if (

@@ -1,9 +1,9 @@
-"""The bundled web server: gunicorn with a worker that slow clients cannot keep busy.
+"""The bundled web server: gunicorn with a class of worker process that slow clients cannot keep busy.
 
-One loop reads from all connections and writes to them, without waiting for any. A thread gets a request when
-all of it has arrived, and leaves the answer to the loop if the client does not read all of it at once. So
-silent, idle and slow connections occupy no thread, and each has a deadline. If there are too many
-connections, the oldest idle one is closed first.
+One event loop reads from all connections and writes to them, and never waits for a single client. A thread
+gets a request when the whole request has arrived. If the client does not read the whole answer at once, the
+loop sends the rest. So silent, idle and slow connections occupy no thread, and each of them has a deadline.
+If there are too many connections, the connection that has been idle longest is closed first.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from placement.api.call import ABANDONED
 from placement.server.connection import ClientConnection, TooLarge
 
 MAX_REQUEST_LINE: Final = 8190
-"""The default of Apache httpd; lists of aggregates and traits make queries long."""
+"""Maximum size in bytes, the default of Apache httpd; lists of aggregates and traits make queries long."""
 
 
 class BundledServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
-    """gunicorn with fixed settings, which no file and no environment variable changes."""
+    """gunicorn with fixed settings, which neither a file nor an environment variable can change."""
 
     @abstractmethod
     def settings(self) -> Mapping[str, Any]:
-        """Return the settings of this server, in addition to those of all servers."""
+        """Return the settings of this server, in addition to the settings that all bundled servers have."""
 
     def load_config(self) -> None:
         """Set the options; called by gunicorn."""
@@ -49,7 +49,7 @@ class BundledServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no t
             "forwarder_headers": "",
             "limit_request_line": MAX_REQUEST_LINE,
             "logger_class": _ServerLogger,
-            # the control socket would be in the home folder, one for all servers
+            # all servers would share one control socket in the home folder
             "control_socket_disable": True,
             **self.settings(),
         }
@@ -72,13 +72,13 @@ class _ServerLogger(glogging.Logger):  # type: ignore[misc]  # gunicorn has no t
 
 
 class IdleConnections:
-    """Descriptors of waiting connections, in the order in which their current state began.
+    """File descriptors of waiting connections, ordered by the time when their current state began.
 
-    A connection at rest has no open request, so its client can connect again without a loss. All other
-    connections wait for a request or a part of one, or their clients read an answer slowly. A new connection
-    will soon send a request, so connections at rest are closed before new ones. But a client may open any
-    number of connections without a request, so new connections are closed first if they are more than half of
-    all.
+    A connection at rest has no unfinished request, so its client can connect again without a loss. All other
+    waiting connections wait for a request or the rest of a request, or their clients read an answer slowly.
+    Normally a connection at rest is closed first, because other clients are in the middle of a request or
+    about to send one. But a client may open any number of connections without a request. So if connections
+    that are not at rest are more than half of the maximum, one of these is closed first.
 
     :param most: the maximum number of connections.
     """
@@ -100,19 +100,19 @@ class IdleConnections:
         self._owing.pop(fd, None)
 
     def first_to_close(self) -> int | None:
-        """Return the connection to close first, the one that has waited longest in its state, or None."""
+        """Return the connection to close first; None if no connection is waiting."""
         owing_end = len(self._owing) > self._share or not self._at_rest
         return next(iter(self._owing if owing_end else self._at_rest), None)
 
 
 _MAX_HELD: Final = 256 * 1024 * 1024
-"""Bytes that all clients together may have in memory."""
+"""Maximum number of bytes in memory for all clients together."""
 _ALWAYS_HELD: Final = 64 * 1024
-"""Bytes that each client may have in memory, however much other clients have."""
+"""Number of bytes in memory that each client may always have, even if other clients use up the maximum."""
 _RESERVED_FILES: Final = 256
-"""Descriptors that are reserved for databases, logs and the like."""
+"""Number of file descriptors that are reserved for databases, logs and other files."""
 _STOP_TIMEOUT: Final = 2.0
-"""Seconds for which searches may continue when the service stops."""
+"""Maximum seconds for which searches may continue when the service stops."""
 _LAST_REQUEST_TIMEOUT: Final = 1.0
 """Seconds without a request after which a stopping service closes a connection. Before, a request may be on
 its way, and would be lost."""
@@ -121,7 +121,7 @@ _TICK: Final = 1.0
 
 
 class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
-    """The worker process of gunicorn: a loop for all connections, and threads for complete requests."""
+    """A worker process of gunicorn: an event loop for all connections, threads for complete requests."""
 
     alive: bool
 
@@ -134,7 +134,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         self._ready: queue.SimpleQueue[ClientConnection] = queue.SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._stop_began = 0.0
-        # the maximum that the system allows, because each connection needs a descriptor
+        # the limit is raised to the system's maximum, because each connection needs a file descriptor
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         self._most = min(self.cfg.worker_connections, max(16, most - _RESERVED_FILES))
@@ -145,7 +145,8 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
     def run(self) -> None:
         """Serve until the worker has to stop; called by gunicorn."""
         listeners = {each.fileno(): each for each in self.sockets}
-        # several workers share a listener, and only one of them gets a new connection
+        # non-blocking, because several workers share a listening socket, and only one of them gets a new
+        # connection
         for each in self.sockets:
             each.setblocking(False)
         for fd in (*listeners, self._wake, self.PIPE[0]):
@@ -154,7 +155,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             threading.Thread(target=self._answer_all, daemon=True).start()
         next_tick = 0.0
         while self.alive or self._is_stopping(listeners):
-            # a stopping worker checks more often, because it ends with its last request
+            # a stopping worker checks more often, because it ends when its last request is answered
             for fd, _ in self._loop.poll(_TICK if self.alive else 0.1):
                 if fd in listeners:
                     self._accept_client(listeners[fd])
@@ -175,7 +176,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
                     self.alive = False
 
     def _is_stopping(self, listeners: dict[int, Any]) -> bool:
-        """Stop listening; return whether requests are unanswered and there is time to answer them."""
+        """Stop listening; return whether there are unanswered requests and time left to answer them."""
         if not self._stop_began:
             self._stop_began = time.monotonic()
             for fd, listener in listeners.items():
@@ -192,7 +193,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
                 self._go_on(each)  # a request may have arrived since the last poll
                 if each.fd not in self._busy and each.is_idle:
                     self._close(each)
-        # a second before gunicorn would kill this worker
+        # ends one second before gunicorn would kill this worker
         return bool(self._connections) and time.monotonic() - self._stop_began < self.cfg.graceful_timeout - 1
 
     def _accept_client(self, listener: Any) -> bool:
@@ -208,7 +209,8 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
                 return True
             self._close(self._connections[first])
         if sock.family != socket.AF_UNIX:
-            # otherwise the last piece of an answer would wait for an acknowledgement (Nagle's algorithm)
+            # without this option, the last piece of an answer would wait for an acknowledgement (Nagle's
+            # algorithm)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = ClientConnection(self.cfg, sock, peer, listener.getsockname())
         self._connections[connection.fd] = connection
@@ -217,7 +219,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         return True
 
     def _go_on(self, connection: ClientConnection) -> None:
-        """Send the rest of an answer if any; otherwise read, and queue the request if it is complete."""
+        """Send unsent bytes if there are any; otherwise read, and queue the request if it is complete."""
         try:
             if not connection.flush():
                 self._watch_connection(connection, select.EPOLLOUT)
@@ -240,8 +242,8 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             if not complete:
                 self._watch_connection(connection, select.EPOLLIN)
                 return
-            # epoll reports a lost connection whatever events are registered, but until the answer the
-            # connection belongs to a thread
+            # epoll would report a lost connection even if no events are registered, but the connection
+            # belongs to a thread until the answer
             self._loop.unregister(connection.fd)
             self._waiting.discard(connection.fd)
             self._busy.add(connection.fd)
@@ -271,7 +273,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         self._follow_up(connection)
 
     def _follow_up(self, connection: ClientConnection) -> None:
-        """Send the answer, and continue with the next request."""
+        """Send the answer; if all of it is sent, continue with the next request of the connection."""
         try:
             if not connection.flush():
                 self._watch_connection(connection, select.EPOLLOUT)
@@ -288,7 +290,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         self._loop.modify(connection.fd, events)
 
     def _count_held(self, connection: ClientConnection) -> None:
-        """Update the number of held bytes by the difference: adding up all again would be slow."""
+        """Update the total of held bytes by this connection's change; adding up all would be slow."""
         held = connection.held_bytes
         self._held += held - connection.counted
         connection.counted = held
@@ -315,7 +317,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
                 self._close(connection)
 
     def _answer_all(self) -> None:
-        """Answer requests; the loop of each thread."""
+        """Answer requests until the worker ends; each thread runs this method."""
         while True:
             connection = self._ready.get()
             close = True
@@ -326,11 +328,12 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
                     self.handle_error(connection.request, connection, connection.peer or ("", -1), error)
             connection.end_request(close=close)
             self._returned.append(connection)
-            # the loop waits in epoll, and is not woken by an entry in the queue of returned connections
+            # the event loop waits in epoll, and an entry in the queue of returned connections does not wake
+            # it
             os.eventfd_write(self._wake, 1)
 
     def _answer_request(self, connection: ClientConnection) -> bool:
-        """Call the application and send its answer; return whether the connection ends afterwards."""
+        """Call the application and send its answer; return whether to close the connection then."""
         request = connection.request
         try:
             content = request.body.read()
@@ -355,13 +358,13 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         finally:
             if hasattr(body, "close"):
                 body.close()
-        # the answer is complete: the remaining bytes are sent later, or the client has left
+        # the answer is complete: the loop sends the remaining bytes later, or the client has left
         with suppress(OSError):
             connection.flush()
         return bool(response.should_close())
 
     def _abandoned_check(self, connection: ClientConnection) -> Callable[[], str | None]:
-        """Return a function that returns why the answer is no longer needed. Long searches call it."""
+        """Return a function for long searches: it returns why the answer is no longer needed, or None."""
         poll = select.poll()
         poll.register(connection.sock, select.POLLRDHUP)
 

@@ -14,13 +14,14 @@ from placement.store import optimistic_write, providers
 def replace(tx: WriteTransaction, uuid: str, generation: int | None, aggregates: Sequence[str]) -> int:
     """Replace the aggregates of a provider; return its generation afterwards.
 
-    Without ``generation`` (before microversion 1.19) the generation of the provider is neither checked nor
-    raised.
+    If ``generation`` is None (before microversion 1.19), the generation of the provider is neither checked
+    nor increased.
 
     :raises NotFound: no such provider.
-    :raises ConcurrentUpdate: the generation is stale.
+    :raises ConcurrentUpdate: ``generation`` is not the current generation.
     """
-    # without aggregates to insert, no foreign key would check that the provider is unchanged
+    # an optimistic write without rows to insert would not notice a changed provider, because no foreign key
+    # fails
     if generation is not None and optimistic_write.is_worthwhile(tx, generation, len(aggregates)):
         optimistic_write.find_provider(tx, _found, uuid, generation)
         # old aggregates are removed first, because the new ones may repeat some of them
@@ -33,7 +34,8 @@ def replace(tx: WriteTransaction, uuid: str, generation: int | None, aggregates:
     if generation is not None:
         providers.check_generation(row, generation)
     put(tx, {row.id: aggregates})
-    # stamped even without a generation, because readers have to see changes by older clients, too
+    # stamped even without ``generation``, because readers have to see changes by clients of old
+    # microversions, too
     tx.note_changed([row.id], generation=generation is not None)
     return row.generation + (generation is not None)
 

@@ -1,10 +1,10 @@
-"""Allocations of consumers: claimed, replaced, released and shown, with the usage of projects.
+"""Writes, releases and reads allocations of consumers, and reads the usage of projects.
 
-Besides claims, the release of all allocations of a consumer is the most frequent write. If the database
-takes several statements at once, no statement waits for the answer to another. The first statement locks the
-consumer, and stores its id (or none) in a setting of the transaction. The other statements use this setting
-to find the rows to lock, stamp and delete. A consumer that is created between two of these statements is not
-touched, because the first statement has not locked it. Other databases read the rows first.
+Besides claims, the release of all allocations of a consumer is the most frequent write. On a database that
+accepts several statements at once, the release sends all its statements together. The first statement locks
+the consumer, and stores its id in a setting of the transaction, or an id that no consumer has. The other
+statements use this setting to find the rows to lock, stamp and delete. If the consumer is created after the
+first statement, these statements do not touch it. On other databases the release reads the rows first.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ from placement.store.expired import COUNTS
 
 @dataclass(frozen=True, slots=True)
 class LockedConsumers:
-    """The existing consumers, by uuid, with all their holdings, and the uuids of those that have expired."""
+    """The locked consumers by uuid, all their holdings, and the uuids of expired consumers among them."""
 
-    # only consumers that exist: a claim creates the others
+    # only consumers that existed before: the claims create all other consumers
     consumers: Mapping[str, consumer_store.ConsumerRow]
     holdings: Sequence[ClaimantHolding] = ()
     expired: frozenset[str] = frozenset()
 
     @property
     def provider_ids(self) -> set[int]:
-        """The ids of the providers of the holdings."""
+        """The ids of all providers with holdings of these consumers."""
         return {each.provider_id for each in self.holdings}
 
     @property
     def providers(self) -> set[str]:
-        """The uuids of the providers of the holdings."""
+        """The uuids of all providers with holdings of these consumers."""
         return {each.provider for each in self.holdings}
 
 
@@ -70,10 +70,10 @@ def replace(tx: WriteTransaction, claims: Sequence[ConsumerClaim]) -> None:
     """Write all claims or none of them.
 
     :raises InvalidRequest: a provider or a resource class does not exist.
-    :raises ConcurrentUpdate: a consumer's generation is not the given one.
-    :raises Conflict: a provider has no such inventory or not enough of it.
+    :raises ConcurrentUpdate: a generation in a claim is not the current generation of its consumer.
+    :raises Conflict: a provider has no inventory of a claimed class, or not enough of it.
     """
-    # locks come before all checks: what is read under the locks stays true until the commit
+    # locks come before all checks, because data that is read under the locks stays valid until the commit
     locked = lock_claimed(tx, claims)
     check_generations(claims, locked)
     write_claims(tx, claims, locked)
@@ -89,18 +89,19 @@ def lock_claimed(
     """Create new consumers, and lock all consumers and providers of the claims, consumers first.
 
     :param more: uuids of further providers to lock; ``buckets`` are further buckets.
-    :param others: more consumers to lock, with their holdings.
+    :param others: uuids of further consumers to lock; their holdings are read, too.
     """
-    # consumers that a client calls new mostly are new, so they are looked up only if the insertion fails
+    # consumers that a client declares as new mostly are new, so they are looked up only if the insertion
+    # fails
     new_only = all(claim.generation is None and claim.takes_anything for claim in claims)
     looked_up = [] if tx.optimistic and new_only else [claim.consumer for claim in claims]
     locked = _lock(tx, [*looked_up, *others])
     new = [claim for claim in claims if claim.takes_anything and claim.consumer not in locked.consumers]
-    # before the buckets, because the insertion locks the new rows, and consumers come first in the order of
-    # locks
+    # created before the buckets are locked: the insertion locks the new rows, and consumers come first in the
+    # order of locks
     consumer_store.create_consumers(tx, {claim.consumer: claim.owner for claim in new})
     named = {uuid for claim in claims for uuid in claim.resources}
-    # one call for all providers, so that all buckets are locked in one order
+    # a single call locks all providers, so that all buckets are locked in ascending order
     tx.lock({*locked.providers, *named, *more}, buckets)
     return locked
 
@@ -108,18 +109,19 @@ def lock_claimed(
 def check_generations(claims: Iterable[ConsumerClaim], locked: LockedConsumers) -> None:
     """Refuse claims with a wrong generation of their consumer.
 
-    An expired consumer does not exist for a claim. A claim for its uuid has to wait until its holdings are
-    released (:func:`placement.store.reservations.write_with_room`).
+    For a claim, an expired consumer does not exist. A claim for the uuid of an expired consumer has to wait
+    until that consumer's holdings are released (:func:`placement.store.reservations.write_with_room`).
 
-    :raises ConcurrentUpdate: a generation is wrong; the message has both. ConsumerExists if the consumer has
-        to be released first.
+    :raises ConcurrentUpdate: a generation is wrong; the message has the wrong and the current generation.
+        ConsumerExists if the consumer has to be released first.
     """
     for claim in claims:
         if claim.consumer in locked.expired:
-            # the consumer does not exist for the client, so any number is a conflict, too
+            # for the client the consumer does not exist, so any number as its generation is a conflict, too
             if claim.generation is not ANY_GENERATION:
                 consumer_store.check_generation(None, claim.generation)
-            # the caller releases it and tries again, because its row and its allocations are still there
+            # the caller releases the consumer and tries again, because its row and its allocations still
+            # exist
             raise ConsumerExists(f"consumer generation conflict - {claim.consumer} has expired just now")
         consumer_store.check_generation(locked.consumers.get(claim.consumer), claim.generation)
 
@@ -131,26 +133,28 @@ def _lock(tx: WriteTransaction, uuids: Collection[str]) -> LockedConsumers:
     # queued before an answer is read, so that both statements are sent together
     held = tx.queue(_held_by(len(uuids)), bind_values("uuid", uuids))
     known = {row.uuid: row for row in consumer_store.rows(consumers_locked)}
-    # decided by the clock of the database in the same statement, because the clocks of workers differ
+    # the clock of the database decides in the same statement, because the clocks of workers differ
     expired = frozenset(uuid for uuid, *_, is_over in held.rows if is_over)
     return LockedConsumers(known, [ClaimantHolding(*row) for *row, _ in held.rows], expired)
 
 
 def write_claims(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: LockedConsumers) -> None:
-    """Write claims of locked consumers and providers, the last part of :func:`replace`."""
-    # before the supplies are read, so that they have only the usage of other consumers
+    """Write claims of consumers and providers that are locked; this is the last step of :func:`replace`."""
+    # holdings are deleted before the supplies are read, so that supplies only include the usage of other
+    # consumers
     _remove(tx, [row.id for row in locked.consumers.values()])
     supplies, known_classes = _read_supplies(tx, {uuid for claim in claims for uuid in claim.resources})
     named = {name for claim in claims for resources in claim.resources.values() for name in resources}
-    # for classes that no provider of the claim has: distinguishes an unknown name from a missing inventory
+    # looks up classes that no provider of the claims has, to distinguish unknown names from missing
+    # inventories
     others = names.NameLookup(tx, resource_classes, named - known_classes.keys())
     classes = {**known_classes, **others.ids}
-    # after the removal, which is rolled back if this check refuses the claims
+    # checked after the removal, which is rolled back if the check refuses the claims
     check_capacity(claims, supplies, classes, locked.holdings)
     _insert(tx, claims, supplies, classes)
     _update_consumers(tx, claims, locked.consumers)
-    # clients rely on both: moving away does not increase the generation of a provider, releasing everything
-    # does
+    # clients rely on these rules: moving away does not increase the generation of a provider, releasing all
+    # allocations does
     emptied = {claim.consumer for claim in claims if not claim.takes_anything}
     left = {each.provider_id for each in locked.holdings if each.consumer in emptied}
     raised = left.union(supply.provider_id for supply in supplies.values())
@@ -168,7 +172,8 @@ def _held_by(count: int) -> PreparedStatement:
             resource_providers.c.uuid,
             allocations.c.resource_class_id,
             allocations.c.used,
-            # not filtered by expiry: an expired consumer is locked, too, because its holdings are in the way
+            # not filtered by expiry: expired consumers are locked, too, because their holdings still occupy
+            # resources
             sa.not_(COUNTS),
         )
         .select_from(allocations)
@@ -179,20 +184,20 @@ def _held_by(count: int) -> PreparedStatement:
 
 
 def _remove(tx: WriteTransaction, consumer_ids: Sequence[int]) -> None:
-    # a statement for no consumer would be a useless round trip
+    # without consumers, a statement would be a useless round trip
     if consumer_ids:
         tx.queue(_allocation_removal(len(consumer_ids)), bind_values("id", consumer_ids))
 
 
 @lru_cache(KEPT_SIZES)
 def _allocation_removal(count: int) -> PreparedStatement:
-    # selected by id, with which the primary key of the table begins
+    # selected by the consumer's id, which is the first column of the primary key
     chosen = allocations.c.consumer_id.in_(bind_parameters("id", count, ConsumerId))
     return PreparedStatement(sa.delete(allocations).where(chosen))
 
 
-# a correlated sub-query and no join with a group, so that only allocations of a claim's few inventories are
-# read
+# a correlated sub-query instead of a join with GROUP BY, so that only allocations of a claim's few
+# inventories are read
 _used: Final = (
     sa.select(sa.func.coalesce(sa.func.sum(allocations.c.used), 0))
     .where(
@@ -215,7 +220,8 @@ def _supply_lookup(count: int) -> PreparedStatement:
             *INVENTORY_COLUMNS,
         )
         .select_from(resource_providers)
-        # outer joins, because a provider without inventories exists, and causes another error
+        # outer joins, because the error for a provider without inventories differs from the error for an
+        # unknown provider
         .outerjoin(inventories, inventories.c.provider_id == resource_providers.c.id)
         .outerjoin(resource_classes, resource_classes.c.id == inventories.c.resource_class_id)
         .where(resource_providers.c.uuid.in_(bind_parameters("uuid", count)))
@@ -267,8 +273,8 @@ def _allocation_insertion(count: int) -> PreparedStatement:
     """Return a statement that inserts allocations of consumers with unknown ids."""
     rows = [
         {
-            # selected by uuid, because the ids of consumers that this transaction creates are not known
-            # without another answer
+            # selected by uuid, because ids of consumers that this transaction creates are unknown until an
+            # answer is read
             "consumer_id": sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery(),
             "provider_id": provider,
             "resource_class_id": resource_class,
@@ -291,7 +297,7 @@ def _update_consumers(
 ) -> None:
     emptied = []
     for claim in claims:
-        # a new consumer was created with generation 1, which stays
+        # a new consumer was created with generation 1, which is already right
         present = known.get(claim.consumer)
         if present is not None and claim.takes_anything:
             consumer_store.advance_consumer(tx, present, consumer_store.owner_after(present, claim.owner))
@@ -306,7 +312,7 @@ def delete(tx: WriteTransaction, consumer: str) -> None:
 
     :raises NotFound: the consumer holds nothing, or has expired.
     """
-    # not the lock of a claim, because nothing is created here and no supply is read
+    # lock_claimed() is not needed, because no consumer is created and no supply is read
     locked = _lock(tx, [consumer])
     if not locked.consumers or locked.expired:
         raise no_allocations(consumer)
@@ -319,7 +325,7 @@ def no_allocations(consumer: str) -> NotFound:
 
 
 def give_back(tx: WriteTransaction, uuids: Collection[str]) -> int:
-    """Release all allocations of these consumers; return how many of these consumers had allocations."""
+    """Release all allocations of these consumers; return the number of consumers that had allocations."""
     locked = _lock(tx, uuids)
     if locked.consumers:
         _give_back(tx, locked)
@@ -329,7 +335,7 @@ def give_back(tx: WriteTransaction, uuids: Collection[str]) -> int:
 def _give_back(tx: WriteTransaction, locked: LockedConsumers) -> None:
     """Release all allocations of these consumers, which the caller has locked."""
     ids = [row.id for row in locked.consumers.values()]
-    # locked after the consumers, in the same order as for claims
+    # providers are locked after consumers, in the same order as for claims
     tx.lock(locked.providers)
     # allocations are removed first, because they refer to the consumer
     _remove(tx, ids)
@@ -353,9 +359,9 @@ class Allocation:
 OWNED: Final = allocations.join(consumers, consumers.c.id == allocations.c.consumer_id).join(
     resource_classes, resource_classes.c.id == allocations.c.resource_class_id
 )
-"""Allocations, with the consumer and the class of each."""
+"""Allocations joined with their consumers and resource classes."""
 NAMED: Final = OWNED.join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
-"""Allocations, with the consumer, the class and the provider of each."""
+"""Allocations joined with their consumers, resource classes and providers."""
 _shown: Final = (
     sa.select(
         consumers.c.uuid,
@@ -367,7 +373,7 @@ _shown: Final = (
         allocations.c.updated_at,
     )
     .select_from(NAMED)
-    # in the order of creation, so that two answers with the same content are equal
+    # in the order of creation, so that answers with the same allocations have the same order
     .order_by(consumers.c.id, resource_providers.c.id, resource_classes.c.id)
 )
 _of_consumer: Final = _shown.where(consumers.c.uuid == sa.bindparam("consumer"), COUNTS)
@@ -399,11 +405,11 @@ def of_provider(conn: sa.Connection, provider: str) -> list[Allocation]:
     return [Allocation(*row) for row in conn.execute(_of_provider, {"provider": provider})]
 
 
-# ids begin at 1, so this is the id of no consumer
+# ids begin at 1, so no consumer has this id
 _NOBODY: Final = "0"
-"""The text of the id of no consumer."""
+"""An id, as text, that no consumer has."""
 _SETTING: Final[sa.ColumnElement[str]] = sa.literal_column("'placement.released'")
-"""The setting of the transaction that has the id of the consumer to release."""
+"""The setting of the transaction that stores the id of the consumer to release."""
 
 
 def release(database: ServiceDatabase, consumer: str) -> None:
@@ -419,7 +425,7 @@ def release(database: ServiceDatabase, consumer: str) -> None:
         return None
 
     released = database.write(release_all)
-    # read after the commit: if nothing was released, nothing was written, so a rollback is not needed
+    # read after the commit: if nothing was released, nothing was written, so no rollback is needed
     if released is not None and released.scalars == [_NOBODY]:
         raise no_allocations(consumer)
 
@@ -429,7 +435,7 @@ def _at_once(tx: WriteTransaction, consumer: str) -> StatementAnswer:
 
     The answer of this statement is the consumer's id as text, or :data:`_NOBODY`.
     """
-    # again in the order consumers, then buckets
+    # the order of locks is consumers, then buckets, as everywhere
     locked = tx.queue(_lock_consumer, {"consumer": consumer})
     tx.queue(_count, {"step": buckets.random_step()})
     tx.queue(_stamp, {"now": tx.now})
@@ -439,9 +445,9 @@ def _at_once(tx: WriteTransaction, consumer: str) -> StatementAnswer:
 
 
 _released: Final = sa.cast(sa.func.current_setting(_SETTING), sa.BigInteger)
-# each statement evaluates this query, because allocations are removed after the statements that need it
+# each statement that needs the providers evaluates this query, before the allocations are removed
 _held: Final = sa.select(allocations.c.provider_id).where(allocations.c.consumer_id == _released)
-# kept in a setting of the transaction, because later statements of a batch cannot see an answer
+# the id is stored in a setting of the transaction, because later statements of a batch cannot use an answer
 _lock_consumer: Final = PreparedStatement(
     sa.select(
         sa.func.set_config(
@@ -456,7 +462,7 @@ _lock_consumer: Final = PreparedStatement(
                 ),
                 sa.literal_column(f"'{_NOBODY}'"),
             ),
-            sa.literal_column("true"),  # until the transaction ends
+            sa.literal_column("true"),  # the setting ends with the transaction
         )
     )
 )
@@ -479,17 +485,17 @@ _stamp: Final = PreparedStatement(
         updated_at=sa.bindparam("now", type_=sa.Double),
     )
 )
-"""The values that a change of usage alone writes to a provider, without a new generation."""
+"""Stamps the providers after a change of usage alone, which does not change their generation."""
 _consumer_removal: Final = PreparedStatement(
     sa.delete(allocations).where(allocations.c.consumer_id == _released)
 )
-# after the allocations, which refer to the consumer
+# deleted after the allocations, which refer to the consumer
 _end: Final = PreparedStatement(sa.delete(consumers).where(consumers.c.id == _released))
 
 
 @dataclass(frozen=True, slots=True)
 class ClassUsage:
-    """The sum of one resource class over all consumers of one type (None: their type is unknown)."""
+    """The used amount of one resource class by all consumers of one type (None: the type is unknown)."""
 
     consumer_type: str | None
     resource_class: str
@@ -504,7 +510,7 @@ def of_project(conn: sa.Connection, project_id: str, user_id: str | None) -> lis
         .join(consumers, consumers.c.id == allocations.c.consumer_id)
         .join(resource_classes, resource_classes.c.id == allocations.c.resource_class_id)
         .where(consumers.c.project_id == project_id, COUNTS)
-        # ordered by id, so that classes come in the order of creation, as in other answers
+        # ordered by id, so that classes are in the order of their creation, as in other answers
         .group_by(consumers.c.consumer_type, resource_classes.c.id, resource_classes.c.name)
         .order_by(consumers.c.consumer_type, resource_classes.c.id)
     )
@@ -514,7 +520,7 @@ def of_project(conn: sa.Connection, project_id: str, user_id: str | None) -> lis
 
 
 def consumer_counts(conn: sa.Connection, project_id: str, user_id: str | None) -> dict[str | None, int]:
-    """Return the number of consumers of each type with allocations, in a project or for one of its users."""
+    """Return the number of consumers with allocations by type, for a project or one user in it."""
     query = (
         sa.select(consumers.c.consumer_type, sa.func.count())
         .where(consumers.c.project_id == project_id, COUNTS)

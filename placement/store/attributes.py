@@ -13,18 +13,17 @@ from placement.store import providers
 
 
 def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Mapping[str, Attribute]) -> int:
-    """Replace the attributes of a provider; return its generation, which goes up if they changed.
+    """Replace the attributes of a provider; return its generation, which increases if they differ.
 
     :raises NotFound: no such provider.
-    :raises ConcurrentUpdate: the generation is stale.
+    :raises ConcurrentUpdate: ``generation`` is not the current generation.
     """
     # both statements are queued before an answer is read: one round trip
     tx.lock([uuid])
     present = tx.queue(_present, {"provider": uuid})
     row = providers.read_locked(tx, uuid)
     providers.check_generation(row, generation)
-    # equal attributes are not written, so that clients which repeat a request do not make all workers read
-    # the provider
+    # equal attributes are not written, because each write makes all workers read the provider again
     if {name: number if text is None else text for name, text, number in present.rows} == wanted:
         return row.generation
     put(tx, {row.id: wanted})
@@ -34,7 +33,7 @@ def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Mapping[st
 
 def put(tx: WriteTransaction, wanted: Mapping[int, Mapping[str, Attribute]]) -> None:
     """Replace the attributes of locked providers; ``wanted`` has the new attributes by provider id."""
-    # all attributes are replaced, because there are few
+    # all attributes are deleted and inserted again, because a provider has few attributes
     for provider_id in wanted:
         tx.queue(_removal, {"provider": provider_id})
     insert(tx, wanted)

@@ -1,7 +1,7 @@
-"""Changes of providers after a cursor, for clients that follow the database.
+"""Lists providers that changed after a cursor, for clients that follow the database.
 
-A cursor is a text with the counter of each bucket up to which a client knows the changes. The client sends it
-back unchanged.
+A cursor is a text that encodes, for each bucket, the counter up to which a client knows the changes. The
+client sends the cursor back unchanged.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from placement.db.tables import allocations, change_buckets, consumers, deleted_
 from placement.exceptions import CURSOR_TOO_OLD, Gone, InvalidRequest
 from placement.store.expired import COUNTS
 
-# first byte of a cursor, by which later formats can recognise cursors of this format
+# first byte of a cursor; it identifies the format, so that the format can change later
 _VERSION: Final = 1
-# a change adds about 2**23, so 16 million changes of a bucket fit into half of the range
+# each change adds about 2**23 to a counter, so about 16 million changes of a bucket fit into half of the
+# range
 _BITS: Final = 48
 """Number of bits of each counter in a cursor."""
-# big endian and without padding, so that cursors are the same on all machines
+# big endian and without padding, so that all machines encode cursors in the same way
 _HEAD: Final = struct.Struct(">BQI")
 _SIZE: Final = _HEAD.size + PROVIDER_BUCKETS * _BITS // 8
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeCursor:
-    """The epoch and history of a database, and the low bits of the counter of each bucket of providers."""
+    """The epoch and history of a database, and the low bits of each bucket's counter."""
 
     epoch: int
     history: int
@@ -45,12 +46,12 @@ class ChangeCursor:
         """Return the cursor for these counters, given by bucket."""
         # only the low bits, because 256 counters of 64 bits would make a cursor of 2.7 kB
         kept = tuple(counters[bucket] % (1 << _BITS) for bucket in range(PROVIDER_BUCKETS))
-        # a checksum of the history, which only has to differ between histories
+        # a checksum of the history is enough, because it only has to differ between histories
         return cls(counters[EPOCH], crc32(history.encode()), kept)
 
     @classmethod
     def parse(cls, text: str) -> ChangeCursor:
-        """Return the cursor of a text that a client sent back.
+        """Return the cursor that a text of a client encodes.
 
         :raises InvalidRequest: the text is not a cursor.
         """
@@ -58,7 +59,7 @@ class ChangeCursor:
             # the padding is left out, because an equals sign in a query has to be escaped
             data = base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
         except ValueError:
-            # any text that is not a cursor is refused with the same words
+            # all texts that are no cursors get the same error message
             data = b""
         if len(data) != _SIZE or data[0] != _VERSION:
             raise InvalidRequest("'since' is not a cursor of this service.")
@@ -75,17 +76,18 @@ class ChangeCursor:
         return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
 
     def counters_before(self, now: Mapping[int, int], history: str) -> dict[int, int]:
-        """Return, for each bucket that has changed since the cursor, its full counter at that time.
+        """Return for each bucket that has changed since the cursor the full counter at the cursor.
 
-        :raises Gone: the database has lost the changes after the cursor, or has another history.
+        :raises Gone: the counters are below the cursor, for instance after a restore, or the database has
+            another history.
         """
         if (self.epoch, self.history) != (now[EPOCH], crc32(history.encode())):
             raise too_old("the database has another history or epoch, as after a restore or a failover")
         found: dict[int, int] = {}
         for bucket, low in enumerate(self.counters):
-            # modulo, because the counter may have passed a multiple of the range since
+            # modulo, because the counter may have passed a multiple of the range since then
             since = (now[bucket] - low) % (1 << _BITS)
-            # a difference of more than half the range means that the counter went back
+            # a difference of more than half the range means that the counter is below the cursor
             if since >= 1 << (_BITS - 1):
                 raise too_old("change counters went back")
             if since:
@@ -94,7 +96,7 @@ class ChangeCursor:
 
 
 def too_old(why: str) -> Gone:
-    """Return the error that the changes since a cursor are unknown."""
+    """Return the error for a cursor after which changes are unknown."""
     return Gone(
         f"The changes since this cursor are no longer known: {why}. Send a request without since for a new"
         " cursor, read everything that you need again, and continue with the new cursor.",
@@ -102,7 +104,7 @@ def too_old(why: str) -> Gone:
     )
 
 
-# deletions are rare, and each record is kept for good
+# deletions are rare; the last records of a bucket are kept without a time limit
 KEPT: Final = 64
 """Number of deletions that are kept for each bucket."""
 
@@ -122,7 +124,7 @@ class ChangedHolder:
 class ChangedProvider:
     """A changed provider, with all consumers that have allocations of it now.
 
-    If ``described`` is False, only the usage of the provider has changed.
+    ``described`` is False if only the usage of the provider has changed.
     """
 
     uuid: str
@@ -133,9 +135,9 @@ class ChangedProvider:
 
 @dataclass(frozen=True, slots=True)
 class ProviderChanges:
-    """The changes up to the cursor; with ``more``, further changes follow.
+    """The changes up to ``cursor``; ``more`` tells whether there are further changes.
 
-    A provider that is both deleted and changed was deleted and created again.
+    A provider that is listed as both deleted and changed was deleted and created again.
     """
 
     cursor: ChangeCursor
@@ -155,16 +157,16 @@ class _StampedRow:
 
 
 def note_deletion(tx: WriteTransaction, uuid: str) -> None:
-    """Remember that a (locked) provider was deleted, and forget the oldest deletions."""
+    """Record the deletion of a (locked) provider, and drop the oldest records of its bucket."""
     bucket = buckets.bucket_of(uuid)
     of_bucket = sa.select(_dp.uuid, _dp.change_seq).where(_dp.bucket == bucket)
-    # one less than the number that is kept, because this deletion is added
+    # one less than the maximum, because the new record is added
     kept = of_bucket.order_by(_dp.change_seq.desc()).limit(KEPT - 1)
     seqs = [row.change_seq for row in tx.conn.execute(kept)]
     if len(seqs) == KEPT - 1:
         old = sa.and_(_dp.bucket == bucket, _dp.change_seq < seqs[-1])
         tx.conn.execute(sa.delete(deleted_providers).where(old))
-    # the counter after this transaction's increment, so that all cursors of clients are below the stamp
+    # the stamp is the counter after this transaction's increment, so that all existing cursors are below it
     values = {"uuid": uuid, "bucket": bucket, "change_seq": buckets.present_counter(sa.literal(bucket))}
     tx.conn.execute(sa.insert(deleted_providers).values(values))
 
@@ -181,19 +183,21 @@ def changes_since(conn: sa.Connection, history: str, cursor: ChangeCursor, limit
     :param limit: approximate maximum number of providers.
     :raises Gone: some changes since the cursor are not known any more.
     """
-    # read first and in the same snapshot, so that changes committed later are above this cursor
+    # counters are read first and in the same snapshot of the database, so that later commits are above the
+    # new cursor
     counters = _read_counters(conn)
     known = cursor.counters_before(counters, history)
-    # checked before the rows are read, because an answer with a gap is worse than none
+    # checked before the rows are read, because an answer with missing deletions is worse than an error
     _check_remembered(conn, known)
     found = _stamped_rows(conn, known, limit)
     until = dict(counters)
-    # buckets are read in order: those after the last one are unread, and the last one is read up to its stamp
+    # buckets are read in order: buckets after the last row's bucket are unread, and the last bucket is read
+    # up to the last stamp
     if len(found) >= limit:
         last = found[-1]
         until |= {bucket: seq for bucket, seq in known.items() if bucket > last.bucket}
         until[last.bucket] = last.change_seq
-    # up to the same point as the providers, so that each deletion is reported once and not too early
+    # deletions are read up to the same counters as changes, so that each deletion is reported exactly once
     deleted = _deleted_uuids(conn, known, until)
     holders = _changed_holders(conn, [each.id for each in found])
     providers = [
@@ -219,11 +223,11 @@ def _read_counters(conn: sa.Connection) -> dict[int, int]:
 def _check_remembered(conn: sa.Connection, known: Mapping[int, int]) -> None:
     """Check that each deletion since the cursor is still recorded.
 
-    :raises Gone: the records of some deletions were dropped.
+    :raises Gone: records of deletions after the cursor were dropped.
     """
     query = sa.select(_dp.bucket, sa.func.count(), sa.func.min(_dp.change_seq)).group_by(_dp.bucket)
     for bucket, count, first in conn.execute(query):
-        # with fewer records than are kept, none of this bucket was ever dropped
+        # a bucket with less than the maximum number of records has never lost a record
         if count >= KEPT and bucket in known and known[bucket] < first:
             raise too_old("too many resource providers were deleted since then")
 
@@ -231,7 +235,7 @@ def _check_remembered(conn: sa.Connection, known: Mapping[int, int]) -> None:
 def _stamped_rows(conn: sa.Connection, known: Mapping[int, int], limit: int) -> list[_StampedRow]:
     """Return the first changed providers, by bucket.
 
-    All providers that changed in one transaction with the last one are included.
+    The answer includes all providers that changed in the same transaction as its last provider.
     """
     query = sa.select(
         _rp.id, _rp.uuid, _rp.generation, _rp.bucket, _rp.change_seq, _rp.described_seq
@@ -241,7 +245,7 @@ def _stamped_rows(conn: sa.Connection, known: Mapping[int, int], limit: int) -> 
     if not later:
         return []
     rows = [_StampedRow(*row) for row in conn.execute(query.where(sa.or_(*later)).limit(limit))]
-    # a transaction gives all its providers of a bucket one stamp, and a cursor cannot end between them
+    # a transaction gives one stamp to all its providers in a bucket, and a cursor cannot separate these
     if len(rows) == limit:
         last = rows[-1]
         same = (_rp.bucket == last.bucket, _rp.change_seq == last.change_seq, _rp.id > last.id)
@@ -253,8 +257,8 @@ def _deleted_uuids(conn: sa.Connection, known: Mapping[int, int], until: Mapping
     query = sa.select(_dp.uuid, _dp.bucket, _dp.change_seq).order_by(_dp.bucket, _dp.change_seq)
     return [
         row.uuid
-        # filtered here, because a condition for each bucket would make a long statement, and at most 64 rows
-        # of each are kept
+        # filtered here, because a condition for each bucket would make a long statement, and a bucket has at
+        # most 64 records
         for row in conn.execute(query.where(_dp.bucket.in_(sorted(known))))
         if known[row.bucket] < row.change_seq <= until[row.bucket]
     ]

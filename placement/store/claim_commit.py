@@ -1,14 +1,14 @@
-"""Commits claims placed by the read model, if the choices are still good, with their group memberships.
+"""Commits claims that were placed with the read model, and their groups, if the choices are still valid.
 
-A claim of a new consumer is written without reading the database first. The conditions of a good choice are
-part of the statements. The description of a provider, and with it the capacity, has to be unchanged since the
-choice; the current allocations have to leave enough. Otherwise the allocation is inserted with the id of no
-provider, which the foreign key forbids. So the whole transaction is rolled back. The next attempt reads
-first, and finds the reason.
+A claim of a new consumer is written without reading the database first. The statements contain the conditions
+of a valid choice. Everything but the usage of a provider has to be unchanged since the choice, and the
+current allocations have to leave enough of its capacity. If a condition fails, the statement inserts an
+allocation with a provider id that does not exist. The foreign key forbids this, so the whole transaction is
+rolled back. The next attempt reads first, and finds the reason.
 
-A consumer is in at most one group. A consumer leaves its group when a claim names another group, or when it
-loses its last allocation. A consumer that joins locks the bucket of its group, so that of two joining
-consumers the second one sees the first.
+A consumer is in at most one group. It leaves this group with its next claim, unless the claim names the group
+again, or when it loses its last allocation. A transaction that adds a consumer to a group locks the bucket of
+the group. So if two consumers join at the same time, the second transaction sees the first member.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ from placement.store.groups import ConsumerGroup, GroupMember, Members, hosts_of
 
 
 def buckets_of(names: Iterable[str]) -> set[int]:
-    """Return the buckets to lock for joining groups with these names."""
+    """Return the buckets to lock before consumers join groups with these names."""
     return {buckets.bucket_of_group(name) for name in names}
 
 
 def group_lookup(names: Collection[str]) -> tuple[PreparedStatement, Values]:
-    """Return the statement with the rows for :func:`group_members`, and its values."""
+    """Return a statement that reads the rows for :func:`group_members`, and its values."""
     return _member_lookup(len(names)), bind_values("group", sorted(names))
 
 
 def group_members(rows: Rows) -> Members:
-    """Return the members of the groups that were looked up, and the hosts of each member."""
+    """Return the members of groups, with their hosts, from the rows of :func:`group_lookup`."""
     taken: dict[tuple[str, str, int], list[tuple[int, bool]]] = {}
     for name, consumer, generation, root, shares in rows:
-        # with the generation of the member: as long as it is the same, so are its allocations
+        # the key includes the generation of the member, because equal generations mean equal allocations
         taken.setdefault((name, consumer, generation), []).append((root, bool(shares)))
     found: dict[str, set[GroupMember]] = {}
     for (name, consumer, generation), providers in taken.items():
@@ -74,7 +74,7 @@ def group_members(rows: Rows) -> Members:
     return {name: frozenset(each) for name, each in found.items()}
 
 
-# sharing providers are not hosts (see groups.hosts_of), so the answer includes which providers share
+# sharing providers are not hosts (see groups.hosts_of), so the answer tells which providers share
 _sharing: Final = (
     sa.select(provider_traits.c.provider_id)
     .join(traits, traits.c.id == provider_traits.c.trait_id)
@@ -115,9 +115,9 @@ def _membership_removal(count: int) -> PreparedStatement:
 
 
 def join_groups(tx: WriteTransaction, names: Mapping[str, str]) -> None:
-    """Add consumers to groups; ``names`` has the group by uuid of the consumer.
+    """Add consumers to groups; ``names`` has the name of the group by uuid of the consumer.
 
-    The consumers are in no group yet, and the buckets of the groups are locked.
+    The caller has locked the buckets of the groups, and the consumers are in no group yet.
     """
     rows = [{"consumer": consumer, "name": name} for consumer, name in sorted(names.items())]
     # most claims have no group, and send no statement here
@@ -146,10 +146,11 @@ def is_worthwhile(
 ) -> bool:
     """Return whether an attempt without reading is worthwhile.
 
-    Only the first attempt for new consumers is worthwhile, on a database that takes several statements in one
-    round trip.
+    It is worthwhile only as the first attempt, only for new consumers, and only on a database that accepts
+    several statements in one round trip.
 
-    :param chosen: all providers that the choices depend on, by uuid, as they were at the time of the choice.
+    :param chosen: all providers that the choices depend on, by uuid, in their state at the time of the
+        choice.
     """
     return (
         # the quick tests come first, because this runs for each claim
@@ -157,9 +158,9 @@ def is_worthwhile(
         and tx.sends_at_once
         # a single insertion cannot have more rows
         and sum(len(resources) for claim in claims for resources in claim.resources.values()) <= MAX_ROWS
-        # the holdings of an existing consumer would have to count as free for its claim
+        # the statements do not count current allocations of an existing consumer as free for its claim
         and all(claim.generation is None for claim in claims)
-        # portions are checked here, because the statements only check the capacity
+        # min_unit, max_unit and step_size are checked here, because the statements only check the capacity
         and all(
             chosen[uuid].inventories[name].is_portion(amount)
             for _, uuid, name, amount in claimed_amounts(claims)
@@ -171,7 +172,7 @@ def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping
     """Queue statements that write all claims or none of them."""
     # no statement is sent yet: consumers are new, and the locks are only queued
     lock_claimed(tx, claims)
-    # several claims of a call may use one inventory, so each statement has to leave room for the other claims
+    # several claims of a call may use one inventory, so each condition has to leave room for all of them
     taken: Counter[tuple[str, str]] = Counter()
     for _, uuid, name, amount in claimed_amounts(claims):
         taken[uuid, name] += amount
@@ -179,18 +180,17 @@ def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping
         {
             "consumer": claim.consumer,
             "provider": chosen[uuid].id,
-            # the version of the description: if it is unchanged, the capacity in the model is that of the
-            # database
+            # if described_seq is unchanged, the database has the same capacity as the read model
             "described": chosen[uuid].described_seq,
             "class": name,
             "used": amount,
-            # computed here, so that the statement has a single comparison instead of the formula of a
+            # computed here, so that the statement has a single comparison instead of the formula for the
             # capacity
             "others": chosen[uuid].inventories[name].capacity - taken[uuid, name],
         }
         for claim, uuid, name, amount in claimed_amounts(claims)
     ]
-    # providers that the choice depends on without taking from them, such as a parent with a trait, have to be
+    # a choice may depend on providers that give no amount, such as a parent with a trait; these have to be
     # unchanged, too
     named = {uuid for uuid, _ in taken}
     witnesses = [provider for uuid, provider in chosen.items() if uuid not in named]
@@ -201,18 +201,19 @@ def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping
         "now": tx.now,
     }
     tx.queue(_claim_insertion(len(rows), len(witnesses)), values)
-    # such providers are not stamped, because they do not change
+    # only providers that give amounts are stamped, because all others do not change
     tx.note_changed([chosen[uuid].id for uuid in named], generation=True, usage_only=True)
 
 
 @lru_cache(KEPT_SIZES)
 def _claim_insertion(count: int, witnesses: int) -> PreparedStatement:
-    """Return a statement that inserts allocations if the witnesses, and the chosen providers, are unchanged.
+    """Return a statement that inserts allocations if all providers of the choice are unchanged.
 
-    A witness is a provider of a choice without allocations of the claim. All other consumers together may
-    hold at most ``others`` of each class of a provider.
+    ``witnesses`` is the number of providers that the choice depends on, but that give no amount, such as a
+    parent with a required trait. All other consumers together may hold at most ``others`` of each class of a
+    provider.
     """
-    # conditions of the first row, so that they need no statement of their own
+    # the witnesses are conditions of the first row, so that they need no statement of their own
     seen = [
         _unchanged_provider(provider, seq).exists()
         for provider, seq in zip(
@@ -231,46 +232,46 @@ def _claim_insertion(count: int, witnesses: int) -> PreparedStatement:
         bind_parameters("others", count, sa.BigInteger),
         strict=True,
     ):
-        # selected by name: after a restore of the database, an id that was read before may belong to another
-        # name
+        # selected by name, because after a restore of the database an id from the read model may belong to
+        # another name
         class_id = sa.select(resource_classes.c.id).where(resource_classes.c.name == name).scalar_subquery()
         held = sa.select(sa.func.coalesce(sa.func.sum(allocations.c.used), 0)).where(
             allocations.c.provider_id == provider, allocations.c.resource_class_id == class_id
         )
-        # one sub-query for all conditions, which yields the id or nothing
+        # one sub-query with all conditions, which returns the id or no row
         good = _unchanged_provider(provider, described).where(held.scalar_subquery() <= others, *seen)
         rows.append(
             {
                 "consumer_id": sa.select(consumers.c.id)
                 .where(consumers.c.uuid == consumer)
                 .scalar_subquery(),
-                # an id that no foreign key allows, so that the whole transaction is rolled back
+                # NO_ID violates the foreign key, so that the whole transaction is rolled back
                 "provider_id": sa.func.coalesce(good.scalar_subquery(), NO_ID),
-                # the same for a class that was deleted
+                # NO_ID also if the resource class was deleted
                 "resource_class_id": sa.func.coalesce(class_id, NO_ID),
                 "used": used,
                 "updated_at": sa.bindparam("now", type_=sa.Double),
             }
         )
-        # only the first row has the conditions, because a failure rolls back the whole transaction
+        # only the first row checks the witnesses, because a failure rolls back the whole transaction
         seen = []
     return PreparedStatement(sa.insert(allocations).values(rows))
 
 
 def _unchanged_provider(provider: sa.BindParameter[int], seq: sa.BindParameter[int]) -> sa.Select[tuple[int]]:
-    """Return a query for the id of a provider, which is empty if its description has changed."""
+    """Return a query for the id of a provider; it returns no row if more than usage has changed."""
     return sa.select(resource_providers.c.id).where(
         resource_providers.c.id == provider, resource_providers.c.described_seq == seq
     )
 
 
 class LostRace(Exception):
-    """A transaction of another client was faster: the choice is gone, taken, or changed."""
+    """Another transaction was faster: a provider of the choice is gone, full, or changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMembership:
-    """A consumer, by uuid, with the group that it joins and the roots of its hosts."""
+    """The uuid of a consumer, the group that it joins, and the roots of its hosts."""
 
     consumer: str
     group: ConsumerGroup
@@ -285,15 +286,15 @@ def commit_claims(
     reservation: str | None = None,
     expiring: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
-    """Write all claims or none of them. Afterwards the consumers are in the given groups and in no others.
+    """Write all claims or none of them. Afterwards the consumers are only in the given groups.
 
-    :param chosen: by uuid each provider on which the choices depend, as it was at the time of the choice.
-        Providers without allocations of the claims are not locked: a change during the commit may count as
-        later.
-    :param reservation: the reservation from which all amounts move.
-    :param expiring: by uuid of consumer, seconds until the claim expires unless a client confirms it.
+    :param chosen: all providers that the choices depend on, by uuid, in their state at the time of the
+        choice. Providers that give no amount are not locked, so that a change of these during the commit may
+        go unnoticed.
+    :param reservation: the reservation from which all amounts are taken.
+    :param expiring: by uuid of the consumer, the seconds until the claim expires unless a client confirms it.
     :returns: the times at which these claims expire, by uuid of the consumer.
-    :raises ConcurrentUpdate: a consumer's generation is not the given one.
+    :raises ConcurrentUpdate: a generation in a claim is not the current generation of its consumer.
     :raises Conflict: there is no such reservation for the claims.
     :raises LostRace: another transaction has made a choice invalid.
     """
@@ -301,37 +302,36 @@ def commit_claims(
     if not (joining or reservation or expiring) and is_worthwhile(tx, claims, chosen):
         write(tx, claims, chosen)
         return {}
-    # by id: a provider that was deleted and created again has another version of its description
+    # described_seq by id; a provider that was deleted and created again has another id
     described = {provider.id: provider.described_seq for provider in chosen.values()}
     names = {each.group.name for each in joining}
     others = [] if reservation is None else [reservation]
-    # one call for consumers, providers and groups, so that all locks are taken in the usual order
+    # a single call locks consumers, providers and groups, so that all locks are taken in the usual order
     locked = lock_claimed(tx, claims, buckets=buckets_of(names), others=others)
     check_generations(claims, locked)
     if reservation is not None:
         groups = {each.consumer: each.group.name for each in joining}
-        # the reservation is a claimant, too: it gives what the other claimants take, in one check of the
-        # capacity
+        # the reservation is a claimant, too: it gives up the amounts that the other claimants take, so one
+        # check of capacity covers all of them
         left = reservations.remaining_claim(tx, reservation, claims, groups, locked)
         if left is None:
             raise LostRace(f"Reservation {reservation} no longer holds all claimed amounts.")
         claims = [*claims, left]
-    # queued before the claims are written, so that one batch has all statements; the answer is read
-    # afterwards
+    # queued before the claims are written, so that one batch has all statements; the answer is read after the
+    # write
     found = tx.queue(_described_rows(len(described)), bind_values("id", sorted(described)))
     members = tx.queue(*group_lookup(names)) if names else None
     try:
         write_claims(tx, claims, locked)
     except (Conflict, InvalidRequest) as error:
-        # this is no error of the client: the choice was made by this service, from content that has changed
-        # since
+        # not an error of the client: this service made the choice from data that has changed since then
         raise LostRace(error.detail) from error
-    # checked after the write, because one batch has both; a lost race rolls back everything
+    # checked after the write, because one batch has both statements; a lost race rolls back everything
     if {row[0]: row[1] for row in found.rows} != described:
         raise LostRace("A provider has changed.")
     if members is not None:
         _check_groups(joining, group_members(members.rows), {claim.consumer for claim in claims})
-    # for all claimants, because a claim without a group leaves its group
+    # all claimants leave their groups, because a consumer with a claim without a group is in no group
     leave_groups(tx, [row.id for row in locked.consumers.values()])
     join_groups(tx, {each.consumer: each.group.name for each in joining})
     times = expiries.write(
@@ -341,7 +341,7 @@ def commit_claims(
 
 
 def _check_groups(joining: Sequence[GroupMembership], members: Members, moving: Collection[str]) -> None:
-    """Check that each consumer may join its group at its hosts, given its members and earlier consumers.
+    """Check that each consumer may join its group at its hosts, given all members and earlier consumers.
 
     :param moving: consumers that leave their current hosts.
     :raises LostRace: another consumer has joined meanwhile.
@@ -353,7 +353,7 @@ def _check_groups(joining: Sequence[GroupMembership], members: Members, moving: 
         count = counts[each.group.name]
         if not each.group.allows_hosts(each.hosts, count):
             raise LostRace(f"The members of group {each.group.name} have changed.")
-        # the next claim of the same group then finds this member there
+        # later consumers of the same group have to count this member
         count.update(each.hosts)
 
 

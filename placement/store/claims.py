@@ -1,4 +1,4 @@
-"""The wanted allocations of consumers, and whether providers can give them: a decision without a database."""
+"""Claims of consumers, and the decision whether providers have enough, which needs no database."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,18 +14,19 @@ ByProvider = Mapping[str, Resources]
 
 @dataclass(frozen=True, slots=True)
 class ConsumerClaim:
-    """The complete wanted allocations of one consumer: amounts by provider uuid and resource class.
+    """All allocations that one consumer wants: amounts by provider uuid and resource class.
 
-    ``generation`` is the one of the consumer that the client knows: None means a new consumer, and
-    :data:`~placement.store.consumers.ANY_GENERATION` any (before microversion 1.28). With ``in_any_portions``
-    (for the rest of earlier allocations) the amounts need not be portions that the inventories allow.
+    ``generation`` is the consumer's generation that the client knows. None means a new consumer, and
+    :data:`~placement.store.consumers.ANY_GENERATION` means that any generation is right (before microversion
+    1.28). With ``in_any_portions``, which is for the rest of a reservation, min_unit, max_unit and step_size
+    of the inventories do not matter.
     """
 
     consumer: str
     resources: ByProvider
     generation: Generation
     owner: ConsumerOwnership
-    # after a part of it was taken, the rest of a reservation may not be a multiple of the step
+    # after a claim has taken a part of a reservation, the rest may not be a multiple of the step size
     in_any_portions: bool = False
 
     @property
@@ -36,7 +37,7 @@ class ConsumerClaim:
 
 @dataclass(frozen=True, slots=True)
 class ClaimantHolding:
-    """One amount that a claimant has before its claim.
+    """One amount that a claimant holds before its claim.
 
     ``consumer`` and ``provider`` are uuids, ``used`` is the held amount.
     """
@@ -50,7 +51,7 @@ class ClaimantHolding:
 
 @dataclass(frozen=True, slots=True)
 class ProviderSupply:
-    """The inventories of a provider (by class id), and the usage of consumers other than the claimants."""
+    """The inventories of a provider by class id, and the used amounts of consumers that are no claimants."""
 
     provider_id: int
     inventories: dict[int, Inventory]
@@ -65,16 +66,16 @@ def check_capacity(
 ) -> None:
     """Refuse claims that the providers cannot serve.
 
-    Of each class of a provider, the claimants together may hold the capacity minus the usage of other
-    consumers. If the consumers already hold more, for instance because the total was reduced, they may claim
-    as much again. Such a claim does not increase the excess, and lets guests move away.
+    The claimants together may hold the capacity of a class minus the usage of all other consumers. If the
+    claimants already hold more, for instance because the total was reduced, they may claim the same amount
+    again. This does not increase the excess, and lets guests move away.
 
     :param supplies: inventories and usage, by the uuids of existing providers.
     :param class_ids: ids, by the names of existing classes.
     :raises InvalidRequest: there is no such provider, or no such class.
-    :raises Conflict: a provider has no such inventory or not enough of it.
+    :raises Conflict: a provider has no inventory of a claimed class, or not enough of it.
     """
-    # all names are checked before any capacity, so that a wrong request is reported and not a conflict
+    # all names are checked before any capacity, because a wrong request is reported before a conflict
     for claim in claims:
         for uuid in claim.resources:
             if uuid not in supplies:
@@ -86,7 +87,8 @@ def check_capacity(
                 f"Unable to allocate inventory for consumer {claim.consumer}: "
                 f"No such resource class {', '.join(unknown)}."
             )
-    # summed over all claimants, because in one request one consumer may give what another takes
+    # summed over all claimants, because one consumer may give up an amount that another takes in the same
+    # request
     held: Counter[tuple[int, int]] = Counter()
     for each in given_back:
         held[each.provider_id, each.class_id] += each.used
@@ -94,22 +96,22 @@ def check_capacity(
     for claim, uuid, name, amount in claimed_amounts(claims):
         supply, class_id = supplies[uuid], class_ids[name]
         inventory = supply.inventories.get(class_id)
-        # provider and class exist, so a missing inventory is a conflict and no wrong request
+        # provider and class exist, so a missing inventory is a conflict and not a wrong request
         if inventory is None:
             raise _capacity_refusal(f"Inventory for '{name}' on resource provider '{uuid}' invalid.")
         what = f"Unable to create allocation for '{name}' on resource provider '{uuid}'."
-        # each amount alone, because portions limit what one consumer gets at once
+        # each amount is checked alone, because these bounds apply to one allocation
         if not (claim.in_any_portions or inventory.is_portion(amount)):
             raise _capacity_refusal(f"{what} The requested amount would violate inventory constraints.")
         which = (supply.provider_id, class_id)
         taken[which] += amount
-        # max(), because a claimant that holds more than the capacity may keep as much (see the docstring)
+        # max(), because claimants that hold more than the capacity may keep this amount (see the docstring)
         if taken[which] > max(inventory.capacity - supply.used[class_id], held[which]):
             raise _capacity_refusal(f"{what} The requested amount would exceed the capacity.")
 
 
 def claimed_amounts(claims: Iterable[ConsumerClaim]) -> Iterator[tuple[ConsumerClaim, str, str, int]]:
-    """Yield each claimed amount: claim, provider, resource class, amount."""
+    """Yield claim, provider uuid, resource class and amount for each amount in the claims."""
     for claim in claims:
         for uuid, resources in claim.resources.items():
             for name, amount in resources.items():

@@ -1,4 +1,4 @@
-"""Resource classes: standard ones, additional ones, and those of operators."""
+"""Standard, additional and custom resource classes."""
 
 from collections.abc import Iterable
 
@@ -22,18 +22,18 @@ def rename_class(tx: WriteTransaction, old: str, new: str) -> None:
 
     :raises NotFound: there is no class of this name.
     :raises InvalidRequest: the class is a standard one.
-    :raises Conflict: the name is taken.
+    :raises Conflict: a class with the name ``new`` exists.
     """
     class_id = _lock_custom(tx, old, "update")
     if old == new:
         return
-    # checked under the lock of names, because a unique constraint would report it only at the end
+    # checked under the lock of names, because a unique constraint would report the conflict only at the end
     if names.NameLookup(tx, resource_classes, [new]).ids:
         raise Conflict(f"Resource class already exists: {new}")
-    # a new id, so that a transaction that has read the old id cannot write it any more
+    # the class gets a new id, so that a transaction that has read the old id cannot write it any more
     inserted = tx.conn.execute(sa.insert(resource_classes).values(name=new, updated_at=tx.now))
     (new_id,) = inserted.inserted_primary_key or (None,)
-    # before the old row is deleted, which foreign keys would refuse otherwise
+    # moved before the old row is deleted, because foreign keys protect a class in use
     for table in (inventories, allocations):
         tx.conn.execute(
             sa.update(table).where(table.c.resource_class_id == class_id).values(resource_class_id=new_id)
@@ -75,11 +75,12 @@ def make_standard_names(tx: WriteTransaction, additional: Iterable[str]) -> None
     wanted = list(dict.fromkeys((*os_resource_classes.STANDARDS, *additional)))
     for table, standard in ((resource_classes, wanted), (traits, os_traits.get_traits())):
         present = set(tx.conn.execute(sa.select(table.c.name)).scalars())
-        # mostly no name is missing, and then no lock is taken
+        # mostly no name is missing; then no lock is taken
         missing = [name for name in standard if name not in present]
         if missing:
             tx.lock_names()
-            # read again under the lock, because another worker may start at the same time
+            # read again under the lock, because another worker that starts at the same time may have created
+            # names
             again = set(tx.conn.execute(sa.select(table.c.name)).scalars())
             rows = [{"name": name, "updated_at": tx.now} for name in missing if name not in again]
             if rows:

@@ -1,4 +1,4 @@
-"""Consumers, which hold allocations, and their generations."""
+"""Reads, locks and writes consumers (the holders of allocations) and their generations."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -16,14 +16,14 @@ from placement.store.expired import COUNTS
 
 
 class AnyGeneration(Enum):
-    """The only value that stands for any generation."""
+    """The type of :data:`ANY_GENERATION`, a value that stands for any generation."""
 
     ANY_GENERATION = "any"
 
 
 ANY_GENERATION: Final = AnyGeneration.ANY_GENERATION
 Generation = int | AnyGeneration | None
-"""The generation of a consumer in a request: a number, None for a new consumer, or any."""
+"""The generation of a consumer in a request: a number, None for a new consumer, or ANY_GENERATION."""
 
 _columns: Final = (
     consumers.c.id,
@@ -40,14 +40,14 @@ _by_uuid: Final = sa.select(*_columns).where(consumers.c.uuid == sa.bindparam("u
 class ConsumerOwnership:
     """The project and the user that a consumer belongs to; a type of None is shown as ``unknown``.
 
-    ``unsaid`` names the fields that the client's microversion does not have: an existing consumer keeps its
-    values.
+    ``unsaid`` names the fields that the client's microversion does not have. An existing consumer keeps its
+    values of these fields.
     """
 
     project_id: str
     user_id: str
     consumer_type: str | None
-    # for instance, a client below 1.38 cannot name a type, and must not erase it
+    # for instance, a client below microversion 1.38 cannot send a type, and must not erase the type
     unsaid: frozenset[str] = frozenset()
 
 
@@ -64,15 +64,15 @@ class ConsumerRow:
 
 
 def owner_after(present: ConsumerRow, owner: ConsumerOwnership) -> ConsumerOwnership:
-    """Return the ownership that a request gives to an existing consumer; ``unsaid`` fields stay."""
-    # without a copy in the common case, because this runs for each claim
+    """Return the ownership of an existing consumer after a request; ``unsaid`` fields stay."""
+    # no copy is made in the common case, because this runs for each claim
     return (
         replace(owner, **{name: getattr(present, name) for name in owner.unsaid}) if owner.unsaid else owner
     )
 
 
 def find_consumer(conn: sa.Connection, uuid: str) -> ConsumerRow | None:
-    """Return the consumer of that uuid, if it has allocations and has not expired."""
+    """Return the consumer with this uuid; None if it does not exist or has expired."""
     # COUNTS is part of the query, so that an expired consumer is not found
     row = conn.execute(_by_uuid, {"uuid": uuid}).first()
     return None if row is None else ConsumerRow(*row)
@@ -85,25 +85,26 @@ def lock(tx: WriteTransaction, uuids: Collection[str]) -> StatementAnswer:
 
 
 def rows(locked: StatementAnswer) -> list[ConsumerRow]:
-    """Return those locked consumers that exist."""
+    """Return the rows of the locked consumers; unknown uuids have none."""
     return [ConsumerRow(*each) for each in locked.rows]
 
 
 @lru_cache(KEPT_SIZES)
 def _locking_lookup(count: int) -> PreparedStatement:
-    # expired consumers are included, because a writer has to see their rows
+    # expired consumers are included, because writers have to see their rows
     chosen = sa.select(*_columns).where(consumers.c.uuid.in_(bind_parameters("uuid", count)))
     return PreparedStatement(chosen.order_by(consumers.c.uuid).with_for_update())
 
 
 def check_generation(present: ConsumerRow | None, given: Generation) -> None:
-    """Refuse a generation other than the consumer's; None means that the consumer does not exist.
+    """Refuse a generation that is not the consumer's; ``present`` is None if there is no consumer.
 
-    :raises ConcurrentUpdate: the generations differ; the message has both. ConsumerExists if None was given.
+    :raises ConcurrentUpdate: the generations differ; the message has both. ConsumerExists if ``given`` is
+        None, but the consumer exists.
     """
     expected = None if present is None else present.generation
     if given is not ANY_GENERATION and given != expected:
-        # a class of its own, because a claim can continue after an expired consumer is released
+        # an exception class of its own, because a claim can continue after an expired consumer is released
         refusal = ConsumerExists if given is None else ConcurrentUpdate
         raise refusal(
             "consumer generation conflict - "
@@ -112,7 +113,7 @@ def check_generation(present: ConsumerRow | None, given: Generation) -> None:
 
 
 def create_consumers(tx: WriteTransaction, owners: Mapping[str, ConsumerOwnership]) -> None:
-    """Add consumers, by uuid, at generation 1."""
+    """Create consumers at generation 1; ``owners`` has their owners by uuid."""
     rows = [
         {
             "uuid": uuid,
@@ -129,9 +130,9 @@ def create_consumers(tx: WriteTransaction, owners: Mapping[str, ConsumerOwnershi
 
 
 def advance_consumer(tx: WriteTransaction, row: ConsumerRow, owner: ConsumerOwnership) -> None:
-    """Move a (locked) consumer to its next generation, and to this owner.
+    """Increase the generation of a (locked) consumer, and write its owner.
 
-    A reservation that gets another consumer type ends.
+    If the consumer is a reservation and gets another type, it is no longer a reservation.
     """
     # PUT /allocations may give another type to the consumer of a reservation
     if row.consumer_type == RESERVATION != owner.consumer_type:
@@ -163,7 +164,7 @@ _advance: Final = PreparedStatement(
 
 
 def remove(tx: WriteTransaction, ids: Iterable[int]) -> None:
-    """Delete consumers that have no allocations left."""
+    """Delete these consumers, which have no allocations any more."""
     # a statement for no consumer would be a useless round trip
     if chosen := list(ids):
         tx.queue(_consumer_removal(len(chosen)), bind_values("id", chosen))

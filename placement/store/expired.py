@@ -1,8 +1,8 @@
-"""Consumers that have expired by the clock of the database, and are not yet released.
+"""Conditions and queries for consumers that have expired by the clock of the database.
 
-A reservation or an unconfirmed claim ends at its time, even if no worker reads the database then. Queries
-that show consumers add :data:`COUNTS`; a writer that needs the room releases it
-(:mod:`placement.store.reservations`).
+A reservation or an unconfirmed claim ends at its time, even if no worker reads the database at that time.
+Queries that show consumers add the condition :data:`COUNTS`. A writer that needs the amounts of expired
+consumers releases them (:mod:`placement.store.reservations`).
 """
 
 from typing import Final
@@ -14,16 +14,16 @@ from placement.db.tables import RESERVATION, claim_expiries, consumers, reservat
 
 EXPIRES: Final = sa.and_(
     consumers.c.id == claim_expiries.c.consumer_id,
-    # each write of the allocations raises the generation, and so ends the expiry without a statement of its
-    # own
+    # each write of a consumer's allocations increases its generation, which makes this row ineffective
+    # without another statement
     consumers.c.generation == claim_expiries.c.generation,
 )
-"""Condition: the claim of a consumer will expire. Its row counts for one generation of the consumer."""
+"""Condition: the claim of a consumer expires; the row counts only for one generation of the consumer."""
 
 _claims: Final = (
     sa.select(consumers.c.id)
     .select_from(claim_expiries.join(consumers, EXPIRES))
-    # by the clock of the database, so that all workers agree
+    # compared with the clock of the database, so that all workers agree
     .where(claim_expiries.c.expires_at <= clock.ServerNow())
 )
 _reservations: Final = (
@@ -34,6 +34,6 @@ _reservations: Final = (
 UUIDS: Final = tuple(query.with_only_columns(consumers.c.uuid) for query in (_reservations, _claims))
 """Queries for the uuids of expired consumers: reservations, and claims."""
 
-# "not in" of two small sub-queries, because an outer join would change the rows of each query
+# NOT IN with two small sub-queries, because an outer join would change the rows of the main query
 COUNTS: Final = consumers.c.id.not_in(_reservations) & consumers.c.id.not_in(_claims)
 """Condition: the consumer has not expired."""

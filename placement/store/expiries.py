@@ -1,8 +1,8 @@
-"""Claims that expire at a time of the database's clock, unless a client confirms them first.
+"""Claims that expire at a time (by the database's clock), unless a client confirms them first.
 
-A consumer with such a claim has a row, which counts for one generation of the consumer. Any write of the
-consumer's allocations, or a confirmation, makes it an ordinary consumer. Expired claims are released as
-reservations are (:mod:`placement.store.reservations`).
+A consumer with an expiring claim has a row in ``claim_expiries``, which counts only for one generation of the
+consumer. After any write of its allocations, or a confirmation, the consumer does not expire any more.
+Expired claims are released like reservations (:mod:`placement.store.reservations`).
 """
 
 from collections.abc import Mapping
@@ -22,23 +22,24 @@ from placement.store.expired import EXPIRES
 
 
 def write(tx: WriteTransaction, seconds: Mapping[str, float], known: list[int]) -> StatementAnswer | None:
-    """Let claims of this transaction expire.
+    """Make claims that this transaction writes expire.
 
     :param seconds: seconds until the expiry, by uuid of the consumer.
-    :param known: the ids of those consumers that existed before.
-    :returns: the uuids of these consumers, and the times when their claims expire; None if no claim expires.
+    :param known: the ids of these consumers that existed before.
+    :returns: rows of the uuid of a consumer and the time when its claim expires; None if no claim expires.
     """
     # most claims do not expire, and send no statement here
     if not seconds:
         return None
-    # a consumer has at most one row, and a row of an earlier claim has an old generation
+    # a consumer has at most one row, so rows of earlier claims are deleted
     if known:
         tx.queue(_expiry_removal(len(known)), bind_values("id", sorted(known)))
     chosen = sorted(seconds)
-    # one statement for each consumer, because few claims of a call expire and the text is the same for all
+    # a statement for each consumer, because few claims of a call expire, and all these statements have the
+    # same text
     for consumer in chosen:
         tx.queue(_insertion, {"consumer": consumer, "seconds": seconds[consumer]})
-    # incremented so that all workers read the next expiry again
+    # this counter is incremented, so that all workers read the next expiry again
     tx.lock_buckets([buckets.RESERVATIONS])
     return tx.queue(_expiry_times(len(chosen)), bind_values("uuid", chosen))
 
@@ -48,9 +49,9 @@ _insertion: Final = PreparedStatement(
     sa.insert(claim_expiries).values(
         # selected by uuid, because the ids of consumers that this transaction creates are unknown
         consumer_id=sa.select(consumers.c.id).where(_consumer).scalar_subquery(),
-        # read after the claim was written, so that the row has the new generation
+        # this statement runs after the write of the claim, so that the row gets the new generation
         generation=sa.select(consumers.c.generation).where(_consumer).scalar_subquery(),
-        # computed by the database, so that a worker with a wrong clock does no harm
+        # computed by the database, so that a wrong clock of a worker does no harm
         expires_at=clock.ServerNow() + sa.bindparam("seconds", type_=sa.Double),
     )
 )
@@ -77,7 +78,7 @@ def _expiry_times(count: int) -> PreparedStatement:
 
 
 class ClaimExpiry(NamedTuple):
-    """The expiry of a claim (seconds since 1970, and from now), and the generation of its consumer."""
+    """The expiry of a claim, in seconds since 1970 and from now, and its consumer's generation."""
 
     generation: int
     expires_at: float
@@ -85,14 +86,14 @@ class ClaimExpiry(NamedTuple):
 
 
 def find_expiry(conn: sa.Connection, consumer: str) -> ClaimExpiry:
-    """Return when the claim of a consumer expires.
+    """Return the expiry of a consumer's claim.
 
     :raises NotFound: no claim of this consumer expires, or it has expired.
     """
     row = conn.execute(_present, {"consumer": consumer}).one_or_none()
     if row is None:
         raise no_expiry(consumer)
-    # both times from one statement, so that their difference is right even if the clock of the client is
+    # one statement reads both times, so that their difference is right even if the clock of the client is
     # wrong
     generation, expires_at, present = row
     return ClaimExpiry(generation, float(expires_at), float(expires_at) - float(present))
@@ -108,12 +109,12 @@ _present: Final = (
 def confirm_claim(
     tx: WriteTransaction, consumer: str, generation: int, seconds: float | None
 ) -> float | None:
-    """Make an expiring claim permanent, or let it expire some seconds from now; return the new expiry.
+    """Make an expiring claim permanent, or change its expiry to some seconds from now; return the new expiry.
 
-    The generation of its consumer goes up by one.
+    The generation of its consumer increases by one.
 
     :raises NotFound: no claim of this consumer expires, or it has expired.
-    :raises ConcurrentUpdate: the generation is not the present one.
+    :raises ConcurrentUpdate: ``generation`` is not the current generation.
     """
     # locked, so that the claim does not expire and disappear between the check and the write
     rows = consumer_store.rows(consumer_store.lock(tx, [consumer]))
@@ -123,7 +124,7 @@ def confirm_claim(
     query = sa.select(claim_expiries.c.generation).where(
         claim_expiries.c.consumer_id == row.id, claim_expiries.c.expires_at > clock.ServerNow()
     )
-    # if the generation differs, a write has made the claim an ordinary one
+    # if the generation differs, a later write has ended the expiry
     if tx.conn.execute(query).scalar() != row.generation:
         raise no_expiry(consumer)
     consumer_store.check_generation(row, generation)
@@ -132,10 +133,10 @@ def confirm_claim(
     )
     if seconds is not None:
         answer = write(tx, {consumer: seconds}, [row.id])
-        # an answer exists, because exactly one claim expires
+        # for the type checker: there is an answer, because one claim expires
         assert answer is not None
         return float(answer.rows[0][1])
-    # the new generation alone would end the expiry, but the row would stay until its time
+    # the new generation alone would end the expiry, but the useless row would stay until its time
     tx.queue(_expiry_removal(1), bind_values("id", [row.id]))
     tx.lock_buckets([buckets.RESERVATIONS])
     return None
@@ -143,7 +144,7 @@ def confirm_claim(
 
 def forget_confirmed(tx: WriteTransaction) -> None:
     """Delete expired rows of claims that were confirmed or rewritten meanwhile."""
-    # only rows of old generations: expired claims are released together with their allocations
+    # rows of current generations stay: these claims are released together with their allocations
     current = sa.select(consumers.c.id).where(EXPIRES).exists()
     tx.conn.execute(
         sa.delete(claim_expiries).where(claim_expiries.c.expires_at <= clock.ServerNow(), ~current)

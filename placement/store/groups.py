@@ -1,4 +1,4 @@
-"""Groups of consumers: members, their hosts, and the decisions of a policy. This module reads no database."""
+"""Groups of consumers: members, their hosts, and the decisions of a policy, without a database."""
 
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping
@@ -32,7 +32,7 @@ class ConsumerGroup:
     max_per_host: int = 1
 
     def allows_hosts(self, hosts: Collection[int], present: Mapping[int, int]) -> bool:
-        """Return whether one more member may be on these hosts.
+        """Return whether another member may be on these hosts.
 
         :param present: the number of other members at each host, by the id of its root; 0 if missing.
         """
@@ -41,21 +41,22 @@ class ConsumerGroup:
             return not present or any(host in present for host in hosts)
         if self.policy is GroupPolicy.ANTI_AFFINITY:
             return all(present.get(host, 0) < self.max_per_host for host in hosts)
-        # soft policies exclude no host, because they are criteria of the order
+        # soft policies exclude no host; they are criteria of the order
         return True
 
     def host_preference(self, hosts: Collection[int], present: Mapping[int, int], size: int) -> float:
-        """Return how well one more member would be placed on these hosts, from 0 to 1.
+        """Return a score from 0 to 1 for placing another member on these hosts; 1 is best.
 
         :param present: as for :meth:`allows_hosts`.
         :param size: the number of other members; a member on several hosts counts once.
         """
-        # the host with the most members counts, because a member on two hosts is beside the members of both
+        # the host with the most members counts, because a member on two hosts is beside the members on both
+        # hosts
         here = max((present.get(host, 0) for host in hosts), default=0)
         if self.policy in (GroupPolicy.AFFINITY, GroupPolicy.SOFT_AFFINITY):
-            # divided by the number of all members, so that 1 means "beside all of them"
+            # divided by the number of all members, so that 1 means that all members are on this host
             return here / max(1, size)
-        # never 0, so that hosts with many members still have an order
+        # never 0, so that hosts with many members still have different scores
         return 1 / (1 + here)
 
 
@@ -63,7 +64,7 @@ class ConsumerGroup:
 class GroupMember:
     """A member of a group, with the roots of the hosts of its allocations.
 
-    As long as the generation of the consumer is the same, its allocations are the same.
+    If the generation of the consumer is unchanged, its allocations are unchanged.
     """
 
     consumer: str
@@ -78,13 +79,13 @@ Members = Mapping[str, frozenset[GroupMember]]
 def hosts_of(taken: Iterable[tuple[int, bool]]) -> frozenset[int]:
     """Return the hosts of a consumer, as ids of their roots.
 
-    A provider that shares with other trees, such as a pool of disk, is not a host, unless the consumer has no
-    other.
+    A provider that shares with other trees, such as shared storage, does not count as a host, unless the
+    consumer only uses such providers.
 
     :param taken: for each provider of the consumer's allocations, the id of the root, and whether the
         provider shares.
     """
-    # copied, because it is read twice and callers may pass generators
+    # copied, because the argument is read twice and callers may pass generators
     taken = tuple(taken)
     return frozenset(root for root, shares in taken if not shares) or frozenset(root for root, _ in taken)
 

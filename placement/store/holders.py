@@ -1,4 +1,4 @@
-"""The holders of allocations of providers, for the console and for planning moves."""
+"""Reads the consumers with allocations of providers, for the console and for planning moves."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -26,14 +26,15 @@ class AllocationHolder:
 def list_holders(
     conn: sa.Connection, uuids: Collection[str], limit: int, skip: int = 0
 ) -> tuple[list[AllocationHolder], bool]:
-    """Return the allocations of these providers; consumers are in the order of their creation.
+    """Return the allocations of these providers, in the order in which their consumers were created.
 
     :param limit: the maximum number of consumers, after the first ``skip``.
     :returns: the amounts, and whether more consumers have allocations of these providers.
     """
-    # two queries, because the limit counts consumers, and a consumer has a row for each class
+    # two queries, because the limit counts consumers, and a consumer has a row for each resource class
     ids: set[int] = set()
-    # each chunk is read in order and up to the limit, so that the union has the first of all
+    # each chunk is read in order and up to the limit, so that the union contains the first consumers of all
+    # chunks
     for chunk in split_rows(sorted(uuids)):
         ids.update(conn.execute(_first_holders, {"providers": chunk, "limit": skip + limit + 1}).scalars())
     shown = sorted(ids)[skip : skip + limit]
@@ -75,7 +76,7 @@ _holdings: Final = (
 
 @dataclass(frozen=True, slots=True)
 class HeldAmount:
-    """One amount that a consumer holds, with the columns that a move depends on."""
+    """One amount that a consumer holds, with the values that planning a move needs."""
 
     consumer: str
     consumer_type: str | None
@@ -87,15 +88,15 @@ class HeldAmount:
 def held_beside(
     conn: sa.Connection, provider_ids: Collection[int], limit: int
 ) -> tuple[list[HeldAmount], bool]:
-    """Return all allocations, on any provider, of consumers with allocations of these providers.
+    """Return all allocations, of any provider, of the consumers with allocations of these providers.
 
     :param limit: the maximum number of amounts that are read.
-    :returns: the amounts, consumer by consumer, and whether the amounts are complete. If there are more
-        consumers than the limit, each returned consumer still has all its amounts.
+    :returns: the amounts, consumer by consumer, and whether all consumers are included. An included consumer
+        has all its amounts.
     """
     ids: set[int] = set()
     for chunk in split_rows(sorted(provider_ids)):
-        # one more than the limit shows whether there are more
+        # one more than the limit is read, to find out whether there are more
         ids.update(conn.execute(_holders, {"providers": chunk, "limit": limit + 1 - len(ids)}).scalars())
         if len(ids) > limit:
             break

@@ -1,4 +1,4 @@
-"""Inventories of a provider: one is added or changed, all are replaced, some are removed."""
+"""Adds, changes, replaces and removes inventories of a provider."""
 
 from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, fields
@@ -28,25 +28,25 @@ class InventoryValues:
 
 
 UPDATE_CONFLICT: Final = "update conflict: "
-"""Prefix that clients expect before "Inventory for ... in use" where all inventories are replaced."""
-# the fields have the names of the columns, so that one list serves both
+"""Prefix that clients expect before "Inventory for ... in use" in the error of ``PUT .../inventories``."""
+# the fields have the names of the database columns, so that one list serves both
 COLUMNS: Final = tuple(field.name for field in fields(InventoryValues))
 
 
 def check_capacity(
     uuid: str, wanted: Mapping[str, InventoryValues], *, may_have_none: bool, verb: str = "update"
 ) -> None:
-    """Refuse inventories with a negative capacity, and optionally those with a capacity of 0.
+    """Refuse inventories with a negative capacity, and optionally inventories with a capacity of 0.
 
     :param may_have_none: whether a capacity of 0 is allowed, as from microversion 1.26 on.
     :raises InvalidRequest: an inventory is refused.
     """
     for resource_class, values in wanted.items():
-        # the same function as in the read model: with another rounding, this check would allow a capacity
-        # that no claim gets
+        # the read model uses the same function: with another rounding, this check could accept a capacity of
+        # 0
         available = capacity(values.total, values.reserved, values.allocation_ratio)
         if available < 0 or (available == 0 and not may_have_none):
-            # the words of OpenStack Placement for both cases
+            # both cases have the words of OpenStack Placement
             relation = "greater than total" if may_have_none else "greater than or equal to total"
             raise InvalidRequest(
                 f"Unable to {verb} inventory for resource provider {uuid}: "
@@ -67,16 +67,16 @@ def add(
 
     :raises NotFound: no such provider.
     :raises InvalidRequest: no such class.
-    :raises ConcurrentUpdate: the provider has it already.
+    :raises ConcurrentUpdate: the provider already has an inventory of this class.
     """
-    # without a generation, because this request of the API has none
+    # no generation is checked, because this request of the API has none
     row, present, ids = _lock(tx, uuid, [resource_class])
     check_capacity(uuid, {resource_class: values}, may_have_none=may_have_none, verb="create")
     if resource_class not in ids:
         raise InvalidRequest(f"No such resource class {resource_class}.")
     class_id = ids[resource_class]
     if class_id in present:
-        # a conflict and not a wrong request, because another client was faster
+        # a conflict and not a wrong request, because another client may have been faster
         raise ConcurrentUpdate(f"Update conflict: Inventory for '{resource_class}' already exists on {uuid}.")
     insert(tx, {row.id: {class_id: values}})
     tx.note_changed([row.id], generation=True)
@@ -92,18 +92,18 @@ def change_inventory(
     *,
     may_have_none: bool = True,
 ) -> int:
-    """Change an inventory of the provider; return its new generation.
+    """Change an inventory of a provider; return the new generation of the provider.
 
     :raises NotFound: no such provider or class.
     :raises InvalidRequest: no such inventory.
     :raises ConcurrentUpdate: the generation is stale.
     """
-    # with the generation, so that an old one is refused before any value is checked
+    # with the generation, so that an outdated generation is refused before any value is checked
     row, present, ids = _lock(tx, uuid, [resource_class], generation)
     check_capacity(uuid, {resource_class: values}, may_have_none=may_have_none)
     class_id = ids.get(resource_class)
     if class_id is None:
-        # "not found", because the class is a part of the path
+        # NotFound, because the class is a part of the path
         raise NotFound(f"No such resource class {resource_class}.")
     if class_id not in present:
         why = f"No inventory of class {resource_class} found."
@@ -131,11 +131,11 @@ def replace_all(
     if (
         generation == 0  # a new provider mostly has no inventories
         and optimistic_write.is_worthwhile(tx, generation, len(wanted))
-        # a capacity that could be refused needs the checks below
+        # a capacity of 0 or less may be refused, which needs the checks below
         and all(capacity(each.total, each.reserved, each.allocation_ratio) > 0 for each in wanted.values())
     ):
-        # the statement finds only a provider without inventories, because the insertion would collide with
-        # existing ones
+        # the statement finds only providers without inventories, because the insertion would collide with
+        # existing inventories
         optimistic_write.find_provider(tx, _without, uuid, generation)
         rows = [{"name": name, **_column_values(each), "updated_at": tx.now} for name, each in wanted.items()]
         optimistic_write.insert(tx, inventories.c.resource_class_id, rows, resource_classes)
@@ -144,7 +144,7 @@ def replace_all(
     row, present, ids = _lock(tx, uuid, wanted, generation)
     check_capacity(uuid, wanted, may_have_none=may_have_none)
     write(tx, row, wanted, present, ids)
-    # last, because the query for inventories in use sends the queued writes
+    # last, because the query for inventories in use also sends the queued writes
     remove_some(tx, row, present - set(ids.values()), said_before=UPDATE_CONFLICT)
     return row.generation + 1
 
@@ -164,7 +164,7 @@ def write(
 ) -> None:
     """Insert or update these inventories of a locked provider; all its other inventories stay.
 
-    :param present: the ids of the classes of the provider's present inventories.
+    :param present: the class ids of the provider's current inventories.
     :param ids: the ids of the wanted classes that exist.
     :raises InvalidRequest: there is no such class.
     """
@@ -175,7 +175,7 @@ def write(
             f"No such resource class {', '.join(unknown)}."
         )
     by_id = {ids[name]: values for name, values in wanted.items()}
-    # a separate statement, because databases have no common one for insertion and update
+    # a separate statement, because databases have no common statement for insertion and update
     update(tx, row.id, {class_id: values for class_id, values in by_id.items() if class_id in present})
     insert(tx, {row.id: {class_id: values for class_id, values in by_id.items() if class_id not in present}})
     tx.note_changed([row.id], generation=True)
@@ -192,12 +192,12 @@ def remove_some(
     """Delete inventories of a locked provider, given by the ids of their classes.
 
     :param said_before: prefix of the error message.
-    :raises Conflict: an inventory is in use, in the words and with the code that clients look for.
+    :raises Conflict: an inventory is in use; the message and the code are those that clients look for.
     """
-    # no query in the common case, in which a client only changes amounts
+    # no query is needed in the common case, where a client only changes amounts
     if not going:
         return
-    # inventories that are in use by any consumer, also by an expired one that was not released yet
+    # inventories that any consumer uses, including expired consumers that were not released yet
     used = (
         sa.select(resource_classes.c.name)
         .where(
@@ -210,7 +210,7 @@ def remove_some(
         # ordered, so that the message names the classes in the same order each time
         .order_by(resource_classes.c.id)
     )
-    # queried before the deletion, so that the message names the classes in use
+    # queried before the deletion, so that the message can name the classes in use
     in_use = tx.conn.execute(used).scalars().all()
     if in_use:
         raise Conflict(
@@ -245,7 +245,7 @@ def remove(tx: WriteTransaction, uuid: str, resource_class: str) -> None:
     class_id = ids.get(resource_class)
     if class_id is None or class_id not in present:
         raise NotFound(f"No inventory of class {resource_class} found for delete")
-    # clients expect exactly this sentence and this code
+    # clients expect exactly this message and this code
     said_before = f"Unable to delete inventory of class {resource_class}: "
     remove_some(tx, row, {class_id}, said_before=said_before, code=exceptions.CONCURRENT_UPDATE)
     tx.note_changed([row.id], generation=True)
@@ -256,7 +256,7 @@ def _lock(
 ) -> tuple[providers.ProviderRow, Set[int], dict[str, int]]:
     """Lock a provider; return its row and ids of resource classes.
 
-    The first ids are of the classes of its inventories, the second of the existing wanted classes.
+    The set has the class ids of its inventories. The dict has the ids of the wanted classes that exist.
     """
     # the three lookups are queued after the lock and sent together with it
     tx.lock([uuid])
@@ -307,7 +307,7 @@ def insert(tx: WriteTransaction, wanted: Mapping[int, Mapping[int, InventoryValu
 def update(tx: WriteTransaction, provider_id: int, values: Mapping[int, InventoryValues]) -> None:
     """Change inventories of a locked provider, given by the ids of their classes."""
     for class_id, each in values.items():
-        # with a prefix, because SQLAlchemy itself uses the names of columns as bound parameters
+        # the prefix is necessary because SQLAlchemy itself uses the names of columns as bound parameters
         given = {f"new_{name}": value for name, value in _column_values(each).items()}
         # row by row: databases have no common statement that changes several rows in different ways
         tx.queue(_update, {"provider": provider_id, "class": class_id, "now": tx.now, **given})

@@ -1,7 +1,7 @@
-"""Names in the database, with their ids: resource classes and traits.
+"""Looks up and creates names in the database: resource classes and traits.
 
-No id is kept beyond its transaction. Another transaction may rename or delete the name, and in a database
-that was restored from a backup the id may belong to another name.
+An id is only used in the transaction that has read it. Later, another transaction may rename or delete the
+name. In a database that was restored from a backup, the id may belong to another name.
 """
 
 from collections.abc import Collection
@@ -14,16 +14,16 @@ from placement.db.database import WriteTransaction
 
 
 class NameLookup:
-    """The ids of some names, queued with the other statements of the transaction.
+    """The ids of some names; the query for them is queued with the other statements of the transaction.
 
-    The ids can be written to rows until the transaction ends. A row that refers to these names keeps them
-    from being deleted (foreign keys). If a name was deleted in between, the transaction fails and runs again.
+    The transaction may write these ids to rows. A foreign key protects a name with such rows from deletion.
+    If the name was deleted before the row was written, the transaction fails and runs again.
 
     :param table: the table of resource classes or of traits.
     """
 
     def __init__(self, tx: WriteTransaction, table: sa.Table, names: Collection[str]) -> None:
-        # queued at once and read later, so that several lookups take one round trip
+        # queued now and read later, so that several lookups take one round trip
         self._answer = tx.queue(_id_lookup(table, len(names)), bind_values("name", names)) if names else None
 
     @property
@@ -40,8 +40,8 @@ def _id_lookup(table: sa.Table, count: int) -> PreparedStatement:
 
 
 def lock_name(tx: WriteTransaction, table: sa.Table, name: str) -> int | None:
-    """Return the id of a name, if it exists; no other transaction creates or deletes names meanwhile."""
-    # before the lookup, because two workers would otherwise create the same name
+    """Lock all names until the transaction ends; return the id of this name, or None."""
+    # locked before the lookup, because otherwise two workers could create the same name
     tx.lock_names()
     return NameLookup(tx, table, [name]).ids.get(name)
 

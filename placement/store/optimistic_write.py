@@ -1,10 +1,10 @@
-"""Inventories, traits or aggregates of a provider, written without reading it first.
+"""Writes inventories, traits or aggregates of a provider without reading the provider first.
 
-The first statement after the lock leaves the id of the provider in a setting of the transaction. If the
-provider differs from the state that the client knows, this id belongs to no provider. The other statements
-insert rows with the id in the setting. A foreign key forbids an id of no provider, and also the id that
-stands for an unknown name. So the whole transaction is rolled back. The next attempt reads first, and finds
-the reason.
+The first statement after the lock stores the id of the provider in a setting of the transaction. If the
+provider has another generation than the client knows, the statement stores an id that no provider has. The
+other statements insert rows with the stored id. Foreign keys forbid ids without a provider, and also the id
+that stands for an unknown name. In these cases the whole transaction is rolled back. The next attempt reads
+first, and finds the reason.
 """
 
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ from placement.db.batch import KEPT_SIZES, MAX_ROWS, PreparedStatement, Values, 
 from placement.db.database import WriteTransaction
 from placement.db.tables import NO_ID, resource_providers
 
-# the column has 32 bits, and a larger number would be an error of the statement
+# the column has 32 bits, and a larger number would make the statement fail
 _MAX_GENERATION: Final = (1 << 31) - 1
 
-# a name with a dot, because PostgreSQL requires a prefix for settings of applications
+# the name has a dot, because PostgreSQL requires a prefix for settings of applications
 _SETTING: Final[sa.ColumnElement[str]] = sa.literal_column("'placement.provider'")
 _UNTIL_IT_ENDS: Final[sa.ColumnElement[bool]] = sa.literal_column("true")
 
@@ -30,11 +30,11 @@ PROVIDER: Final = sa.cast(sa.func.current_setting(_SETTING), sa.Integer)
 
 
 def is_worthwhile(tx: WriteTransaction, generation: int, count: int) -> bool:
-    """Return whether an attempt without reading is worthwhile: if it is the first one and has rows to insert.
+    """Return whether an attempt without reading is worthwhile: a first attempt with rows to insert.
 
-    Without such rows, no foreign key would refuse a provider that has changed.
+    Without rows, no foreign key would refuse a provider that has changed.
     """
-    # later attempts read first, because an attempt without reading cannot say why it failed
+    # later attempts read first, because an attempt without reading cannot find out why it failed
     return tx.optimistic and tx.sends_at_once and 0 < count <= MAX_ROWS and 0 <= generation <= _MAX_GENERATION
 
 
@@ -57,7 +57,7 @@ def find_provider(
 
     :param values: values for the conditions of the statement.
     """
-    # the lock is first in the batch, so that the statement sees what the last writer has committed
+    # the lock is first in the batch, so that the statement sees the changes of the last writer
     tx.lock([uuid])
     tx.queue(statement, {**values, "its_uuid": uuid, "its_generation": generation})
 
@@ -67,10 +67,11 @@ def insert(
 ) -> None:
     """Queue the insertion of rows that belong to the provider.
 
-    :param column: the column for ``name`` of each row, or with ``names`` for its id in that table.
+    :param column: the column for the value ``name`` of each row; with ``names``, for the id of ``name`` in
+        that table.
     :param rows: values by column, with ``name`` for the name; all rows have the same columns.
     """
-    # the columns are part of the key of the kept statements, because the text of a statement has them
+    # the columns are part of the key of cached statements, because they change the text of a statement
     more = tuple(name for name in rows[0] if name != "name")
     tx.queue(_part_insertion(column, names, more, len(rows)), bind_rows(rows))
 
@@ -87,10 +88,10 @@ def _part_insertion(
     what: sa.ColumnElement[Any] = given.c.name
     source: sa.FromClause = given
     if names is not None:
-        # an unknown name becomes an id that the foreign key refuses
+        # an unknown name becomes an id that the foreign key forbids
         what = sa.func.coalesce(names.c.id, NO_ID)
         source = given.outerjoin(names, names.c.name == given.c.name)
-    # casts, because the server does not know the types of parameters in VALUES
+    # casts are necessary, because the server does not know the types of parameters in VALUES
     values = (sa.cast(given.c[name], types[name]) for name in more)
     chosen = sa.select(PROVIDER, what, *values).select_from(source)
     return PreparedStatement(sa.insert(table).from_select(["provider_id", column.name, *more], chosen))
@@ -99,8 +100,8 @@ def _part_insertion(
 def stamp_provider(tx: WriteTransaction) -> None:
     """Queue the stamp and the next generation of the provider.
 
-    Do the same as :meth:`~placement.db.database.WriteTransaction.stamp_provider`, which would need the
-    provider's id.
+    The result is that of :meth:`~placement.db.database.WriteTransaction.stamp_provider`, which needs the id
+    of the provider.
     """
     tx.queue(_stamp, {"now": tx.now})
 

@@ -1,4 +1,4 @@
-"""Resource providers: create, change, delete, and find by uuid."""
+"""Creates, changes, deletes and finds resource providers."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class ProviderRow:
 
 
 def find_providers(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, ProviderRow]:
-    """Return the rows of those providers that exist, by uuid."""
+    """Return the rows of existing providers by uuid."""
     # an empty IN list is not valid on every database
     if not uuids:
         return {}
@@ -86,12 +86,12 @@ def read_locked(tx: WriteTransaction, uuid: str) -> ProviderRow:
 
 
 def check_generation(row: ProviderRow, given: int) -> None:
-    """Refuse to change traits or aggregates of a provider for a client that does not know its generation.
+    """Refuse a write of traits or aggregates if the given generation is not the provider's generation.
 
-    :raises ConcurrentUpdate: the generation is stale; clients look for the words of the message.
+    :raises ConcurrentUpdate: the generation differs; clients look for the words of this message.
     """
     if row.generation != given:
-        # other words than for inventories, the same as in OpenStack Placement
+        # the words differ from the message for inventories, as in OpenStack Placement
         raise ConcurrentUpdate(
             "Resource provider's generation already changed. Please update the generation and try again."
         )
@@ -100,10 +100,10 @@ def check_generation(row: ProviderRow, given: int) -> None:
 def create_provider(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str | None) -> Callable[[], str]:
     """Add a provider, below a parent or as the root of a new tree.
 
-    If the database takes several statements at once, nothing is read first. A foreign key refuses a parent
-    that does not exist, and the next attempt reads, and finds the reason.
+    On a database that accepts several statements at once, the first attempt reads nothing. If the parent does
+    not exist, a foreign key makes the attempt fail. The next attempt reads first, and finds the reason.
 
-    :returns: a function that returns the uuid of the root when the transaction is done.
+    :returns: a function that returns the uuid of the root; call it after the transaction.
     :raises InvalidRequest: the parent is the provider itself or does not exist.
     :raises Conflict: the uuid or the name is taken.
     """
@@ -116,11 +116,11 @@ def create_provider(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str
             raise InvalidRequest(
                 _refusal_text("create", name, uuid, "parent provider UUID cannot be same as UUID")
             )
-        # the root of the parent, because the new provider gets the same root
+        # the new provider gets the root of its parent
         roots = tx.queue(_root_of, {"its_uuid": parent_uuid})
         if tx.optimistic and tx.sends_at_once:
             tx.queue(_creation_below, {**_base_values(tx, uuid, name), "its_parent": parent_uuid})
-            # read later: the answer comes with the commit, and reading it now would cost a round trip
+            # read later, because the answer comes with the commit, and reading it now would cost a round trip
             return lambda: str(roots.scalars[0])
         parent = find_providers(tx, [parent_uuid]).get(parent_uuid)
         if parent is None:
@@ -136,19 +136,20 @@ def create_provider(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str
 
 
 def insert(tx: WriteTransaction, uuid: str, name: str, parent: ProviderRow | None) -> None:
-    """Insert a provider with a free uuid; its bucket, and its parent, are locked."""
-    # None for a new root, which has no parent and no root
+    """Insert a provider with an unused uuid; the caller has locked its bucket and its parent."""
+    # a new root has neither parent_id nor root_id
     place = {"parent": parent and parent.id, "root": parent and parent.tree_root}
     tx.queue(_creation, {**_base_values(tx, uuid, name), **place})
 
 
 def _base_values(tx: WriteTransaction, uuid: str, name: str) -> dict[str, Any]:
-    # other names than the columns, because SQLAlchemy uses the names of columns itself in an insertion
+    # the parameters have other names than the columns, because SQLAlchemy itself uses the names of columns in
+    # an insertion
     return {"its_uuid": uuid, "its_name": name, "its_bucket": bucket_of(uuid), "now": tx.now}
 
 
 def _creation_at(parent: sa.ColumnElement[int], root: sa.ColumnElement[int]) -> PreparedStatement:
-    # the counter of its bucket after the increment by this transaction's lock
+    # the counter of its bucket, which this transaction's lock has incremented
     its_counter = present_counter(sa.bindparam("its_bucket", type_=sa.SmallInteger))
     return PreparedStatement(
         sa.insert(resource_providers).values(
@@ -166,13 +167,13 @@ def _creation_at(parent: sa.ColumnElement[int], root: sa.ColumnElement[int]) -> 
 
 
 def _of_parent(column: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
-    """Return a column of the parent, or the id of no provider, which the foreign key forbids."""
+    """Return a column of the parent, or an id without a provider, which the foreign key forbids."""
     found = sa.select(column).where(_parent.c.uuid == sa.bindparam("its_parent", type_=sa.String))
     return sa.func.coalesce(found.scalar_subquery(), NO_ID)
 
 
 _creation: Final = _creation_at(sa.bindparam("parent"), sa.bindparam("root"))
-# an alias, because the insertion selects from the table into which it writes
+# an alias, because the insertion selects from the same table
 _parent: Final = resource_providers.alias("parent")
 _creation_below: Final = _creation_at(
     _of_parent(_parent.c.id), _of_parent(sa.func.coalesce(_parent.c.root_id, _parent.c.id))
@@ -190,7 +191,7 @@ def _refusal_text(what: str, name: str, uuid: str, why: str) -> str:
 
 
 def _refuse_taken(tx: WriteTransaction, uuid: str | None, name: str) -> None:
-    # both in one query, so that the message says which of the two is taken
+    # one query for both, so that the message tells which of the two is taken
     taken = tx.conn.execute(
         sa.select(_rp.uuid, _rp.name).where(sa.or_(_rp.uuid == uuid, _rp.name == name))
     ).all()
@@ -216,21 +217,22 @@ def update(
     :raises InvalidRequest: the provider may not move, or the new parent does not exist or is below it.
     :raises Conflict: the name is taken.
     """
-    # other providers are locked below, when the subtree is known
+    # only this provider is locked now; the others follow when the subtree is known
     row = lock(tx, uuid)
     values: dict[str, Any] = {"name": name}
     if sets_parent:
-        # two simultaneous moves could make a circle that neither of them sees completely
+        # two simultaneous moves could create a cycle that neither of them sees completely
         tx.lock_trees()
         subtree = _lock_subtree(tx, row)
         parent = _new_parent(tx, row, name, parent_uuid, may_move, subtree)
-        # a request that names the current parent changes nothing, and must not stamp the subtree
+        # a request with the current parent moves nothing, and must not stamp the subtree
         if (parent and parent.id) != row.parent_id:
             _set_roots(tx, row, parent, subtree)
             values["parent_id"] = parent and parent.id
-            # readers see the new root of each descendant; for clients only the provider itself has changed
+            # stamps make readers see the new root of each descendant; generations stay, because clients see a
+            # change only of the provider itself
             tx.note_changed(subtree, generation=False)
-    # only another name is checked, because the provider itself has the current one
+    # only a new name is checked, because the provider itself has the current name
     if name != row.name:
         _refuse_taken(tx, None, name)
     tx.conn.execute(sa.update(resource_providers).where(_rp.id == row.id).values(**values))
@@ -257,7 +259,7 @@ def _new_parent(
         raise refuse_move("parent provider UUID does not exist.")
     if row.parent_id is not None and row.parent_id != parent.id and not may_move:
         raise refuse_move("re-parenting a provider is not currently allowed.")
-    # the subtree was read under the lock of trees, so that no other move makes a circle meanwhile
+    # the subtree was read under the lock of trees, so no other move can create a cycle meanwhile
     if parent.id in subtree:
         raise refuse_move("creating loop in the provider tree is not allowed.")
     return parent
@@ -265,7 +267,8 @@ def _new_parent(
 
 def _lock_subtree(tx: WriteTransaction, row: ProviderRow) -> set[int]:
     """Lock a provider and all its descendants; return their ids."""
-    # repeated until nothing new is below, because a child may have been added before its parent was locked
+    # repeated until there are no new descendants, because a child may have been added before its parent was
+    # locked
     subtree = _subtree_ids(tx.conn, row)
     while True:
         tx.lock(tx.conn.execute(sa.select(_rp.uuid).where(_rp.id.in_(subtree))).scalars())
@@ -275,7 +278,7 @@ def _lock_subtree(tx: WriteTransaction, row: ProviderRow) -> set[int]:
 
 
 def _subtree_ids(conn: sa.Connection, row: ProviderRow) -> set[int]:
-    # all providers of the tree in one query, because recursive queries differ between databases
+    # one query reads all providers of the tree, because recursive queries differ between databases
     parents = conn.execute(sa.select(_rp.id, _rp.parent_id).where(_rp.root_id == row.tree_root)).all()
     found = {row.id}
     while True:
@@ -290,7 +293,7 @@ def _set_roots(tx: WriteTransaction, row: ProviderRow, parent: ProviderRow | Non
     new_root = row.id if parent is None else parent.tree_root
     if below:
         tx.conn.execute(sa.update(resource_providers).where(_rp.id.in_(below)).values(root_id=new_root))
-    # the provider itself in a statement of its own: a root has no root_id, its descendants have one
+    # the provider itself has a separate statement, because a root has no root_id but its descendants have one
     own_root = None if parent is None else new_root
     tx.conn.execute(sa.update(resource_providers).where(_rp.id == row.id).values(root_id=own_root))
 
@@ -316,10 +319,10 @@ def delete(tx: WriteTransaction, uuid: str) -> None:
             f"Unable to delete resource provider {uuid}: Resource provider has allocations.",
             exceptions.PROVIDER_IN_USE,
         )
-    # explicitly, because most of these foreign keys have no cascade
+    # deleted explicitly, because most of these foreign keys do not cascade
     for table in (inventories, provider_traits, provider_aggregates, provider_attributes):
         tx.conn.execute(sa.delete(table).where(table.c.provider_id == row.id))
     tx.conn.execute(sa.delete(resource_providers).where(_rp.id == row.id))
     tx.note_deleted(uuid)
-    # in the same transaction, so that no cursor passes a deletion without its record
+    # recorded in the same transaction, so that no cursor is beyond a deletion without a record
     changes.note_deletion(tx, uuid)

@@ -1,8 +1,8 @@
-"""Reservations: consumers with allocations that claims may take, until a time of the database's clock.
+"""Reservations: consumers with allocations for later claims, until a time of the database's clock.
 
-A reservation is a consumer of the type :data:`TYPE` with a row of its own. Like every consumer, it disappears
-with its last allocation. The next worker that reads, or needs the room (:func:`write_with_room`), releases an
-expired reservation. So no other process has to do this.
+A reservation is a consumer of the type :data:`TYPE`, with a row in the table of reservations. Like every
+consumer, it disappears with its last allocation. An expired reservation is released by the next worker that
+reads, or that needs its amounts (:func:`write_with_room`). So no separate process has to release it.
 """
 
 from collections import Counter
@@ -32,9 +32,9 @@ from placement.store.consumers import ANY_GENERATION, ConsumerOwnership
 
 T = TypeVar("T")
 
-# a consumer type, so that a reservation counts in usages and is shown in allocations like any consumer
+# a reservation is a consumer with its own type, so that usages and allocations show it like any consumer
 TYPE: Final = RESERVATION
-# each release locks buckets, and a long transaction makes claims wait
+# each release locks buckets, and claims have to wait for a long transaction
 _AT_ONCE: Final = 100
 """Maximum number of expired consumers that one transaction releases."""
 
@@ -43,7 +43,7 @@ _AT_ONCE: Final = 100
 class CapacityReservation:
     """A reservation that has not expired; ``expires_at`` is in seconds since 1970 by the database's clock.
 
-    Only members of ``group`` may take from it; None allows all claims of its project.
+    Only members of ``group`` may take amounts from it; None allows all claims of its project.
     """
 
     uuid: str
@@ -54,21 +54,22 @@ class CapacityReservation:
     expires_at: float
 
     def serves_claim(self, project_id: str, group: str | None) -> bool:
-        """Return whether a claim of this project, for a consumer that joins this group, may take from it."""
-        # the project is checked, too, because a uuid is no secret and must not give access to the reservation
+        """Return whether a claim of this project, for a consumer of this group, may use the reservation."""
+        # the project is always checked, because a uuid is no secret and must not give access to the
+        # reservation
         return project_id == self.project_id and self.group in (None, group)
 
 
 @dataclass(frozen=True, slots=True)
 class ReservationEnd:
-    """The expiry of a reservation: a time, or seconds from now; the other one is None."""
+    """The expiry of a reservation, either a time or seconds from now; the other field is None."""
 
     at: float | None
     seconds: float | None
 
 
 _holds: Final = reservations.join(consumers, consumers.c.id == reservations.c.consumer_id)
-# filtered by type, too, because a consumer that got another type is no reservation any more
+# filtered by type, because a consumer that got another type is not a reservation any more
 _shown: Final = (
     sa.select(
         consumers.c.uuid,
@@ -85,7 +86,7 @@ _one: Final = _shown.where(consumers.c.uuid == sa.bindparam("uuid"))
 
 
 def find_reservation(conn: sa.Connection, uuid: str) -> CapacityReservation | None:
-    """Return the reservation of that uuid, unless it has expired."""
+    """Return the reservation with this uuid; None if it does not exist or has expired."""
     row = conn.execute(_one, {"uuid": uuid}).first()
     return None if row is None else CapacityReservation(*row)
 
@@ -93,13 +94,13 @@ def find_reservation(conn: sa.Connection, uuid: str) -> CapacityReservation | No
 def list_reservations(
     conn: sa.Connection, project_id: str | None, group: str | None, after: str | None, limit: int
 ) -> list[CapacityReservation]:
-    """Return reservations in the order of their uuids, of a project and group, from after a uuid on."""
-    # pages begin after a uuid, and not after a number of rows, so that they stay right while reservations
-    # come and go
+    """Return reservations of a project and a group in the order of uuids, beginning after a uuid."""
+    # a page begins after a uuid instead of after a number of rows, so that pages stay right when reservations
+    # are added or removed
     query = _shown.order_by(consumers.c.uuid).limit(limit)
     if project_id is not None:
         query = query.where(consumers.c.project_id == project_id)
-        # MariaDB ignores trailing blanks, so the length is compared, too
+        # MariaDB ignores trailing blanks in comparisons, so the lengths are compared, too
         query = query.where(sa.func.length(consumers.c.project_id) == sa.func.length(project_id))
     if group is not None:
         query = query.where(reservations.c.claim_group == group)
@@ -119,7 +120,7 @@ def no_reservation(uuid: str) -> NotFound:
 class WrittenReservation:
     """A reservation at the end of a transaction, with its allocations.
 
-    A reservation may expire before it is read again.
+    It is read in the transaction, because it may expire before a later read.
     """
 
     reservation: CapacityReservation
@@ -129,13 +130,13 @@ class WrittenReservation:
 def make_reservation(
     tx: WriteTransaction, consumer: str, group: str | None, end: ReservationEnd
 ) -> WrittenReservation:
-    """Turn a consumer into a reservation; this transaction has created the consumer with its allocations.
+    """Turn a consumer that this transaction has created, with its allocations, into a reservation.
 
     :raises InvalidRequest: the end of the reservation is not in the future.
     """
     # incremented so that all workers read the next expiry again
     tx.lock_buckets([buckets.RESERVATIONS])
-    # selected by uuid, because this transaction creates the row and its id is not known yet
+    # selected by uuid, because the id of the new consumer is not known yet
     which = sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery()
     values = {"consumer_id": which, "claim_group": group, "expires_at": _time_of(end)}
     tx.conn.execute(sa.insert(reservations).values(values))
@@ -144,11 +145,11 @@ def make_reservation(
 
 
 def change_end(tx: WriteTransaction, uuid: str, generation: int, end: ReservationEnd) -> WrittenReservation:
-    """Change the end of a reservation; its generation goes up by one.
+    """Change the end of a reservation; its generation increases by one.
 
     :raises NotFound: there is no such reservation.
     :raises ConcurrentUpdate: the generation is not the present one.
-    :raises InvalidRequest: the new end has passed.
+    :raises InvalidRequest: the new end is in the past.
     """
     # the consumer is locked before the bucket, as in every transaction
     row = _lock_reservation(tx, uuid)
@@ -163,11 +164,11 @@ def change_end(tx: WriteTransaction, uuid: str, generation: int, end: Reservatio
 
 
 def delete(tx: WriteTransaction, uuid: str) -> None:
-    """Release the rest of a reservation.
+    """Release all allocations that a reservation still has.
 
     :raises NotFound: there is no such reservation.
     """
-    # checked, because the same uuid may be an ordinary consumer by now
+    # checked, because the consumer with this uuid may not be a reservation any more
     _lock_reservation(tx, uuid)
     allocations.delete(tx, uuid)
 
@@ -183,7 +184,7 @@ def _time_of(end: ReservationEnd) -> sa.ColumnElement[float]:
 
 def _read_written(tx: WriteTransaction, uuid: str) -> WrittenReservation:
     found = find_reservation(tx.conn, uuid)
-    # with an end in the past no reservation is found, and the transaction rolls back
+    # a reservation with an end in the past is not found, and the transaction is rolled back
     if found is None:
         raise InvalidRequest("A reservation has to end in the future, by the clock of the database.")
     return WrittenReservation(found, allocations.of_consumers(tx.conn, [uuid]))
@@ -195,7 +196,8 @@ def _lock_reservation(tx: WriteTransaction, uuid: str) -> consumer_store.Consume
     :raises NotFound: there is no such reservation.
     """
     rows = consumer_store.rows(consumer_store.lock(tx, [uuid]))
-    # checked under the lock of the consumer, so that the reservation does not end in between
+    # checked under the lock of the consumer, so that no other transaction ends the reservation after the
+    # check
     if not rows or find_reservation(tx.conn, uuid) is None:
         raise no_reservation(uuid)
     return rows[0]
@@ -208,20 +210,20 @@ def remaining_claim(
     groups: Mapping[str, str],
     locked: allocations.LockedConsumers,
 ) -> ConsumerClaim | None:
-    """Return the allocations of a locked reservation that are left after these claims have taken from it.
+    """Return the remaining allocations of a locked reservation after these claims, as a claim for it.
 
     :param groups: the names of the groups that the consumers join.
     :returns: None if the reservation does not hold enough.
-    :raises Conflict: there is no such reservation for the claim.
+    :raises Conflict: there is no reservation that serves the claims.
     """
     row, found = locked.consumers.get(reservation), find_reservation(tx.conn, reservation)
     for claim in claims:
         project_id, group = claim.owner.project_id, groups.get(claim.consumer)
-        # checked again under the lock, because the check before the search may be outdated
+        # checked again under the lock, because the earlier check before the search may be outdated
         if row is None or found is None or not found.serves_claim(project_id, group):
             raise unusable_reservation(reservation, project_id)
-    # for the type checker: there is at least one claim, for which the loop would have refused a missing
-    # consumer
+    # for the type checker: there is at least one claim, and the loop has refused it if the consumer is
+    # missing
     assert row is not None
     held = [each for each in locked.holdings if each.consumer == reservation]
     names = _class_names(tx, {each.class_id for each in held})
@@ -230,21 +232,21 @@ def remaining_claim(
         for provider, taken in claim.resources.items():
             for name, amount in taken.items():
                 left[provider, name] -= amount
-    # not a conflict, because the caller searches again within what is left
+    # not a conflict, because the caller searches again within the remaining amounts
     if any(amount < 0 for amount in left.values()):
         return None
     resources: dict[str, dict[str, int]] = {}
     for (provider, name), amount in left.items():
-        # a row with the amount 0 would keep a consumer that should disappear
+        # an allocation with the amount 0 would keep a consumer that should disappear
         if amount:
             resources.setdefault(provider, {})[name] = amount
     owner = ConsumerOwnership(row.project_id, row.user_id, row.consumer_type)
-    # portions of the inventories apply to claims, but not to the rest of a reservation
+    # min_unit, max_unit and step_size do not apply to the rest of a reservation
     return ConsumerClaim(reservation, resources, ANY_GENERATION, owner, in_any_portions=True)
 
 
 def unusable_reservation(reservation: str, project_id: str) -> Conflict:
-    """Return the error of a claim that may not take from a reservation; it does not reveal the owner."""
+    """Return the error for a claim that may not use a reservation; the message does not reveal the owner."""
     return Conflict(
         f"There is no reservation {reservation} that this claim of project {project_id} may take from: it"
         " may have expired, or be for another group, or claims may have taken all of it.",
@@ -265,7 +267,7 @@ def _class_lookup(count: int) -> PreparedStatement:
 
 
 def write_with_room(database: ServiceDatabase, work: Callable[[WriteTransaction], T]) -> T:
-    """Run a write. If expired allocations are in its way, release them and run the write again.
+    """Run a write. If it fails while expired allocations exist, release them and run the write again.
 
     :raises Conflict: the write conflicts with the state after the release.
     """
@@ -276,7 +278,7 @@ def write_with_room(database: ServiceDatabase, work: Callable[[WriteTransaction]
         except Conflict as conflict:
             if isinstance(conflict, ConcurrentUpdate) and not isinstance(conflict, ConsumerExists):
                 raise  # no room would help
-            # in a new transaction, because the failed one holds no locks any more
+            # in a new transaction, because the failed transaction holds no locks any more
             with database.read() as conn:
                 some = any(conn.execute(query.limit(1)).first() for query in expired.UUIDS)
             if not some or not give_back_expired(database):
@@ -284,7 +286,7 @@ def write_with_room(database: ServiceDatabase, work: Callable[[WriteTransaction]
 
 
 def give_back_expired(database: ServiceDatabase) -> int:
-    """Release the allocations of the first expired reservations and claims; return the number of consumers.
+    """Release allocations of expired reservations and claims; return the number of released consumers.
 
     Afterwards all workers read the next expiry from the database.
     """
@@ -292,16 +294,17 @@ def give_back_expired(database: ServiceDatabase) -> int:
 
 
 def _give_back_expired(tx: WriteTransaction) -> int:
-    # at most a hundred of each kind; the next writer or reader releases more
+    # at most 100 of each kind; the next writer or reader releases more
     found = [
         uuid
         for query in expired.UUIDS
         for uuid in tx.conn.execute(query.order_by(consumers.c.uuid).limit(_AT_ONCE)).scalars()
     ]
-    # removed first, so that rows of confirmed claims are not read again each time
+    # rows of confirmed claims are removed first, so that they are not read again each time
     expiries.forget_confirmed(tx)
     if found:
-        # locked in the usual order, then read again, because a claim may have been confirmed meanwhile
+        # consumers are locked in the usual order, then read again, because a claim may have been confirmed
+        # meanwhile
         consumer_store.lock(tx, found)
         found = [
             uuid
@@ -309,6 +312,6 @@ def _give_back_expired(tx: WriteTransaction) -> int:
             for uuid in tx.conn.execute(query.where(consumers.c.uuid.in_(found))).scalars()
         ]
         allocations.give_back(tx, found)
-    # also if no allocation was found, so that workers read when the next expiry is
+    # incremented even if no allocation was found, so that workers read the next expiry
     tx.lock_buckets([buckets.RESERVATIONS])
     return len(found)

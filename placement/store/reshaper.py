@@ -14,7 +14,7 @@ from placement.store.inventories import InventoryValues
 
 @dataclass(frozen=True, slots=True)
 class NewInventories:
-    """The wanted inventories of a provider, and its present generation."""
+    """The wanted inventories of a provider, and the generation of the provider that the client knows."""
 
     generation: int
     inventories: Mapping[str, InventoryValues]
@@ -25,14 +25,15 @@ def reshape_providers(
 ) -> None:
     """Replace the inventories of providers and the allocations of consumers together, or change nothing.
 
-    New inventories are written first and old ones deleted last, so that allocations may move from old to new
-    ones.
+    New inventories are written first, and old inventories deleted last, so that allocations may move from old
+    to new inventories.
 
     :raises InvalidRequest: a provider or a resource class does not exist.
     :raises ConcurrentUpdate: a generation of a provider or a consumer is stale.
     :raises Conflict: an inventory to be deleted is still in use, or an inventory is too small.
     """
-    # all providers in one call, also those without allocations, so that locks are taken in the usual order
+    # one call locks all providers, also providers without allocations, so that locks are taken in the usual
+    # order
     locked = allocations.lock_claimed(tx, claims, wanted)
     present = {uuid: inventories.class_ids(tx, uuid) for uuid in wanted}
     lookup = names.NameLookup(
@@ -46,13 +47,14 @@ def reshape_providers(
                 f"Resource provider {uuid} in inventories not found: {providers.no_provider(uuid)}",
                 exceptions.PROVIDER_NOT_FOUND,
             )
-        # all generations are checked before any write, so that a refusal has nothing to roll back
+        # generations of all providers are checked before any write, so that a refusal has nothing to roll
+        # back
         if row.generation != new.generation:
             raise ConcurrentUpdate(
                 f"resource provider generation conflict for provider {uuid}: "
                 f"actual: {row.generation}, given: {new.generation}"
             )
-    # providers before consumers, because OpenStack Placement reports conflicts in this order
+    # providers are checked before consumers, because OpenStack Placement reports conflicts in this order
     allocations.check_generations(claims, locked)
     for uuid, new in wanted.items():
         # written before the allocations, which need the new inventories
@@ -62,5 +64,6 @@ def reshape_providers(
         kept = {lookup.ids[name] for name in new.inventories}
         going = set(present[uuid].scalars) - kept
         inventories.remove_some(tx, rows[uuid], going, said_before=inventories.UPDATE_CONFLICT)
-        # a second increment, which clients expect for a provider with new inventories; others get only one
+        # clients expect a second increment of the generation if a provider has new inventories; other
+        # providers get one
         tx.note_changed([rows[uuid].id], generation=bool(new.inventories))

@@ -1,4 +1,4 @@
-"""Traits: their names, and the traits of each provider."""
+"""Writes the names of traits, and the traits of providers."""
 
 from collections.abc import Collection, Mapping, Set
 from functools import cache, lru_cache
@@ -23,8 +23,8 @@ def delete(tx: WriteTransaction, name: str) -> None:
     """Delete a custom trait.
 
     :raises NotFound: there is no such trait.
-    :raises InvalidRequest: the trait is a standard one.
-    :raises Conflict: a provider has it.
+    :raises InvalidRequest: the trait is a standard trait.
+    :raises Conflict: a provider has the trait.
     """
     trait_id = names.lock_name(tx, traits, name)
     # checked under the lock of names, so that no provider can get the trait before the deletion
@@ -38,7 +38,7 @@ def delete(tx: WriteTransaction, name: str) -> None:
 
 
 def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Collection[str]) -> int:
-    """Replace the traits of a provider; return its generation, which goes up if they changed.
+    """Replace the traits of a provider; return its generation, which increases if they differ.
 
     :raises NotFound: no such provider.
     :raises InvalidRequest: no such trait.
@@ -48,10 +48,10 @@ def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Collection
     wanted = sorted(set(wanted))
     if optimistic_write.is_worthwhile(tx, generation, len(wanted)):
         values = {"count": len(wanted), **bind_values("trait", wanted)}
-        # finds the provider only if its traits differ, because otherwise the generation would go up without a
-        # change
+        # the statement finds the provider only if its traits differ, because otherwise the generation would
+        # increase without a change
         optimistic_write.find_provider(tx, _other_traits(len(wanted)), uuid, generation, **values)
-        # all traits are removed, because the current ones are not known here
+        # all traits are removed, because the current traits are not known here
         tx.queue(_removal_there, {})
         optimistic_write.insert(tx, provider_traits.c.trait_id, [{"name": name} for name in wanted], traits)
         if (stale := _stale_attributes_there()) is not None:
@@ -60,7 +60,7 @@ def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Collection
         return generation + 1
     row, present, ids = _lock(tx, uuid, wanted)
     providers.check_generation(row, generation)
-    # checked after the generation, so that a client with an old generation is told that first
+    # checked after the generation, because an outdated generation is reported first
     unknown = sorted(set(wanted) - set(ids))
     if unknown:
         raise InvalidRequest(f"No such trait {', '.join(unknown)}")
@@ -80,7 +80,7 @@ def _lock(
     tx: WriteTransaction, uuid: str, wanted: Collection[str]
 ) -> tuple[providers.ProviderRow, Set[int], dict[str, int]]:
     """Lock a provider; return its row, the ids of its traits, and the ids of the existing wanted traits."""
-    # followed by both lookups in one batch
+    # the lock is followed by both lookups in one batch
     tx.lock([uuid])
     present = tx.queue(_present, {"provider": uuid})
     lookup = names.NameLookup(tx, traits, wanted)
@@ -98,9 +98,9 @@ _present: Final = PreparedStatement(
 def _write(tx: WriteTransaction, provider_id: int, present: Set[int], wanted: Set[int]) -> bool:
     """Write the traits of a provider if they differ from the current ones; return whether they differ.
 
-    If the traits are equal, the generation stays the same, too.
+    If the traits are equal, the generation does not change.
     """
-    # no stamp without a change, because agents that repeat their reports would wake all workers
+    # no stamp without a change, because repeated reports of agents would make all workers read the provider
     if wanted == present:
         return False
     put(tx, {provider_id: wanted})
@@ -111,11 +111,13 @@ def _write(tx: WriteTransaction, provider_id: int, present: Set[int], wanted: Se
 def put(tx: WriteTransaction, wanted: Mapping[int, Set[int]]) -> None:
     """Replace the traits of locked providers; ``wanted`` has ids of traits by ids of providers.
 
-    Attributes that extensions register for a trait are deleted with it: they describe the old trait.
+    If an extension has registered attributes for a trait, they are deleted with the trait, which they
+    describe.
     """
     for provider_id in wanted:
         tx.queue(_removal, {"provider": provider_id})
-    # all are removed and inserted, because a provider has few traits and a difference would need two lists
+    # all traits are removed and inserted again, because a provider has few traits and a difference would need
+    # two lists
     insert(tx, wanted)
     if (stale := _stale_attributes()) is not None:
         for provider_id in wanted:
@@ -123,7 +125,7 @@ def put(tx: WriteTransaction, wanted: Mapping[int, Set[int]]) -> None:
 
 
 def insert(tx: WriteTransaction, wanted: Mapping[int, Set[int]]) -> None:
-    """Add traits to providers that have none, given by ids."""
+    """Add traits to providers that have none; ``wanted`` has ids of traits by ids of providers."""
     tx.insert(
         provider_traits,
         [
@@ -139,7 +141,7 @@ def _removal_of(provider: sa.ColumnElement[int]) -> PreparedStatement:
 
 
 def _stale_attributes_of(provider: sa.ColumnElement[int]) -> PreparedStatement | None:
-    """Return a statement that deletes attributes of missing traits; None if there are none."""
+    """Return a statement that deletes attributes of missing traits; None without registered ones."""
 
     def is_stale(trait: str, attributes: Collection[str]) -> sa.ColumnElement[bool]:
         present = (
@@ -147,17 +149,17 @@ def _stale_attributes_of(provider: sa.ColumnElement[int]) -> PreparedStatement |
             .select_from(provider_traits.join(traits, traits.c.id == provider_traits.c.trait_id))
             .where(provider_traits.c.provider_id == provider, traits.c.name == trait)
         )
-        # by "exists" in the same statement, which sees the traits that were written just before
+        # EXISTS in the same statement sees the traits that the previous statements have written
         return sa.and_(
             sa.or_(*(provider_attributes.c.name == each for each in attributes)), ~sa.exists(present)
         )
 
-    # read on first use and not on import, because extensions register while they are loaded
+    # read on first use instead of at import, because extensions register while they are loaded
     registered: list[Mapping[str, Collection[str]]] = list(
         extensions.registered_objects("trait_attributes").values()
     )
     stale = [is_stale(*both) for each in registered for both in each.items()]
-    # without extensions, a write of traits has one statement less
+    # without registrations, a write of traits has one statement less
     if not stale:
         return None
     its = provider_attributes.c.provider_id == provider

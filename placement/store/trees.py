@@ -1,17 +1,17 @@
-"""Trees of providers, written as their hosts describe them: a whole tree in one transaction, or nothing.
+"""Writes the described state of a tree of providers, completely in one transaction or not at all.
 
 Nouns
     A *description* is the wanted state of one provider: its name, its parent, and optionally its inventories,
-    traits, aggregates and attributes. Parts that are not described stay. The ``generation`` is the number
-    that the client knows, None for a new provider. A *level* is a set of new providers that can be created at
-    once, because all their parents exist.
+    traits, aggregates and attributes. Parts that are not described stay unchanged. ``generation`` is the
+    generation that the client knows, or None for a new provider. A *level* is a set of new providers that can
+    be created at once, because all their parents exist.
 
 Invariants
     - A provider without a description is not written. A provider that already equals its description is not
-      written either, whatever its generation. So a client may repeat a request that it has no answer to. A
-      new provider has generation 0.
+      written either, whatever generation the client gives. So a client that has not received an answer may
+      repeat its request. A new provider has generation 0.
     - Providers are created, never moved, renamed or deleted.
-    - All described providers are of one tree.
+    - All described providers belong to one tree.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
@@ -44,9 +44,9 @@ from placement.store.inventories import InventoryValues
 from placement.store.providers import ProviderRow
 
 _rp = resource_providers.c
-# ids begin at 1, so this is the id of no provider
+# ids begin at 1, so no provider has this id
 _NOT_THERE: Final = -1
-"""The id of no provider."""
+"""An id that no provider has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class ProviderDescription:
     name: str
     parent: str | None
     generation: int | None
-    # None leaves the part unchanged; an empty part removes the content
+    # None leaves a part unchanged; an empty collection removes its content
     inventories: Mapping[str, InventoryValues] | None = None
     traits: Set[str] | None = None
     aggregates: Set[str] | None = None
@@ -70,7 +70,7 @@ class ProviderDescription:
 
 @dataclass(frozen=True, slots=True)
 class PresentProvider:
-    """The present state of a provider."""
+    """The current state of a provider."""
 
     inventories: dict[str, InventoryValues] = field(default_factory=dict)
     traits: set[str] = field(default_factory=set)
@@ -80,7 +80,7 @@ class PresentProvider:
     def differs_from(self, wanted: ProviderDescription) -> bool:
         """Return whether the provider differs from the description."""
         return any(
-            # compared as values, so that another order in the request is no difference
+            # values are compared, so that another order in the request is no difference
             part is not None and part != present
             for part, present in (
                 (wanted.inventories, self.inventories),
@@ -103,9 +103,9 @@ def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[s
     _check_names(wanted)
     levels = list(_tree_levels(by_uuid))
     lookups = {*by_uuid, *(each.parent for each in wanted if each.parent is not None)}
-    # parents are looked up, too, because a described provider may be new below one that is not described
+    # parents are looked up, too, because a new provider may have a parent that is not described
     tx.lock(lookups)
-    # queued behind the lock together with the ids and the rows
+    # queued after the lock, together with the lookups of ids and rows
     taken = tx.queue(_name_owners(len(wanted)), bind_values("name", [each.name for each in wanted]))
     ids = _NameIds(tx, wanted)
     rows = providers.find_providers(tx, lookups)
@@ -113,33 +113,34 @@ def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[s
     _refuse_taken(wanted, {name: uuid for name, uuid in taken.rows if uuid not in by_uuid})
     known = [each for each in wanted if each.uuid in rows]
     present = _read(tx, [rows[each.uuid] for each in known])
-    # a provider that already is as described needs no generation, because a repeated request has an old one
+    # the generation of a provider that equals its description is not checked, because a repeated request has
+    # an old generation
     changing = [each for each in known if present[rows[each.uuid].id].differs_from(each)]
     for each in changing:
         _check_generation(each, rows[each.uuid])
     new = [[each for each in level if each.uuid not in rows] for level in levels]
-    # checked before the first write, so that an error in the last provider does not cost the writes of all
-    # others
+    # all providers are checked before the first write, so that an error in the last provider causes no
+    # useless writes
     for each in (*changing, *(one for level in new for one in level)):
         ids.check_names(each)
-    # one level at a time: its providers need the ids of their parents, but not of each other
+    # one level at a time, because its providers need the ids of their parents
     for level in filter(None, new):
         for each in level:
             providers.insert(tx, each.uuid, each.name, None if each.parent is None else rows[each.parent])
-        # one round trip for each level; trees of hosts have few levels
+        # each level takes one round trip; trees of hosts have few levels
         rows |= providers.find_providers(tx, [each.uuid for each in level])
     _insert(tx, {rows[each.uuid].id: each for level in new for each in level}, ids)
     for each in changing:
         _write_changes(tx, rows[each.uuid], each, present[rows[each.uuid].id], ids)
-    # one more round trip for changed providers, because the stamps at the commit raise their generations
+    # changed providers take another round trip, because the stamps at the commit increase their generations
     generations = {each.uuid: rows[each.uuid].generation for each in wanted}
     return generations | {each.uuid: each.generation + 1 for each in changing if each.generation is not None}
 
 
 def _check_names(wanted: Sequence[ProviderDescription]) -> None:
-    """Check that uuids and names differ.
+    """Check that no two providers have the same uuid or name.
 
-    :raises InvalidRequest: two providers have one uuid, or one name, or names that are the same to MariaDB.
+    :raises InvalidRequest: two providers have one uuid, one name, or names that MariaDB does not distinguish.
     """
     names_seen: dict[str, ProviderDescription] = {}
     uuids_seen: set[str] = set()
@@ -154,23 +155,23 @@ def _check_names(wanted: Sequence[ProviderDescription]) -> None:
 
 
 def _tree_levels(wanted: Mapping[str, ProviderDescription]) -> Iterator[list[ProviderDescription]]:
-    """Yield the providers level by level, none before its parent.
+    """Yield the providers level by level, each after its parent.
 
     :raises InvalidRequest: some providers are their own ancestors.
     """
     below: dict[str | None, list[ProviderDescription]] = {}
     for each in wanted.values():
-        # a parent that is not described exists already, or is refused later
+        # a parent that is not described has to exist, which is checked later
         below.setdefault(each.parent if each.parent in wanted else None, []).append(each)
     level, count = below.get(None, []), 0
     while level:
         count += len(level)
         yield level
         level = [child for each in level for child in below.get(each.uuid, ())]
-    # providers in a circle are below no root, so no level has them
+    # providers in a cycle are below no root, so no level contains them
     if count < len(wanted):
         tops = {each.uuid: each for each in wanted.values()}
-        # descendants of a root are right, so one of the other providers is named in the error
+        # descendants of a root are right, so the error names one of the other providers
         for each in below.get(None, ()):
             for one in _described_subtree(each, below):
                 del tops[one.uuid]
@@ -180,7 +181,7 @@ def _tree_levels(wanted: Mapping[str, ProviderDescription]) -> Iterator[list[Pro
 def _described_subtree(
     top: ProviderDescription, below: Mapping[str | None, Sequence[ProviderDescription]]
 ) -> Iterator[ProviderDescription]:
-    # a loop instead of recursion, because the client decides the depth
+    # a loop instead of recursion, because the client determines the depth
     waiting = [top]
     while waiting:
         each = waiting.pop()
@@ -196,9 +197,9 @@ def _check_places(
     """Check that each provider has the described name and parent, and that all providers belong to one tree.
 
     :raises InvalidRequest: a parent does not exist, or there are several trees.
-    :raises ConcurrentUpdate: a provider is not the one that the client describes.
+    :raises ConcurrentUpdate: a provider has another name or parent than the client describes.
     """
-    # by id of the root, or by uuid if the root does not exist yet
+    # keys are the id of the root, or its uuid if the root does not exist yet
     trees: dict[int | str, ProviderDescription] = {}
     for each in wanted:
         row, parent = rows.get(each.uuid), rows.get(each.parent or "")
@@ -210,7 +211,7 @@ def _check_places(
                 raise ConcurrentUpdate(f"{each} does not exist (any more); {given}.")
         # a conflict and not a wrong request, because another client has moved or renamed the provider
         elif row.name != each.name or row.parent_id != (
-            # the id of no provider: the described parent does not exist yet, so the parents differ
+            # if the described parent does not exist yet, this id makes the parents differ
             None if each.parent is None else _NOT_THERE if parent is None else parent.id
         ):
             raise ConcurrentUpdate(
@@ -221,7 +222,7 @@ def _check_places(
             trees.setdefault(row.tree_root, each)
         elif parent is not None:
             trees.setdefault(parent.tree_root, each)
-        # a new provider below a new provider belongs to the tree of the latter
+        # a new provider below a new provider belongs to the tree of its parent
         elif each.parent is None:
             trees.setdefault(each.uuid, each)
     if len(trees) > 1:
@@ -235,7 +236,7 @@ def _refuse_taken(wanted: Sequence[ProviderDescription], taken: Mapping[str, str
     :raises Conflict: another provider has one of the names.
     """
     for each in wanted:
-        # MariaDB ignores blanks at the end, and returns the name as it is stored
+        # MariaDB ignores trailing blanks in comparisons, and returns the name as it is stored
         for name in {each.name, each.name.rstrip(" ")} & taken.keys():
             raise Conflict(
                 f"{each}: resource provider {taken[name]} already has this name.",
@@ -258,7 +259,7 @@ class _NameIds:
 
     def __init__(self, tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> None:
         classes = {name for each in wanted for name in each.inventories or ()}
-        # queued here, and read when the ids are needed
+        # queued now, and read when the ids are needed
         self._classes = names.NameLookup(tx, resource_classes, classes)
         self._traits = names.NameLookup(tx, traits, {name for each in wanted for name in each.traits or ()})
 
@@ -273,7 +274,7 @@ class _NameIds:
         ):
             if unknown := sorted(set(named) - known.keys()):
                 raise InvalidRequest(f"{wanted}: No such {what} {', '.join(unknown)}.")
-        # last, because the values can be checked only when the class is known
+        # checked last, because unknown classes are reported before wrong values
         inventory_store.check_capacity(wanted.uuid, wanted.inventories or {}, may_have_none=True)
 
     @property
@@ -299,7 +300,7 @@ class _NameIds:
 
 def _insert(tx: WriteTransaction, new: Mapping[int, ProviderDescription], ids: _NameIds) -> None:
     """Write all parts of new providers, by id."""
-    # one statement for each part, however many providers there are
+    # one statement for each kind of part, whatever the number of providers
     inventory_store.insert(tx, {each: ids.of_classes(one.inventories or {}) for each, one in new.items()})
     trait_store.insert(tx, {each: ids.of_traits(one.traits or ()) for each, one in new.items()})
     aggregate_store.insert(tx, {each: one.aggregates or () for each, one in new.items()})
@@ -320,7 +321,8 @@ def _write_changes(
             for name, values in wanted.inventories.items()
             if present.inventories.get(name) != values
         }
-        # apart from new inventories, because databases have no common statement for both
+        # changed inventories are separate from new inventories, because databases have no common statement
+        # for both
         there = {name: values for name, values in differing.items() if name in present.inventories}
         added = {name: values for name, values in differing.items() if name not in present.inventories}
         inventory_store.update(tx, row.id, ids.of_classes(there))
@@ -328,7 +330,7 @@ def _write_changes(
         going = present.inventories.keys() - wanted.inventories.keys()
         # ids of classes that the description does not name
         gone = names.NameLookup(tx, resource_classes, going).ids if going else {}
-        # last, because a conflict then rolls back all changes of the tree
+        # removed last; if there is a conflict, all changes of the tree are rolled back
         inventory_store.remove_some(
             tx, row, set(gone.values()), said_before=f"{wanted}: {inventory_store.UPDATE_CONFLICT}"
         )
@@ -338,17 +340,17 @@ def _write_changes(
         aggregate_store.put(tx, {row.id: wanted.aggregates})
     if wanted.attributes is not None and wanted.attributes != present.attributes:
         attribute_store.put(tx, {row.id: wanted.attributes})
-    # once for all parts, so that the generation goes up by one
+    # noted once for all parts, so that the generation increases by one
     tx.note_changed([row.id], generation=True)
 
 
 def _read(tx: WriteTransaction, rows: Sequence[ProviderRow]) -> dict[int, PresentProvider]:
-    """Return the present state of (locked) providers, by id."""
+    """Return the current state of (locked) providers, by id."""
     found = {row.id: PresentProvider() for row in rows}
     if not rows:
         return found
     given = bind_values("id", found)
-    # four statements in one round trip; a join would repeat each inventory for each trait
+    # four statements in one round trip, because a join would repeat each inventory for each trait
     answers = [
         tx.queue(part(len(found)), given)
         for part in (_inventory_lookup, _trait_lookup, _aggregate_lookup, _attribute_lookup)

@@ -1,31 +1,32 @@
-"""Flavors: Nova's request to Placement for a guest of a flavor that boots an image.
+"""Translates a flavor and an image to the request that Nova would send to Placement for the guest.
 
 Nouns
-    A *flavor* is the size of a guest with its *extra specs*; an *image* has *properties*. A flavor and an
-    image spell one feature differently (``hw:cpu_policy`` and ``hw_cpu_policy``), and each feature has a rule
-    that decides which of the two counts. Flavor and image together are a *guest*. The *translation* of a
-    guest is a request for allocation candidates. An impossible guest is *refused*: the flavor and the image
-    contradict each other or themselves.
+    A *flavor* is the size of a guest with its *extra specs*; an *image* has *properties*. The same feature
+    has different names in a flavor and in an image (``hw:cpu_policy`` and ``hw_cpu_policy``). For each
+    feature, a rule decides which of the two values counts. A flavor and an image together are a *guest*. The
+    *translation* of a guest is a request for allocation candidates. A guest is *refused* if the flavor and
+    the image contradict each other, or if one of them contradicts itself.
 
 Modules
-    Module ``flavor`` has the nouns as they arrive; ``guest`` joins flavor and image. The modules ``pinning``
-    and ``memory`` decide about CPUs, memory and NUMA nodes, and refuse. The traits that a guest needs come
-    from ``features``, amounts and traits by suffix from ``groups``. If the operator wants it, ``affinity``
-    asks for CPUs, memory and devices of one NUMA node, which Nova cannot request. Module ``spelling`` has the
-    known names and warns of others. The request comes from ``translation``; ``form`` and ``options`` connect
-    it to the API and the configuration.
+    ``flavor`` has the classes for flavors and images; ``guest`` combines both. ``pinning`` and ``memory``
+    decide about CPUs, memory and NUMA nodes, and refuse impossible guests. ``features`` finds the traits that
+    a guest needs. ``groups`` builds amounts and traits for each suffix. If an option is set, ``affinity``
+    asks for CPUs, memory and devices of one NUMA node, which Nova cannot request. ``spelling`` has all known
+    names and warns of unknown names. ``translation`` makes the request; ``form`` and ``options`` connect it
+    to the API and the configuration.
 
 A worked example
-    vcpus 4, ram 2048, disk 10, swap 1500, with ``hw:cpu_policy=dedicated``, ``hw:cpu_thread_policy=isolate``
-    and ``resources_GPU:VGPU=1``; it boots from an image. The CPUs are dedicated, so the request has 4 PCPU,
-    on a host without hyperthreading. The disk is 10 GB and 2 GB of swap, which is rounded up:
+    A flavor has vcpus 4, ram 2048, disk 10 and swap 1500. Its extra specs are ``hw:cpu_policy=dedicated``,
+    ``hw:cpu_thread_policy=isolate`` and ``resources_GPU:VGPU=1``. Guests boot from an image. The CPUs are
+    dedicated, so the request has 4 PCPU, on a host without hyperthreading. Swap of 1500 MiB is rounded up to
+    2 GB, so the request has 12 GB of disk. The query is:
     ``resources=PCPU:4,MEMORY_MB:2048,DISK_GB:12&required=!HW_CPU_HYPERTHREADING&resources_GPU=VGPU:1`` and
     ``root_required=!COMPUTE_STATUS_DISABLED``.
 
 Invariants
-    - Without rules of our own, Nova 34.0.0 is the judge: it sends the same query, or refuses the guest, too
-      (``tests/nova/test_flavors.py``). A query that Placement would refuse is refused here at once.
-      Unlike Nova, this service also requests its own resource classes. Texts that Nova drops because it does
-      not understand them are dropped here, too, with a warning.
-    - A translation depends on the flavor and the rules alone, so it is kept: equal flavors share one object.
+    - With default options, a translation is the query that Nova 34.0.0 sends; if Nova refuses a guest, this
+      package refuses it, too (``tests/nova/test_flavors.py``). A query that Placement would refuse is refused
+      at once. Unlike Nova, this service also requests its own resource classes. Extra specs and properties
+      that Nova ignores are also ignored here, with a warning.
+    - A translation depends only on the guest and the options, so it is cached: equal guests share one object.
 """

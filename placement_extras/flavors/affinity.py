@@ -1,12 +1,13 @@
 """Requests CPUs, memory and devices of a guest from one NUMA node, in a single request.
 
 Nova asks Placement for amounts of the whole host, and checks NUMA nodes afterwards
-(``hw:pci_numa_affinity_policy``). If providers of NUMA nodes have CPUs, memory and devices, the request says
-so with ``same_subtree``: the group ``_NODE`` is a node, and the other groups are below it.
+(``hw:pci_numa_affinity_policy``). If the providers of NUMA nodes have CPUs, memory and devices, this module's
+request uses ``same_subtree``. A NUMA node serves the group ``_NODE``, and the node or its descendants serve
+all other groups.
 
-A policy that is no requirement needs a second request, the fallback, which is served if no host can serve the
-first one. A guest with several NUMA nodes is requested as by Nova, because each of its devices may be at any
-of its nodes.
+If a policy is only a preference, a second request is needed: the fallback, which is served if no host can
+serve the first request. For a guest with several NUMA nodes, the request is that of Nova, because each device
+may be at any of these nodes.
 """
 
 from collections.abc import Mapping
@@ -27,17 +28,17 @@ REQUIRED: Final = "required"
 SOCKET: Final = "socket"
 
 _OF_NODES: Final = frozenset(("PCPU", "VCPU", "MEMORY_MB", *PAGE_CLASSES.values()))
-"""Resource classes of NUMA nodes and of the caches below them."""
+"""Resource classes that NUMA nodes, or the caches below NUMA nodes, have."""
 
 _NODE: Final = frozenset((os_traits.HW_NUMA_ROOT,))
 """Traits of NUMA nodes."""
 
 Devices = Mapping[str, str | None]
-"""The NUMA policy of each device's alias, by the suffix of the device's group."""
+"""A dict from the suffix of each device's group to the NUMA policy of the device's alias."""
 
 
 def device_policies(guest: FlavorGuest, devices: Devices) -> Mapping[str, str]:
-    """Return the policy of each device: that of flavor or image, else that of its alias.
+    """Return the NUMA policy of each device, from the flavor or image, otherwise from its alias.
 
     :raises InvalidRequest: flavor and image contradict each other.
     """
@@ -51,7 +52,8 @@ def within_node(request: CandidatesRequest, policies: Mapping[str, str]) -> Cand
     Traits of the group without a suffix become traits of the root, because the root has the traits of the
     host.
 
-    :param policies: by suffix of a device's group, its policy. A device at the node satisfies every policy.
+    :param policies: the policy of each device, by suffix of its group. A device at the node satisfies every
+        policy.
     """
     whole = next((group for group in request.groups if not group.suffix), RequestGroup())
     rest = {name: amount for name, amount in whole.resources.items() if name not in _OF_NODES}
@@ -60,8 +62,8 @@ def within_node(request: CandidatesRequest, policies: Mapping[str, str]) -> Cand
     # groups that the flavor itself has, such as CPUs with cache ways
     own = [each.suffix for each in groups if not _OF_NODES.isdisjoint(each.resources)]
     together = [RequestGroup(_unused_suffix("_NODE", used), required=(_NODE,))]
-    # one group per class, because a cache has CPUs and its node has memory; the root, above all nodes, serves
-    # none
+    # one group for each class, because a cache may have CPUs while its node has memory; the root of the tree
+    # is above all nodes and serves none of these groups
     together += [
         RequestGroup(_unused_suffix(f"_{name}", used), {name: amount}, inside=_NODE)
         for name, amount in whole.resources.items()
@@ -69,7 +71,7 @@ def within_node(request: CandidatesRequest, policies: Mapping[str, str]) -> Cand
     ]
     near = {*own, *policies}
     groups = [replace(each, inside=_NODE) if each.suffix in near else each for each in groups]
-    # the group without a suffix keeps the classes that NUMA nodes do not have, such as the disk
+    # the group without a suffix keeps classes that NUMA nodes do not have, such as DISK_GB
     return replace(
         request,
         groups=(*([RequestGroup("", rest)] if rest else []), *together, *groups),
@@ -84,14 +86,15 @@ def within_node(request: CandidatesRequest, policies: Mapping[str, str]) -> Cand
 def with_devices_apart(near: CandidatesRequest, policies: Mapping[str, str]) -> CandidatesRequest | None:
     """Return the request in which devices may be at other nodes, if their policies allow it; otherwise None.
 
-    A preferred device may be anywhere, a device of the legacy policy outside of all known NUMA nodes.
+    A device with the policy "preferred" may be anywhere. A device with the policy "legacy" may be outside of
+    all known NUMA nodes.
 
     :param near: the request of :func:`within_node`.
     """
     free = {suffix for suffix, policy in policies.items() if policy in (PREFERRED, LEGACY)}
     if not free:
         return None
-    # within_node() makes exactly one rule
+    # the request of within_node() has exactly one same_subtree
     (together,) = near.same_subtrees
     groups = [
         replace(each, inside=frozenset(), outside=_NODE if policies[each.suffix] == LEGACY else frozenset())
@@ -103,7 +106,7 @@ def with_devices_apart(near: CandidatesRequest, policies: Mapping[str, str]) -> 
 
 
 def _unused_suffix(suffix: str, used: set[str]) -> str:
-    """Return the suffix, or a similar one that the flavor does not use; it is used from now on."""
+    """Return the suffix, or a similar suffix that is not in ``used``, and add it to ``used``."""
     numbered = map(f"{suffix}_{{}}".format, count())
     found = next(each for each in chain((suffix,), numbered) if each not in used)
     used.add(found)

@@ -1,4 +1,4 @@
-"""Features that a guest needs of its host, as traits."""
+"""Finds the features that a guest needs, as traits of its host and of providers."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -9,7 +9,8 @@ from placement_extras.flavors.flavor import TranslationRules, refusal_error
 from placement_extras.flavors.guest import FlavorGuest
 from placement_extras.flavors.memory import has_stateless_firmware
 
-# image properties with values that are the end of a trait, as in Nova's image_metadata_prefilter
+# prefixes of traits for image properties: the value is the end of the trait, as in Nova's
+# image_metadata_prefilter
 _PREFIXES: Final[Mapping[str, str]] = {
     "hw_cdrom_bus": "COMPUTE_STORAGE_BUS",
     "hw_disk_bus": "COMPUTE_STORAGE_BUS",
@@ -102,7 +103,7 @@ def _image_type(guest: FlavorGuest) -> Iterator[str]:
 
 
 def _device_traits(guest: FlavorGuest) -> list[str]:
-    """Return the traits of the image's properties; no traits at all if one value has no trait, as in Nova."""
+    """Return the traits for the image's properties; none at all if one value has no trait, as in Nova."""
     traits = [
         f"{prefix}_{guest.image.texts[name].replace('-', '_').upper()}"
         for name, prefix in _PREFIXES.items()

@@ -1,6 +1,6 @@
-"""A flavor with its image, the rules of translation, and sets of a guest's CPUs.
+"""Classes for a flavor, its image and the options of translation; functions for sets of CPUs.
 
-A set of CPUs is an integer; its bit 0 is CPU 0.
+A set of CPUs is an integer, where bit 0 stands for CPU 0.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 from placement.exceptions import InvalidRequest
 
 INVALID_FLAVOR: Final = "placement.ext.invalid_flavor"
-"""The code of a refused flavor."""
+"""The code of the error for a refused flavor."""
 
 Pairs = tuple[tuple[str, str], ...]
 """Pairs of name and value, in the order of the request; each name occurs once."""
@@ -19,7 +19,7 @@ Pairs = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class ImageProperties:
-    """An image in Glance's words: ``min_ram`` in MiB, ``min_disk`` in GiB, ``size`` in bytes.
+    """An image, with Glance's names of fields: ``min_ram`` in MiB, ``min_disk`` in GiB, ``size`` in bytes.
 
     A guest that boots from a volume has the properties of the image that the volume was made from.
     """
@@ -33,7 +33,7 @@ class ImageProperties:
 
 @dataclass(frozen=True, slots=True)
 class NovaFlavor:
-    """A flavor in Nova's words: ``ram`` and ``swap`` in MiB, ``disk`` (root) and ``ephemeral`` in GiB."""
+    """A flavor, with Nova's names: ``ram`` and ``swap`` in MiB, ``disk`` (root) and ``ephemeral`` in GiB."""
 
     vcpus: int
     ram: int
@@ -57,15 +57,16 @@ class PciAlias:
 
 @dataclass(frozen=True, slots=True)
 class TranslationRules:
-    """The options of Nova that a translation depends on, by Nova's names, and own resource classes.
+    """The options that a translation depends on, mostly with Nova's names, and our own resource classes.
 
-    The defaults are Nova's, except for ``disable_fallback_pcpu_query``: Nova checks each host after the
-    query, but this service does not. Nova 34 requires the trait of ``require_owner_nova`` as soon as no older
-    nova-compute is left. The aliases in ``pci_aliases`` have distinct names and apply to a Nova with PCI
-    devices in Placement. The classes in ``own_classes`` are not standard ones; Nova does not request these.
+    The defaults are Nova's, except for ``disable_fallback_pcpu_query``, because Nova checks each host after
+    the query and this service does not. With ``require_owner_nova``, devices need the trait OWNER_NOVA; Nova
+    34 requires this trait if no older nova-compute is left in the cloud. The aliases in ``pci_aliases`` have
+    distinct names, and are for a Nova that reports PCI devices to Placement. ``own_classes`` has resource
+    classes that are not standard; Nova does not request these.
 
-    Nova has no ``numa_affinity`` (CPUs, memory and devices from one NUMA node) and no ``huge_pages`` (pages
-    by their resource class).
+    Two options do not exist in Nova: ``numa_affinity`` requests CPUs, memory and devices from one NUMA node,
+    and ``huge_pages`` requests pages by their resource class.
     """
 
     query_placement_for_image_type_support: bool = False
@@ -84,7 +85,7 @@ def refusal_error(why: str) -> InvalidRequest:
 
 
 MAX_CPUS: Final = 1 << 12
-"""Maximum CPUs of a guest. The maximum bounds the integers that a hostile list of CPUs can create."""
+"""Maximum number of CPUs of a guest. It limits the integers that a hostile list of CPUs can create."""
 
 
 def first_cpus(number: int) -> int:
@@ -95,10 +96,10 @@ def first_cpus(number: int) -> int:
 def parse_cpus(text: str) -> int:
     """Parse a list of CPUs such as ``0-3,^2,7``.
 
-    A CPU after ``^`` is excluded, wherever it stands in the list. All CPUs above the maximum count as the CPU
+    CPUs after ``^`` are excluded, wherever they are in the list. All CPUs above the maximum count as the CPU
     :data:`MAX_CPUS`.
 
-    :raises ValueError: the text is not such a list.
+    :raises ValueError: the text is not a list of CPUs.
     """
     included = excluded = 0
     for rule in filter(None, (part.strip() for part in text.split(","))):
@@ -106,7 +107,7 @@ def parse_cpus(text: str) -> int:
         low, high = bounds[0], bounds[-1]
         if not 0 <= low <= high:
             raise ValueError(rule)
-        # limited, because a range such as 0-9999999999 would create an integer of that number of bits
+        # limited, because a range such as 0-9999999999 would create an integer with as many bits
         named = first_cpus(min(high, MAX_CPUS) + 1) & ~first_cpus(min(low, MAX_CPUS))
         if rule.startswith("^"):
             excluded |= named
@@ -119,6 +120,6 @@ def parse_cpus(text: str) -> int:
 def parse_mask(text: str, vcpus: int) -> int:
     """Parse a mask of CPUs. A mask that begins with ``^`` means all CPUs of the guest except the named ones.
 
-    :raises ValueError: as :func:`parse_cpus`.
+    :raises ValueError: see :func:`parse_cpus`.
     """
     return parse_cpus(f"0-{vcpus - 1},{text}" if text.strip().startswith("^") else text)

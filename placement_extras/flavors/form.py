@@ -1,4 +1,4 @@
-"""The member ``flavor`` of request bodies, instead of a query: a flavor with its image."""
+"""The field ``flavor`` of request bodies: a flavor with its image, instead of a query."""
 
 import logging
 from itertools import chain
@@ -31,10 +31,10 @@ from placement_extras.flavors.translation import translate_flavor
 LOG = logging.getLogger(__name__)
 
 MAX_TEXT: Final = 65_535
-"""Maximum characters of all names and values of extra specs and properties together."""
+"""Maximum total number of characters in the names and values of extra specs and properties."""
 # limits of the columns in the databases of Nova and Glance
 MAX_SPEC: Final = 255
-"""Maximum characters of the value of an extra spec."""
+"""Maximum number of characters in the value of an extra spec."""
 MAX_BYTES: Final = (1 << 63) - 1
 """Maximum size of an image in bytes."""
 NAMES: Final = "^.{1,255}$"
@@ -52,7 +52,7 @@ class _ImageSchema(StrictSchema):
 
 
 class FlavorAsked(StrictSchema):
-    """Schema of a flavor in Nova's words."""
+    """Schema of a flavor, with Nova's names of fields."""
 
     vcpus = IntegerField(1, MAX_CPUS, required=True)
     ram = IntegerField(0, MAX_INT, required=True)
@@ -67,14 +67,14 @@ class FlavorAsked(StrictSchema):
 def parse(body: dict[str, Any]) -> NovaFlavor:
     """Return the flavor of a valid body.
 
-    :raises InvalidRequest: extra specs and properties are too long together.
+    :raises InvalidRequest: extra specs and properties together are too long.
     """
     image = body["image"]
     specs, properties = body["extra_specs"], image.get("properties", {})
-    # limited together, because a translation looks at each character of all of them
+    # the total is limited, because a translation reads each character
     if sum(map(len, chain(*specs.items(), *properties.items()))) > MAX_TEXT:
         raise InvalidRequest(f"Extra specs and image properties may have {MAX_TEXT} characters together.")
-    # tuples, so that the flavor has a hash: translations are kept by flavor
+    # tuples, so that the flavor is hashable: translations are cached by flavor
     boots = ImageProperties(**{**image, "properties": tuple(properties.items())})
     return NovaFlavor(**{**body, "extra_specs": tuple(specs.items()), "image": boots})
 
@@ -85,7 +85,7 @@ def configured_rules(conf: cfg.ConfigOpts) -> TranslationRules:
     :raises ValueError: two PCI aliases have the same name, or two options contradict each other.
     """
     if conf.flavors.numa_affinity and not conf.flavors.disable_fallback_pcpu_query:
-        # a flavor has only one fallback, and a host without PCPU has no dedicated CPUs near anything
+        # a flavor has only one fallback, and hosts without PCPU have no dedicated CPUs at a NUMA node
         raise ValueError("[flavors] numa_affinity needs disable_fallback_pcpu_query = true")
     return TranslationRules(
         query_placement_for_image_type_support=conf.flavors.query_placement_for_image_type_support,

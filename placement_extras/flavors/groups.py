@@ -1,4 +1,4 @@
-"""The groups of a request: amounts and traits by suffix, and a group for each PCI device."""
+"""Builds the groups of a request: amounts and traits by suffix, and a group for each PCI device."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class GroupBuilder:
                     self._add_trait(key, name, value, suffix)
                 else:
                     self._add_amount(key, name, value, suffix)
-        # counted before groups of devices are added
+        # the number of groups with a suffix before groups of devices are added
         self._suffixes_of_specs = len(self._groups) - 1
 
     def _add_trait(self, key: str, name: str, value: str, suffix: str) -> None:
@@ -89,7 +89,7 @@ class GroupBuilder:
 
     def add_device(self, alias: PciAlias, traits: frozenset[str]) -> None:
         """Add a device of an alias with these traits, too, in a group of its own: ``_PCI_0`` and so on."""
-        # the flavor itself may use such a suffix
+        # the flavor itself may already use a suffix of this form
         suffix = next(each for each in map("_PCI_{}".format, count()) if each not in self._groups)
         self._groups[suffix] = _ResourceGroup({alias.resource_class: 1}, set(alias.traits | traits))
         self.devices[suffix] = alias.numa_policy
@@ -137,7 +137,7 @@ class GroupBuilder:
 SPEC: Final = "pci_passthrough:alias"
 """The extra spec that names the devices of a guest."""
 MAX_DEVICES: Final = 256
-"""Maximum devices of a guest. Each device is a group, and a short text could ask for billions of devices."""
+"""Maximum number of devices of a guest. Each device is a group, and a short text could ask for billions."""
 
 
 def pci_aliases(said: Sequence[Mapping[str, str]]) -> tuple[PciAlias, ...]:
@@ -161,7 +161,7 @@ def _pci_alias(said: Mapping[str, str]) -> PciAlias:
     name = said.get("resource_class") or f"CUSTOM_PCI_{said['vendor_id']}_{said['product_id']}"
     name = name.upper()
     if name not in os_resource_classes.STANDARDS and not os_resource_classes.is_custom(name):
-        # Nova makes a custom class of any other text
+        # Nova turns any other text into the name of a custom class
         name = os_resource_classes.normalize_name(name)
     traits = said.get("traits", "").split(",") if said.get("traits") else []
     return PciAlias(said["name"].strip(), name, frozenset(map(_trait_name, traits)), said.get("numa_policy"))
@@ -189,7 +189,7 @@ def add_devices(groups: GroupBuilder, guest: FlavorGuest, rules: TranslationRule
         name, _, number = part.partition(":")
         try:
             count = int(number)
-        # a missing number is an error, too
+        # a missing number also raises ValueError
         except ValueError:
             raise refusal_error(
                 f"{SPEC} cannot be {spec!r}, only a list of aliases with numbers, as in gpu:2"
@@ -199,10 +199,10 @@ def add_devices(groups: GroupBuilder, guest: FlavorGuest, rules: TranslationRule
             raise refusal_error(
                 f"there is no PCI alias {name.strip()!r} in [flavors] pci_alias of this service"
             )
-        if count + len(asked) > MAX_DEVICES:  # before the list grows
+        if count + len(asked) > MAX_DEVICES:  # checked before the groups are added
             raise refusal_error(f"{SPEC} asks for more than {MAX_DEVICES} devices")
         asked += [found] * count
-    # Nova also requires the trait of the providers of devices
+    # Nova also requires this trait of the devices' providers
     owner = frozenset(("OWNER_NOVA",) if rules.require_owner_nova else ())
     for each in asked:
         groups.add_device(each, owner)

@@ -1,7 +1,7 @@
-"""A guest's flavor and image, read together: the settings of a feature may come from either.
+"""Combines a flavor and an image to a guest: the settings of a feature may come from either of them.
 
 Nova refuses an image if a known property has a value of the wrong type. So this module lists all known
-properties with their former names, even those that do not affect a request.
+properties and their former names, even properties that do not affect a request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class ChoiceProperty:
     """A property with a fixed set of values.
 
     :param others: other spellings, each with the value that it means.
-    :param exact: whether upper and lower case differ.
+    :param exact: whether upper and lower case are distinguished.
     """
 
     values: frozenset[str]
@@ -121,13 +121,13 @@ NUMBERS: Final = frozenset(
         *("img_compression_level", "img_version"),
     )
 )
-"""Image properties with a number."""
+"""Image properties with a number as their value."""
 
 COMPARED: Final = frozenset(("img_hv_requested_version",))
-"""Comparisons with versions. Nova compares these itself, with the hosts that Placement returns."""
+"""Properties with comparisons of versions, which Nova itself checks at the hosts that Placement returns."""
 
 FREE: Final = frozenset(("hw_cpu_realtime_mask", "hw_machine_type", "hw_mem_page_size"))
-"""Properties with any text. Properties without an effect are left out."""
+"""Properties that may have any text. Properties without an effect are left out."""
 
 FORMERLY: Final[Mapping[str, str]] = {
     "architecture": "hw_architecture",
@@ -149,13 +149,13 @@ _VERSION: Final = re.compile(
     r"(\+[a-z0-9]+([-_.][a-z0-9]+)*)?",
     re.ASCII | re.IGNORECASE,
 )
-"""A version of PEP 440."""
+"""A version number by PEP 440."""
 
 
 def check_comparisons(text: str) -> None:
     """Check a list of comparisons with versions, such as ``>=6.0,<6.2``.
 
-    :raises ValueError: the text is not such a list.
+    :raises ValueError: the text is not a list of comparisons.
     """
     for each in text.split(","):
         found = _COMPARISON.fullmatch(each)
@@ -164,7 +164,7 @@ def check_comparisons(text: str) -> None:
 
 
 MAX_NODES: Final = 128
-"""Maximum NUMA nodes of a guest. Nova ignores properties of nodes with higher numbers."""
+"""Maximum number of NUMA nodes of a guest. Nova ignores properties of nodes with higher numbers."""
 
 _TRUE_TEXTS: Final = frozenset(("1", "t", "true", "on", "y", "yes"))
 """Texts that mean yes, as in oslo.utils."""
@@ -213,7 +213,7 @@ def read(pairs: Pairs) -> TypedProperties:
                 texts[name] = CHOICES[name].read(text)
         except ValueError:
             raise refusal_error(f"the image property {name} cannot be {text!r}") from None
-    # properties of nodes and traits have no former names, so they are read as they are given
+    # properties of nodes and traits have no former names, so they are read directly
     given = dict(pairs)
     return TypedProperties(
         texts,
@@ -227,7 +227,7 @@ def read(pairs: Pairs) -> TypedProperties:
 
 
 def by_node(given: Mapping[str, str], name: str, read_one: Callable[[str], int]) -> tuple[int, ...] | None:
-    """Return the values of ``NAME.0``, ``NAME.1`` and so on, up to the first gap; None if there is none.
+    """Return the values of ``NAME.0``, ``NAME.1`` and so on, up to the first gap; None without ``NAME.0``.
 
     :raises InvalidRequest: a value is invalid; the message names it.
     """
@@ -244,12 +244,12 @@ def by_node(given: Mapping[str, str], name: str, read_one: Callable[[str], int])
 
 
 def _in_present_words(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the properties by current name."""
+    """Yield pairs of the current name and the value of each property."""
     # former names are read first, so that a current name overrides them
     for former, name in FORMERLY.items():
         if former in given:
             yield name, given[former]
-    if adapter := given.get("vmware_adaptertype"):  # one former property stands for two current ones
+    if adapter := given.get("vmware_adaptertype"):  # this former property sets two current properties
         yield "hw_disk_bus", "ide" if adapter == "ide" else "scsi"
         if adapter != "ide":
             yield "hw_scsi_model", adapter
@@ -258,7 +258,7 @@ def _in_present_words(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class FlavorGuest:
-    """The input of a translation: the flavor, its extra specs by name, and the properties of its image."""
+    """The input of a translation: a flavor, its extra specs by name, and the properties of its image."""
 
     flavor: NovaFlavor
     specs: dict[str, str]
@@ -273,7 +273,7 @@ class FlavorGuest:
         return cls(flavor, dict(flavor.extra_specs), read(flavor.image.properties))
 
     def both_texts(self, name: str, prefix: str = "hw") -> tuple[str | None, str | None]:
-        """Return the texts of a feature in the flavor and in the image, each None if missing."""
+        """Return the texts of a feature in the flavor and in the image; a missing text is None."""
         return self.specs.get(f"{prefix}:{name}"), self.image.texts.get(f"{prefix}_{name}")
 
     def agreed_text(self, name: str, prefix: str = "hw") -> str | None:
@@ -296,7 +296,7 @@ class FlavorGuest:
         return value
 
     def both_flags(self, name: str) -> tuple[bool | None, bool | None]:
-        """Return whether flavor and image ask for a feature; None if one does not mention it."""
+        """Return whether the flavor asks for a feature, and whether the image does; None if not mentioned."""
         spec = self.specs.get(f"hw:{name}")
         return None if spec is None else parse_flag(spec), self.image.flags.get(f"hw_{name}")
 
@@ -311,7 +311,7 @@ class FlavorGuest:
         return image if flavor is None else flavor
 
     def both_numbers(self, name: str) -> tuple[int, int]:
-        """Return the numbers of a feature in the flavor and in the image, each 0 if missing.
+        """Return the numbers of a feature in the flavor and in the image; a missing number is 0.
 
         :raises InvalidRequest: the text of the flavor is not a number.
         """
@@ -324,7 +324,8 @@ class FlavorGuest:
     def numbered_specs(self, kind: str) -> Iterator[tuple[str, str]]:
         """Yield the name, after the colon, and the value of each extra spec of a kind.
 
-        The kind may have a number as its suffix. Extra specs with other suffixes are left out.
+        After the kind, the name of the extra spec may have a number. Extra specs with other suffixes are left
+        out.
         """
         for name, value in self.specs.items():
             before, colon, after = name.partition(":")

@@ -1,6 +1,7 @@
-"""Memory of a guest: page sizes, locked and encrypted memory, and NUMA nodes.
+"""Checks the memory of a guest: page sizes, locked and encrypted memory, and NUMA nodes.
 
-NUMA nodes are not part of a request, but the CPUs and memory of all nodes must add up to those of the flavor.
+NUMA nodes are not part of a request, but CPUs and memory of all nodes must add up to the flavor's CPUs and
+memory.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ PAGE_CLASSES: Final[Mapping[int, str]] = {
 }
 """Resource classes of huge pages by the size of a page in KiB, as the agent reports them."""
 _UNITS: Final = " KMGTPEZYRQ"
-"""Prefixes of units in ascending order, each 1024 times the one before; the blank means no prefix."""
+"""Prefixes of units; each means 1024 times the previous prefix, and the blank means no prefix."""
 _SIZE_TEXT: Final = re.compile(r"([-+]?\d*\.?\d+)(?:([KMGTPEZYRQ])i?)?(b|bit|B)")
 _BY_WORDS: Final = ("any", "large", "small")
 """Words for page sizes, which leave the choice to the host."""
@@ -34,7 +35,7 @@ _BY_WORDS: Final = ("any", "large", "small")
 
 @dataclass(frozen=True, slots=True)
 class MemoryEncryption:
-    """A kind of memory encryption: the trait of the host, and conditions on the guest."""
+    """A kind of memory encryption, with the required trait of hosts and with conditions on the guest."""
 
     trait: str
     is_stateless: bool = False
@@ -58,7 +59,7 @@ def find_encryption(guest: FlavorGuest) -> MemoryEncryption | None:
     flavor, image = guest.both_flags("mem_encryption")
     if not flavor and not image:
         return None
-    # called for its refusal of a contradiction
+    # called only because it refuses a contradiction
     guest.agreed_flag("mem_encryption")
     by_flavor, by_image = guest.both_texts("mem_encryption_model")
     if by_flavor is not None and by_image is not None and by_flavor != by_image:
@@ -72,7 +73,7 @@ def find_encryption(guest: FlavorGuest) -> MemoryEncryption | None:
     texts = guest.image.texts
     if texts.get("hw_firmware_type") != "uefi":
         raise refusal_error("encrypted memory needs the image property hw_firmware_type=uefi")
-    # a missing type is accepted, because only the host knows its default
+    # a missing machine type is accepted, because only the host knows its default
     if "q35" not in texts.get("hw_machine_type", "q35"):
         raise refusal_error(
             "encrypted memory needs a machine of type q35, but the image has another hw_machine_type"
@@ -115,7 +116,7 @@ def page_size(guest: FlavorGuest) -> str | int:
         return 0
     size = _page_size(flavor)
     if image:
-        # only these words of the flavor leave the choice to the image
+        # the image may choose a size only if the flavor has one of these words
         if size not in ("any", "large"):
             raise refusal_error(
                 f"hw_mem_page_size of the image is {image!r}, but hw:mem_page_size {flavor!r}"
@@ -125,7 +126,7 @@ def page_size(guest: FlavorGuest) -> str | int:
 
 
 def huge_pages(guest: FlavorGuest) -> tuple[str, int] | None:
-    """Return the resource class of the guest's huge pages and their number; None if it names no such size.
+    """Return the resource class and the number of the guest's huge pages; None if it asks for no size in KiB.
 
     :raises InvalidRequest: the memory of the flavor is not a multiple of the size.
     """
@@ -140,9 +141,9 @@ def huge_pages(guest: FlavorGuest) -> tuple[str, int] | None:
 
 
 def _page_size(text: str) -> str | int:
-    """Return the word for a size of pages, or the size in KiB, rounded up.
+    """Return the page size of a text, in KiB and rounded up, or as one of the words.
 
-    :raises InvalidRequest: the text is neither.
+    :raises InvalidRequest: the text is neither a size nor a word.
     """
     if text in _BY_WORDS:
         return text
@@ -157,12 +158,12 @@ def _page_size(text: str) -> str | int:
             size = float(number) * 1024.0 ** _UNITS.index(unit or " ")
             return math.ceil((size if kind == "B" else size / 8) / 1024)
     except (OverflowError, ValueError):
-        # digits that int() refuses, or a number that is too large for a float
+        # the number has digits that int() refuses, or is too large for a float
         pass
     raise refusal_error(f"a size of memory pages cannot be {text!r}")
 
 
-# maximum digits of a number of NUMA nodes; Python refuses to convert very long texts, with another error
+# maximum number of digits in a number of NUMA nodes; for very long texts, int() would raise another error
 _MAX_DIGITS: Final = 9
 
 
@@ -174,14 +175,14 @@ def check_nodes(guest: FlavorGuest, pinning: CpuPinning) -> None:
     nodes = node_count(guest, pinning)
     if not nodes:
         return
-    if pinning.threads == "":  # an empty text counts as no policy, except in the field of a NUMA node
+    if pinning.threads == "":  # an empty text counts as no policy, except in Nova's objects for NUMA nodes
         raise refusal_error("hw:cpu_thread_policy cannot be ''")
     node_cpus = _either_text(
         "numa_cpus", by_node(guest.specs, "hw:numa_cpus", parse_cpus), guest.image.node_cpus
     )
     node_memory = _either_text("numa_mem", by_node(guest.specs, "hw:numa_mem", int), guest.image.node_memory)
     if node_cpus is None and node_memory is None:
-        # without explicit parts, each node gets an equal share
+        # if the guest does not assign CPUs and memory to nodes, each node gets an equal share
         if guest.flavor.vcpus % nodes or guest.flavor.ram % nodes:
             raise refusal_error(
                 f"{guest.flavor.vcpus} CPUs and {guest.flavor.ram} MiB cannot be divided into {nodes} nodes"
@@ -206,7 +207,7 @@ def node_count(guest: FlavorGuest, pinning: CpuPinning) -> int:
 
 
 def persistent_labels(guest: FlavorGuest) -> list[str]:
-    """Return the labels of persistent memory, one for each namespace."""
+    """Return the labels of a guest's persistent memory, one label for each namespace."""
     return [label for label in map(str.strip, guest.specs.get("hw:pmem", "").split(",")) if label]
 
 

@@ -1,4 +1,4 @@
-"""``[flavors]``: options of the translation of flavors, by the names of Nova's own options."""
+"""The options in ``[flavors]`` for the translation of flavors, with the names of Nova's options."""
 
 import json
 import re
@@ -19,11 +19,11 @@ _FIELDS: Final = (
     *("name", "resource_class", "traits", "vendor_id", "product_id"),
     *("device_type", "numa_policy", "live_migratable", "capability_type"),
 )
-"""The fields of an alias in Nova; some have no effect on a request, and are accepted."""
+"""The fields of an alias in Nova; all are accepted, although some have no effect on a request."""
 
 
 class PciAliasType(types.ConfigType):
-    """A JSON object as in Nova's ``[pci] alias``, for devices that Nova reports to Placement."""
+    """The type of a PCI alias: a JSON object as in Nova's ``[pci] alias``."""
 
     def __init__(self) -> None:
         super().__init__(type_name="PCI alias")
@@ -31,7 +31,8 @@ class PciAliasType(types.ConfigType):
     def __call__(self, value: str) -> Mapping[str, str]:
         """Parse an alias.
 
-        :raises ValueError: the text is not a JSON object, or has no resource class and no ids of a device.
+        :raises ValueError: the text is not a JSON object, or has neither a resource class nor the ids of a
+            device.
         """
         said = json.loads(value)
         if not isinstance(said, dict) or not all(isinstance(each, str) for each in said.values()):
@@ -54,7 +55,7 @@ class PciAliasType(types.ConfigType):
     def __repr__(self) -> str:
         return "PciAlias"
 
-    # equal types, because oslo.config compares an option that is registered twice
+    # all objects are equal, because oslo.config compares options that are registered twice
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PciAliasType)
 

@@ -1,4 +1,4 @@
-"""Dedicated and shared CPUs: the CPU policy and the extra specs that depend on it."""
+"""Reads the CPU policy of a guest (dedicated or shared CPUs) and the extra specs that depend on it."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -20,9 +20,9 @@ THREADS: Final = "HW_CPU_HYPERTHREADING"
 class CpuPinning:
     """CPU policy of a guest.
 
-    :param policy: the policy that flavor or image name; only this policy is translated.
-    :param threads: the thread policy that flavor or image name; only this policy is translated.
-    :param effective: the policy, or the policy that amounts of ``PCPU`` or ``VCPU`` in extra specs imply.
+    :param policy: the CPU policy in flavor or image; only this policy is translated.
+    :param threads: the thread policy in flavor or image; only this policy is translated.
+    :param effective: ``policy``, or the policy that amounts of ``PCPU`` or ``VCPU`` in extra specs imply.
     :param dedicated: the dedicated CPUs, as bits.
     """
 
@@ -43,7 +43,7 @@ def read(guest: FlavorGuest) -> CpuPinning:
     emulator = _emulator_policy(guest)
     realtime = _realtime_cpus(guest, emulator)
     mask = _dedicated_cpus(guest)
-    # amounts of PCPU or VCPU in extra specs imply a policy, but they are requested as they are
+    # amounts of PCPU or VCPU in extra specs imply a policy, but these amounts are requested unchanged
     effective = _effective_policy(guest, policy, emulator == ISOLATE)
     _check_threads(guest, threads, effective)
     if effective in (SHARED, None):
@@ -93,7 +93,7 @@ def _emulator_policy(guest: FlavorGuest) -> str | None:
 
 
 def _realtime_cpus(guest: FlavorGuest, emulator: str | None) -> int:
-    """Return the realtime CPUs; the mask of the image overrides that of the flavor."""
+    """Return the realtime CPUs; the mask of the image overrides the mask of the flavor."""
     if not parse_flag(guest.specs.get("hw:cpu_realtime", "")):
         return 0
     flavor, image = guest.both_texts("cpu_realtime_mask")
@@ -104,7 +104,7 @@ def _realtime_cpus(guest: FlavorGuest, emulator: str | None) -> int:
         raise refusal_error("hw:cpu_realtime_mask leaves no realtime CPU")
     if found & ~everything:
         raise refusal_error(f"hw:cpu_realtime_mask names CPUs beyond the {guest.flavor.vcpus} of the flavor")
-    # the emulator needs a CPU that is not realtime, unless a policy gives it another one
+    # the emulator needs a CPU that is not realtime, unless a policy gives another CPU to the emulator
     if found == everything and not emulator:
         raise refusal_error(
             "hw:cpu_realtime_mask must leave a CPU that is not realtime, or hw:emulator_threads_policy be set"
@@ -149,13 +149,13 @@ def _effective_policy(guest: FlavorGuest, policy: str | None, emulator_is_isolat
 
 
 def _cpu_amount(guest: FlavorGuest, resource_class: str) -> int:
-    """Return the sum of amounts in extra specs.
+    """Return the sum of the amounts of a CPU class in extra specs.
 
     Texts that are not numbers are skipped; ``groups`` warns of these amounts.
     """
     total = 0
     for name, value in guest.numbered_specs("resources"):
-        if name.startswith(resource_class):  # Nova compares the beginning only, so longer names count, too
+        if name.startswith(resource_class):  # Nova only compares the beginning, so longer names count, too
             try:
                 total += int(value)
             except ValueError:

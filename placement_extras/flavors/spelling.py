@@ -1,7 +1,7 @@
-"""Known names of extra specs and image properties, and warnings about unknown ones.
+"""Known names of extra specs and image properties, and warnings about unknown names.
 
-Nova ignores a name that it does not know, so a misspelt extra spec has no effect. Unknown namespaces of Nova
-34.0.0 belong to other programs and pass without a warning, unless the namespace looks misspelt.
+Nova ignores unknown names, so a misspelt extra spec has no effect. Namespaces that Nova 34.0.0 does not know
+belong to other programs, and cause no warning unless they look misspelt.
 """
 
 import re
@@ -50,13 +50,13 @@ _NAMES: Final[Mapping[str, str]] = {
     ),
     "vmware": "hw_version storage_policy",
 }
-"""Known names by namespace. Nova's API does not know the two of ``maxphysaddr``, but its scheduler does."""
+"""Known names by namespace. Nova's scheduler, but not its API, knows the two ``maxphysaddr`` names."""
 SPEC_OF_GROUP: Final = re.compile(r"(resources|trait)([a-zA-Z0-9_-]{1,64})?:(.*)", re.DOTALL)
-"""An extra spec with an amount or a trait: the kind, the suffix of its group, the name."""
+"""An extra spec with an amount or a trait; its groups match the kind, the suffix and the name."""
 _NAMESPACES: Final = ("resources", "trait", *_NAMES)
 _NUMBER: Final = re.compile(r"_?\d+$")
 _MISSPELT_RATIO: Final = 0.81
-"""An unknown namespace counts as misspelt if its similarity to a known one is above this number."""
+"""An unknown namespace counts as misspelt if its similarity to a known namespace is above this number."""
 _POLICY: Final = "group_policy"
 _SPECS: Final = frozenset(
     (_POLICY, *(f"{namespace}:{name}" for namespace, names in _NAMES.items() for name in names.split()))
@@ -81,7 +81,7 @@ _PROPERTY_WITH_NODE: Final = re.compile(r"hw_numa_(cpus|mem)\.\d+")
 
 
 class FlavorWarnings:
-    """Collects sentences about the parts of a flavor that are not understood."""
+    """Collects warnings about parts of a flavor that are not understood."""
 
     def __init__(self) -> None:
         self._sentences: list[str] = []
@@ -100,7 +100,7 @@ class FlavorWarnings:
         self._sentences.append(f"{sentence}: did you mean {near[0]}?" if near else sentence)
 
     def all_sentences(self) -> tuple[str, ...]:
-        """Return the warnings, and a sentence with the number of those that were left out."""
+        """Return the warnings, and a sentence with the number of left-out warnings."""
         return (*self._sentences, *([f"{self._more} more are not understood"] if self._more else []))
 
 
@@ -128,15 +128,15 @@ def _check_specs(names: Iterable[str], warnings: FlavorWarnings) -> None:
 
 
 def _meant_spec(name: str) -> str | None:
-    """Return the probable meaning of an unknown extra spec; None for a known or foreign one."""
+    """Return the probably meant name of an unknown extra spec; None for a known or foreign name."""
     namespace, colon, rest = name.partition(":")
     if not colon:
-        # a property of an image among the extra specs, where its name has a colon
+        # this is the name of an image property; the extra spec has a colon instead
         if name in _PROPERTIES:
             return name.replace("_", ":", 1)
         is_near = name != _POLICY and get_close_matches(name.lower(), [_POLICY], 1, _MISSPELT_RATIO)
         return _POLICY if is_near else None
-    # a group may have any suffix, so such names are never unknown
+    # a group may have any suffix, so names of this form are never unknown
     if SPEC_OF_GROUP.fullmatch(name):
         return None
     if namespace in _NAMES:

@@ -1,7 +1,7 @@
 """Translates a flavor with its image to a request for allocation candidates.
 
-Some extra specs do not affect a request, but Nova refuses a guest with a wrong value. Such extra specs are
-checked first.
+Some extra specs do not affect a request, but Nova refuses a guest if their values are wrong. These extra
+specs are checked first.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _check_sizes(flavor: NovaFlavor) -> None:
     if flavor.ram < image.min_ram:
         raise refusal_error(f"the image needs {image.min_ram} MiB of memory, the flavor has {flavor.ram}")
     if flavor.is_volume_backed or not flavor.disk:
-        return  # a volume, or a disk of the size of the image
+        return  # the guest boots from a volume, or its disk has the size of the image
     if flavor.disk < image.min_disk or flavor.disk * _GIB < image.size:
         raise refusal_error(
             f"the image has {image.size} bytes and needs a disk of {image.min_disk} GiB; "
@@ -66,9 +66,9 @@ def _check_serial_ports(guest: FlavorGuest) -> None:
 
 
 def _check_cpu_topology(guest: FlavorGuest) -> None:
-    """Check sockets, cores and threads of the image against its maxima, and these against the flavor's."""
+    """Check the image's sockets, cores and threads against its maxima, and these against the flavor's."""
     for part in _TOPOLOGY_PARTS:
-        # the numbers of the flavor are preferences; Nova only checks that they are numbers
+        # the values of the flavor are preferences; Nova only checks that they are numbers
         guest.both_numbers(f"cpu_{part}")
         most, most_of_image = guest.both_numbers(f"cpu_max_{part}")
         if most and most_of_image > most:
@@ -82,7 +82,7 @@ def _check_cpu_topology(guest: FlavorGuest) -> None:
 
 
 def _check_left_out(guest: FlavorGuest) -> None:
-    """Refuse profiles that Nova reads from Cyborg: a translation without their devices would be wrong."""
+    """Refuse device profiles, which Nova reads from Cyborg: a translation without their devices is wrong."""
     if guest.specs.get("accel:device_profile"):
         raise refusal_error(
             "accel:device_profile is a profile of Cyborg, which this service does not read; "
@@ -97,8 +97,8 @@ _MIB_OF_GIB = 1024
 class FlavorTranslation:
     """The request for a flavor.
 
-    :param fallback: the second choice for a guest with dedicated CPUs: the same request with shared CPUs.
-        Nova makes this second request as well, for hosts that do not report PCPU.
+    :param fallback: the second choice for a guest with dedicated CPUs: the same request, but with shared
+        CPUs. Nova also makes this second request, for hosts that do not report PCPU.
     :param warnings: sentences about parts of the flavor that were not understood and are left out.
     """
 
@@ -117,7 +117,7 @@ def translate_flavor(flavor: NovaFlavor, rules: TranslationRules) -> FlavorTrans
 
 # clouds have few flavors and images, and one flavor is often claimed several times in a row
 _KEPT_TRANSLATIONS: Final = KeptResults[FlavorTranslation](16 << 20)
-"""The translations of recent flavors, in at most 16 MiB."""
+"""A cache of the translations of recent flavors, with at most 16 MiB."""
 
 
 def _translate_guest(flavor: NovaFlavor, rules: TranslationRules) -> FlavorTranslation:
@@ -172,7 +172,7 @@ def _is_within_node(
 def _gather_groups(
     guest: FlavorGuest, pinned: CpuPinning | None, rules: TranslationRules, warnings: FlavorWarnings
 ) -> GroupBuilder:
-    """Build the groups; without ``pinned`` the CPU policy is not translated, as in Nova's fallback."""
+    """Build the groups; if ``pinned`` is None, the CPU policy is not translated, as in Nova's fallback."""
     groups = GroupBuilder(rules.own_classes, warnings)
     groups.add_specs(guest.specs)
     if pinned is not None:
@@ -206,7 +206,7 @@ def _add_cpus(groups: GroupBuilder, vcpus: int, pinned: CpuPinning) -> None:
         dedicated = pinned.dedicated.bit_count()
         if pinned.policy == MIXED:
             groups.set_amount("VCPU", vcpus - dedicated)
-        # isolated emulator threads have another dedicated CPU
+        # isolated emulator threads need one more dedicated CPU
         groups.set_amount("PCPU", dedicated + pinned.emulator_is_isolated)
     if pinned.threads == pinning.ISOLATE:
         groups.forbid_trait(pinning.THREADS)
@@ -215,7 +215,7 @@ def _add_cpus(groups: GroupBuilder, vcpus: int, pinned: CpuPinning) -> None:
 
 
 def _disk_size(flavor: NovaFlavor) -> int:
-    """Return the disk in GiB: root disk unless it is a volume, ephemeral disk and swap, rounded up."""
+    """Return the sum of root disk (unless it is a volume), ephemeral disk and swap in GiB, rounded up."""
     root = 0 if flavor.is_volume_backed else flavor.disk
     return root + flavor.ephemeral - -flavor.swap // _MIB_OF_GIB  # two minus signs round the quotient up
 
@@ -234,7 +234,7 @@ def _candidates_request(gathered: GroupBuilder, root: frozenset[str]) -> Candida
 
 
 def _check_groups(groups: tuple[RequestGroup, ...], policy: str | None) -> None:
-    """Refuse requests that Nova would send and Placement would refuse."""
+    """Refuse requests that Nova would send, but Placement would refuse."""
     for group in groups:
         which = f"the group {group.suffix}" if group.suffix else "the group without a suffix"
         if not group.resources:

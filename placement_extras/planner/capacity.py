@@ -31,9 +31,9 @@ from placement_extras.planner.packing import (
     pack_guests,
 )
 
-# each host of a larger group would need another packing of the whole group
+# for each host, the whole group is packed again, which takes too long for larger groups
 MAX_RETRIED: Final = 32
-"""Maximum size of a group that is packed again without each of its hosts; larger groups get a bound."""
+"""Maximum size of a group that is packed again without each of its hosts; larger groups get bounds."""
 
 
 @dataclass(eq=False, slots=True)
@@ -43,7 +43,7 @@ class CoupledHost:
     Slots are provider ids and classes.
 
     ``free`` has the free amounts of the slots of these ways. ``alone`` is the number of guests that fit if
-    guests of all other hosts take nothing. ``offered`` are the shared slots of the host.
+    the other hosts get no guests. ``offered`` has the slots that the host shares with other hosts.
     """
 
     tree: HostTree
@@ -55,7 +55,7 @@ class CoupledHost:
 
 
 class HostCoupling:
-    """All coupled hosts, and the number of guests that fit on given ones of them.
+    """All coupled hosts, and the number of guests that fit on some of them.
 
     :param sharing: the ids of sharing providers.
     """
@@ -81,19 +81,19 @@ class HostCoupling:
         )
 
     def group_hosts(self, hosts: Sequence[CoupledHost]) -> None:
-        """Group all coupled hosts: hosts of one group take from the same providers."""
+        """Group all coupled hosts; hosts in different groups have no common providers."""
         leader: dict[int, int] = {}
 
         def find_leader(root: int) -> int:
-            # union and find, which halves the path on its way
+            # union-find with path halving
             while (above := leader.setdefault(root, root)) != root:
                 leader[root] = leader[above]
                 root = above
             return root
 
         for host in hosts:
-            # all hosts that share, even without a common slot, because a group without resources may be
-            # served there
+            # all sharing providers count, even without a common slot, because they may serve a group without
+            # resources
             self._budget.spend(1 + len(host.shared) // 4)
             for other in host.shared:
                 leader[find_leader(other.root_id)] = find_leader(host.tree.root.id)
@@ -111,15 +111,15 @@ class HostCoupling:
         return sum([self._fit_group(group) for group in by_group.values()], NONE)
 
     def without_each(self) -> Iterator[tuple[HostTree, FitBounds]]:
-        """Yield each coupled host with the number of guests that fit if it, and its providers, fail."""
+        """Yield each coupled host, with the number of guests that fit if the host and its providers fail."""
         fits = [self._fit_group(group) for group in self._groups]
-        # the groups take nothing from each other, so that their bounds add up
+        # hosts of different groups have no common providers, so bounds of groups add up
         whole = sum(fits, NONE)
         for group, fit in zip(self._groups, fits, strict=True):
             for failed in group:
-                # in a large group, each retry would pack the whole group once more
+                # in a large group, packing the whole group again for each host would take too long
                 if len(group) > MAX_RETRIED and not failed.offered:
-                    # at most the host's own guests are lost
+                    # at most the guests of the failed host are lost
                     lost = min(fit.lower_bound, failed.alone.upper_bound)
                     left = FitBounds(fit.lower_bound - lost, fit.upper_bound)
                 else:
@@ -129,7 +129,7 @@ class HostCoupling:
                 yield failed.tree, whole - fit + left
 
     def _after_failure(self, host: CoupledHost, failed: CoupledHost) -> CoupledHost:
-        """Return a host as it is after the failure of another host."""
+        """Return a coupled host in its state after the failure of another host."""
         if not failed.offered:
             return host
         # the sharing providers of the failed host are lost, too, so its neighbours may have fewer ways
@@ -137,7 +137,7 @@ class HostCoupling:
         return host if len(shared) == len(host.shared) else self.couple_host(host.tree, shared)
 
     def _fit_group(self, hosts: Sequence[CoupledHost]) -> FitBounds:
-        # each way once and in order, because hosts with a common sharing provider have ways in common
+        # each way once and in order, because hosts with a common sharing provider may have equal ways
         ways = dict.fromkeys(way for each in hosts for way in each.ways.ways)
         classes = {slot: name for each in hosts for slot, name in each.ways.classes.items()}
         free = {slot: left for each in hosts for slot, left in each.free.items()}
@@ -151,7 +151,7 @@ def couple_ways(
     found: FlavorFootprints, tree: HostTree, shared: Sequence[Provider]
 ) -> tuple[FlavorFootprints, dict[Slot, int]]:
     """Return the ways at a host with slots that coupled hosts have in common, and their free amounts."""
-    # slots in a tree are positions, which mean nothing at another host; coupled hosts need common names
+    # slots of a tree are positions, which mean nothing at another host; coupled hosts need common keys
     ways = replace(found.with_provider_ids(tree), coupled=True)
     amounts = _amounts_at(ways, (*tree.members, *shared), Provider.free)
     return ways, {slot: amount for slot, amount in amounts.items() if slot in ways.classes}
@@ -160,7 +160,7 @@ def couple_ways(
 def _amounts_at(
     ways: FlavorFootprints, providers: Iterable[Provider], amount_of: Callable[[Provider, str], int]
 ) -> dict[Slot, int]:
-    """Return an amount of each inventory by provider id and class, then the usable amounts of the pools."""
+    """Return an amount of each inventory, by provider id and class, and the usable amounts of pools."""
     found = {(each.id, name): amount_of(each, name) for each in providers for name in each.inventories}
     return found | {slot: pool.usable_amount(found) for slot, pool in ways.pools.items()}
 
@@ -187,7 +187,7 @@ class ClassShortage:
     """The number of full hosts where these classes are short, and their stranded amounts by class.
 
     If these hosts had enough of the short classes, ``guests`` more guests would fit. ``examples`` has some of
-    these hosts, those with the most such guests first.
+    these hosts; hosts with room for the most of these guests come first.
     """
 
     classes: tuple[str, ...]
@@ -198,7 +198,7 @@ class ClassShortage:
 
 
 class StrandedAmounts:
-    """Gathers full hosts by the classes that are short on them."""
+    """Groups full hosts by their short classes."""
 
     def __init__(self, budget: SearchBudget) -> None:
         self._budget = budget
@@ -208,14 +208,14 @@ class StrandedAmounts:
     def add(
         self, tree: HostTree, ways: FlavorFootprints, free: Free, shared: Collection[int] = frozenset()
     ) -> None:
-        """Add a host without room for any of the ways.
+        """Add a full host: none of the ways has enough free.
 
-        :param shared: ids of providers that share with it, if slots are provider ids and classes. Free
-            amounts of the avoided providers are not stranded.
+        :param shared: ids of providers that share with the host, if slots are pairs of provider id and class.
+            Free amounts of these providers are not stranded.
         """
-        # of several ways the nearest one counts, which has the fewest short classes
+        # of several ways, the way with the fewest short classes counts
         short = min(
-            # names break ties, so that equal hosts are gathered under the same classes
+            # names break ties, so that equal hosts get the same short classes
             (_short_classes(way, ways, free) for way in ways.ways),
             key=lambda names: (len(names), sorted(names)),
         )
@@ -231,7 +231,7 @@ class StrandedAmounts:
         self._gathered[lacking.classes].add(tree, stranded, guests)
 
     def class_shortages(self) -> tuple[ClassShortage, ...]:
-        """Return the short classes, sorted by descending number of hosts."""
+        """Return the shortages, sorted by descending number of hosts."""
         ordered = sorted(self._gathered.items(), key=lambda item: (-item[1].hosts, item[0]))
         return tuple([gathered.shortage_of(classes) for classes, gathered in ordered])
 
@@ -254,7 +254,7 @@ class _LackingHosts:
         #: the classes that are not short, with their slots
         self.others = tuple(sorted(slots.items()))
         left = ways.without_classes(short, budget)
-        #: returns the number of guests that fit by the other classes alone
+        #: returns the number of guests that fit if only the other classes count
         self.fit: Callable[[Free], FitBounds] = fit_function(left, budget)
 
 
@@ -291,11 +291,12 @@ class FlavorCapacity:
     """The number of guests of a flavor that fit.
 
     - ``hosts`` is the number of hosts that could serve the flavor if they, and the providers that share with
-      them, were unused. On ``candidate_hosts`` of these a guest fits now.
-    - ``worst`` is the root of the host with the largest loss if it fails; without it, ``without_worst``
-      guests fit.
-    - ``by_aggregate`` has, for each aggregate, the number of guests that fit on hosts with their root in it.
-    - ``shortages`` are None if they are not known.
+      them, were unused. ``candidate_hosts`` is the number of these hosts where a guest currently fits.
+    - ``worst`` is the root of the host that would cause the largest loss if it failed; without this host,
+      ``without_worst`` guests fit.
+    - ``by_aggregate`` has for each aggregate the number of guests that fit on hosts with their root in the
+      aggregate.
+    - ``shortages`` is None if the shortages are not known.
     """
 
     fit: FitBounds
@@ -312,8 +313,8 @@ class FlavorCapacity:
 class CloudHosts:
     """The hosts of a snapshot on which guests are counted.
 
-    :param avoided: ids of the roots of hosts that are left out, together with the providers that these hosts
-        share.
+    :param avoided: ids of the roots of hosts to leave out. Providers of these hosts that share with other
+        hosts are left out, too.
     """
 
     def __init__(
@@ -339,7 +340,7 @@ class CloudHosts:
 
 
 def count_flavor(cloud: CloudHosts, request: CandidatesRequest) -> FlavorCapacity:
-    """Return how many guests of a flavor fit if no guests of other flavors come.
+    """Return how many guests of a flavor fit if no guests of other flavors are added.
 
     :raises placement.search.budget.BudgetExhausted: the work takes too long.
     """
@@ -357,7 +358,7 @@ class _FlavorCount:
         self._stranding = StrandedAmounts(cloud.budget)
         self._coupling = HostCoupling(self._finder, cloud.sharing, cloud.budget)
         self._coupled: list[CoupledHost] = []
-        #: the remaining ways of hosts that are too small for some ways
+        #: the remaining ways at hosts that are too small for some ways
         self._smaller: dict[tuple[FlavorFootprints, tuple[Way, ...]], FlavorFootprints] = {}
         self._full_hosts = self._open = 0
 
@@ -373,7 +374,7 @@ class _FlavorCount:
                 continue
             if not ways.ways:
                 continue
-            # by identity, because hosts of one structure share their ways
+            # the key is an object by identity, because hosts of one structure share their ways
             if ways not in formulas:
                 formulas[ways] = fit_formula(ways.ways)
             formula, free = formulas[ways], ways.with_pools(tree.free)
@@ -391,7 +392,7 @@ class _FlavorCount:
             sum([fits for _, fits, _ in alone]), sum([upper_bound for _, _, upper_bound in alone])
         )
         coupled = self._coupling.fit_bounds(self._coupled)
-        # each coupled host is tried; of all other hosts only the one with the most guests can be the worst
+        # each coupled host is tried; of all other hosts, only the host with the most guests can be the worst
         left = [(single + fit, tree) for tree, fit in self._coupling.without_each()]
         if alone:
             tree, *most = max(alone, key=itemgetter(1))
@@ -431,7 +432,7 @@ class _FlavorCount:
         capacities: Mapping[Slot, int] | Sequence[int],
         shared: Collection[int] = frozenset(),
     ) -> None:
-        """Add a host without room that would have room if it were unused.
+        """Add a full host to the shortages, if a guest would fit while the host is unused.
 
         :param ways: the ways of all hosts with the structure of this host; the host may be too small for some
             ways.
@@ -440,7 +441,8 @@ class _FlavorCount:
         kept = ways.ways_within(capacities)
         if not kept:
             return
-        # the ways are those of the largest host of the structure, and this host may be too small for some
+        # these are the ways of the largest host of the structure, and this host may be too small for some of
+        # them
         if len(kept) < len(ways.ways):
             key = ways, kept
             if key not in self._smaller:

@@ -1,4 +1,4 @@
-"""A simulated cluster: guests, their requests for new places, and the room on each host."""
+"""A simulated cluster: guests, their requests for new places, and the free amounts of hosts."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from placement_extras.planner.packing import (
 class HostedConsumer:
     """A consumer with all its allocations, by provider id and class, and the roots of its hosts.
 
-    ``request`` is the request for a new place; equal requests of several guests are one object. The original
-    request is unknown. So ``request`` has the held amounts, each class from one provider, and no traits. A
-    class that a guest holds at several providers is requested from as many providers, each with the other
-    amounts held there. A disabled host takes no guest.
+    ``request`` is the request for a new place; guests with equal requests share one object. The original
+    request of the guest is unknown. So ``request`` has the held amounts, each class from one provider, and no
+    traits. If a guest holds a class at several providers, the request has a group for each of these
+    providers, with all amounts held there. Disabled hosts get no guests.
     """
 
     consumer: str
@@ -57,7 +57,7 @@ def guests_of(
 ) -> list[HostedConsumer]:
     """Return the guests with these allocations, in the order of their uuids.
 
-    Allocations of inventories that the snapshot does not have are left out.
+    Allocations without an inventory in the snapshot are left out.
 
     :raises placement.search.budget.BudgetExhausted: the work takes too long.
     """
@@ -73,7 +73,7 @@ def guests_of(
     for (consumer, kind), amounts in sorted(by_consumer.items(), key=lambda item: item[0][0]):
         budget.spend(len(amounts))
         asked = _asked_groups(amounts)
-        # one object for all guests with the same request, because caches use its identity
+        # guests with equal requests share one object, because caches use its identity
         if asked not in requests:
             requests[asked] = _make_request(asked)
         taken = [snapshot.providers[provider_id] for provider_id, _ in amounts]
@@ -86,7 +86,7 @@ _Amounts = tuple[tuple[str, int], ...]
 
 
 def _asked_groups(held: Mapping[Slot, int]) -> tuple[_Amounts, tuple[_Amounts, ...]]:
-    """Return the amounts of the group without a suffix, and those of each group with a suffix."""
+    """Return the amounts of the group without a suffix, and the amounts of each group with a suffix."""
     providers = Counter(name for _, name in held)
     by_provider: dict[int, dict[str, int]] = {}
     for (provider_id, name), amount in held.items():
@@ -94,7 +94,8 @@ def _asked_groups(held: Mapping[Slot, int]) -> tuple[_Amounts, tuple[_Amounts, .
     common: dict[str, int] = {}
     apart = []
     for amounts in by_provider.values():
-        # if a class is held at several providers, several groups have asked for it, such as NUMA nodes
+        # if a class is held at several providers, several groups have asked for the class, such as for NUMA
+        # nodes
         if any(providers[name] > 1 for name in amounts):
             apart.append(tuple(sorted(amounts.items())))
         else:
@@ -116,12 +117,13 @@ _AT_ONCE: Final = 16
 
 
 class ClusterSimulation:
-    """The free amounts of each host while guests are placed on it and taken away.
+    """The free amounts of all hosts while guests are added to hosts and removed from them.
 
     Each slot is a provider id and a class. The ways of a request are computed for unused hosts and unused
     sharing providers.
 
-    :param avoided: ids of the roots of hosts that are not used, nor the providers that these hosts share.
+    :param avoided: ids of the roots of hosts that are not used. Providers of these hosts that share with
+        other hosts are not used either.
     """
 
     def __init__(
@@ -131,17 +133,17 @@ class ClusterSimulation:
         self.budget = budget
         cloud = CloudHosts(snapshot, budget, avoided)
         self.hosts: Sequence[Host] = cloud.hosts
-        #: whether an amount that one host takes may be missing at another host
+        #: whether there are sharing providers, so that guests of one host may take amounts from other hosts
         self.shares = bool(cloud.sharing)
         self._sharing = cloud.sharing
         self._taken: dict[Slot, int] = {}
-        #: by root, the number of slots with another amount than at the beginning
+        #: by root, the number of slots with a changed free amount
         self._touched: dict[int, int] = {}
         self._asking: dict[int, _RequestRoom] = {}
         self._by_root = {tree.root.id: (tree, shared) for tree, shared in self.hosts}
 
     def free(self, slot: Slot) -> int:
-        """Return the free amount of a slot; it is negative if more is used than there is."""
+        """Return the free amount of a slot; negative if the usage exceeds the capacity."""
         provider_id, name = slot
         return self.snapshot.providers[provider_id].free(name) - self._taken.get(slot, 0)
 
@@ -156,7 +158,7 @@ class ClusterSimulation:
         :param times: the number of guests; -1 gives the amounts back.
         """
         for slot, amount in amounts:
-            # a slot with its initial amount has no entry, so that unchanged hosts are recognised
+            # a slot with its initial amount gets no entry, so that unchanged hosts are recognised
             before = self._taken.pop(slot, 0)
             after = before + times * amount
             if after:

@@ -77,8 +77,8 @@ class ExpectedDomains:
     def __init__(self, driver: str, usual_owner: Callable[[], str]) -> None:
         """Begin without expected domains.
 
-        :param driver: the name of the driver, which becomes a field of each guest. :param usual_owner: asks
-            libvirtd for the user of domains without a label.
+        :param driver: the name of the driver, which becomes a field of each guest.
+        :param usual_owner: asks libvirtd for the user of domains without a label.
         """
         self._driver = driver
         self._usual_owner = usual_owner

@@ -17,7 +17,7 @@ blueprint = Blueprint("ext_attributes", __name__)
 
 _PATH: Final = f"{EXT}/resource_providers/<uuid>/attributes"
 _BODY: Final = schemas.AttributesBody()
-# up to this number each integer is a float without rounding
+# up to this number each integer has an exact float
 _MAX_INTEGER: Final = 2.0**53
 
 
@@ -48,7 +48,7 @@ def _attributes_answer(call: ApiRequest, attributes: Mapping[str, Attribute], ge
 
 
 def shown_attributes(attributes: Mapping[str, Attribute]) -> dict[str, Any]:
-    """Return attributes as answers show them: by name; whole numbers become integers."""
+    """Return attributes, by name, in the form of answers, where whole numbers are integers."""
     return {name: _shown_value(value) for name, value in sorted(attributes.items())}
 
 

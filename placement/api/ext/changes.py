@@ -16,7 +16,7 @@ from placement.store.changes import ProviderChanges
 
 blueprint = Blueprint("ext_changes", __name__)
 
-# each query is the small one that also precedes every answer
+# each query is the small query of the version that also precedes every answer
 _PAUSE: Final = 0.25
 """Seconds between two queries of a waiting request."""
 
@@ -28,7 +28,7 @@ def list_since(call: ApiRequest) -> Response:
     waiting = call.service.waiting
     if wanted.wait == 0 or wanted.since is None:
         return _changes_answer(call, _find_changes(call, wanted, call.service.database.position()))
-    # only some requests may wait, so that threads are left for other requests
+    # only some requests may wait, so that threads remain free for other requests
     if not waiting.acquire(blocking=False):
         response = _changes_answer(call, _find_changes(call, wanted, call.service.database.position()))
         response.headers["Retry-After"] = RETRY_AFTER
@@ -40,18 +40,18 @@ def list_since(call: ApiRequest) -> Response:
 
 
 def _wait(call: ApiRequest, wanted: ChangesFollowing) -> ProviderChanges:
-    """Return the first changes, or none when the client's time to wait has passed."""
+    """Return changes as soon as there are any, or no changes after the client's time to wait."""
     end = time.monotonic() + wanted.wait
     while True:
-        # read before the changes, so that a change in between ends the wait at once
+        # the version is read before the changes, so that a change in between ends the wait at once
         before = call.service.database.position()
         found = _find_changes(call, wanted, before)
         if found.providers or found.deleted or found.more:
             return found
-        # only this small query runs while nothing changes
+        # while nothing changes, only this small query runs
         while time.monotonic() < end and call.service.database.position() == before:
             time.sleep(min(_PAUSE, max(0.0, end - time.monotonic())))
-            # a client that has left must not keep one of the few places to wait
+            # a client that has disconnected must not occupy one of the few places for waiting requests
             call.check_awaited()
         if time.monotonic() >= end:
             return found
@@ -59,7 +59,8 @@ def _wait(call: ApiRequest, wanted: ChangesFollowing) -> ProviderChanges:
 
 def _find_changes(call: ApiRequest, wanted: ChangesFollowing, position: DatabaseVersion) -> ProviderChanges:
     with call.service.database.read() as conn:
-        # without a cursor the client reads everything by other requests, and follows from the returned cursor
+        # a client without a cursor gets a cursor, reads everything by other requests, and then asks for
+        # changes
         if wanted.since is None:
             return ProviderChanges(store.current_cursor(conn, position.history))
         return store.changes_since(conn, position.history, wanted.since, wanted.limit)

@@ -17,13 +17,13 @@ from placement.search.claims.placement import PlacedClaim
 from placement.search.claims.service import ClaimLimits, ClaimService
 from placement.store import expiries
 
-# a time within the last second of 9999 may, as a float, be rounded to a year that no date has
+# a float within the last second of 9999 may be rounded up to the year 10000, which no date can have
 _LAST: Final = 253_402_300_799.0
 """The last second of the year 9999."""
 
 
 def iso_time(seconds: float) -> str:
-    """Return seconds since 1970 as ISO 8601, UTC, to the millisecond."""
+    """Return a time in seconds since 1970 as ISO 8601 text, in UTC with milliseconds."""
     time = datetime.fromtimestamp(min(seconds, _LAST), UTC).replace(tzinfo=None)
     return f"{time.isoformat(timespec='milliseconds')}Z"
 
@@ -36,7 +36,7 @@ _CONFIRMATION: Final = schemas.ConfirmationBody()
 
 @api_operation(blueprint, "POST", f"{EXT}/claims", rules.CLAIM, reads_json=True, writes_json=True)
 def claim_candidates(call: ApiRequest) -> Response:
-    """Find a candidate for each consumer and claim all of them, or none."""
+    """Find a candidate for each consumer, and claim all of these candidates or none."""
     body = call.parse_body(_BODY)
     wanted, dry_run = schemas.parse(body, call.service.request_forms), body["dry_run"]
     placed = claim_service(call).claim_places(wanted, dry_run=dry_run, reservation=body["reservation"])
@@ -47,7 +47,7 @@ def claim_candidates(call: ApiRequest) -> Response:
 
 @api_operation(blueprint, "GET", f"{EXT}/claims/<consumer_uuid>", rules.SHOW_CLAIM)
 def show_claim(call: ApiRequest, consumer_uuid: str) -> Response:
-    """Show when a claim expires; a claim that does not expire is not found."""
+    """Show when a claim expires; answer 404 for a claim that does not expire."""
     consumer = canonical_uuid(consumer_uuid)
     if consumer is None:
         raise expiries.no_expiry(consumer_uuid)
@@ -66,7 +66,7 @@ def show_claim(call: ApiRequest, consumer_uuid: str) -> Response:
     blueprint, "PUT", f"{EXT}/claims/<consumer_uuid>", rules.CONFIRM, reads_json=True, writes_json=True
 )
 def confirm_claim(call: ApiRequest, consumer_uuid: str) -> Response:
-    """Confirm a claim that would expire, or extend it."""
+    """Confirm a claim that would expire, or extend its time."""
     consumer = canonical_uuid(consumer_uuid)
     if consumer is None:
         raise expiries.no_expiry(consumer_uuid)
@@ -85,7 +85,7 @@ def _expiry_document(expires_at: float | None) -> dict[str, Any]:
 
 
 def claim_service(call: ApiRequest) -> ClaimService:
-    """Return the claim service of a request, with the limits of the options."""
+    """Return the claim service for a request, with limits from the options."""
     conf = call.service.conf
     limits = ClaimLimits(
         searching=conf.api.candidates_deadline,

@@ -24,14 +24,14 @@ _BODY: Final = schemas.ExplanationBody()
 
 @api_operation(blueprint, "POST", f"{EXT}/explanations", rules.EXPLAIN, reads_json=True, writes_json=True)
 def explain_candidates(call: ApiRequest) -> Response:
-    """Explain why a request has its candidates, or none. Nothing is stored."""
+    """Explain why a request has few candidates, or none. Nothing is stored."""
     body = call.parse_body(_BODY)
     asked = schemas.parse(body, call.service.request_forms)
     topology = schemas.parse_topology(body["topology"], asked.request)
     deadline = call.service.conf.api.explanations_deadline
     with call.service.model.fresh_view() as view:
         check_names(asked.request, view.names.classes, view.names.traits)
-        # one budget for the request and its fallback, because the client waits for both
+        # the request and its fallback share one budget, because the client waits for both
         budget = SearchBudget(deadline, yield_lock=view.yield_after(call.check_awaited))
 
         def explain_one(request: CandidatesRequest) -> RequestExplanation:

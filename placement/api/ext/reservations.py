@@ -26,7 +26,7 @@ blueprint = Blueprint("ext_reservations", __name__)
 PATH: Final = f"{EXT}/reservations"
 _ONE: Final = f"{PATH}/<reservation_uuid>"
 _ANY_PROJECT: Final = str(uuids.uuid4())
-"""A project that does not exist: a caller that may see its reservations may see those of every project."""
+"""A project that does not exist; a rule that allows the caller this project allows any project."""
 _CREATE: Final = schemas.ReservationCreation()
 _UPDATE: Final = schemas.ReservationUpdate()
 
@@ -37,7 +37,7 @@ def create_reservation(call: ApiRequest) -> Response:
     body = call.parse_body(_CREATE)
     uuid = body["uuid"] or str(uuids.uuid4())
     wanted, end = schemas.wanted_of(body, call.service.request_forms, uuid), schemas.end_of(body)
-    # filled in the transaction, which may run several times; the last run counts
+    # the transaction fills this list; it may run several times, and the last run counts
     made: list[WrittenReservation] = []
 
     def make_written(tx: WriteTransaction) -> None:
@@ -54,11 +54,11 @@ def create_reservation(call: ApiRequest) -> Response:
 
 @api_operation(blueprint, "GET", PATH, None, writes_json=True)
 def list_some(call: ApiRequest) -> Response:
-    """List reservations by uuid; a caller without the right to see all gets those of its own project."""
+    """List reservations by uuid; a caller that may not see all gets those of its own project."""
     page = schemas.parse_list(call.query_parameters, call.version)
     project_id = page.project_id
     if project_id is None:
-        # a caller without a project gets the list of a project that does not exist, which is empty
+        # a caller without a project gets the empty list of a project that does not exist
         project_id = (
             None
             if _allows_project(call, rules.LIST_RESERVATIONS, _ANY_PROJECT)
@@ -67,7 +67,7 @@ def list_some(call: ApiRequest) -> Response:
     if project_id is not None:
         call.authorize(rules.LIST_RESERVATIONS, {"project_id": project_id})
     with call.service.database.read() as conn:
-        # one more than the page has room for shows whether there is a next page
+        # one more than the limit of the page is read, to find out whether there is a next page
         found = store.list_reservations(conn, project_id, page.group, page.marker, page.limit + 1)
         shown = found[: page.limit]
         held = allocations.of_consumers(conn, [each.uuid for each in shown])
@@ -82,14 +82,14 @@ def list_some(call: ApiRequest) -> Response:
 
 @api_operation(blueprint, "GET", _ONE, None, writes_json=True)
 def show_reservation(call: ApiRequest, reservation_uuid: str) -> Response:
-    """Show one reservation. A caller that may not see reservations of another project gets 404 for them."""
-    # checked before the lookup, so that a caller without the right does not learn which reservations exist
+    """Show a reservation. It is not found if it belongs to a project that the caller may not see."""
+    # checked before the lookup, so that a caller without any right does not learn which reservations exist
     call.authorize(rules.SHOW_RESERVATION, {"project_id": call.project_id or _ANY_PROJECT})
     uuid = _known_uuid(reservation_uuid)
     with call.service.database.read() as conn:
         found = store.find_reservation(conn, uuid)
         held = allocations.of_consumer(conn, uuid)
-    # 404 and not 403, which would show that the reservation exists
+    # 404 instead of 403, because 403 would show that the reservation exists
     if found is None or not _allows_project(call, rules.SHOW_RESERVATION, found.project_id):
         raise store.no_reservation(uuid)
     return call.json_answer({"reservation": _reservation_document(found, held)})
@@ -117,14 +117,14 @@ def update(call: ApiRequest, reservation_uuid: str) -> Response:
 
 @api_operation(blueprint, "DELETE", _ONE, rules.DELETE_RESERVATION)
 def delete(call: ApiRequest, reservation_uuid: str) -> Response:
-    """Release what is left of a reservation."""
+    """Release all allocations that a reservation still has."""
     known = _known_uuid(reservation_uuid)
     call.service.database.write(lambda tx: store.delete(tx, known))
     return call.empty_answer()
 
 
 def _known_uuid(uuid: str) -> str:
-    """Return the uuid of a path in its canonical form, as in the database.
+    """Return the canonical form of the uuid in a path, which is its form in the database.
 
     :raises NotFound: ``uuid`` is not a uuid.
     """

@@ -1,4 +1,4 @@
-"""The version document at ``/ext/v1``. A client detects our own API by it, without a token."""
+"""The version document at ``/ext/v1``, by which a client without a token detects our own API."""
 
 from typing import Final
 
@@ -9,9 +9,9 @@ from placement.api.paths import EXT
 from placement.conf import installed_version
 
 VERSION: Final = "1.16"
-"""The version: its minor number grows with each addition below ``/ext/v1``, and nothing is removed."""
+"""The version of our own API. Its minor number grows with each addition; nothing is ever removed."""
 
-# read once: a worker that still runs during an upgrade is of its own version
+# read once, because during an upgrade a running worker still has its old version
 _RELEASE: Final = installed_version()
 
 blueprint = Blueprint("ext", __name__)

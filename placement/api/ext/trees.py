@@ -27,28 +27,28 @@ _INVENTORY: Final = ("total", "reserved", "min_unit", "max_unit", "step_size", "
 
 @api_operation(blueprint, "GET", f"{PATH}/<uuid>", rules.TREE, writes_json=True)
 def show_tree(call: ApiRequest, uuid: str) -> Response:
-    """Show all providers of the tree of a provider; answer 304 to a client with the current document."""
+    """Show all providers of a provider's tree; answer 304 if the client has the current document."""
     with_allocations = schemas.parse_show(call.query_parameters, call.version)
     with call.service.model.fresh_view() as view:
         provider = existing_provider(view.snapshot, uuid)
         everyone = view.snapshot.providers
         members = _top_down([everyone[each] for each in view.snapshot.trees[provider.root_id]], view)
         shown_providers = [_provider_document(each, view) for each in members]
-        # the model has no allocations, but for each provider it has a number that changes with them
+        # the read model has no allocations, but for each provider a number that changes with its allocations
         changes = [view.change_seq(each) for each in members] if with_allocations else []
     body = orjson.dumps({"resource_providers": shown_providers})
-    # the tag covers the bytes of the answer, so that any difference in it is a new tag
+    # the tag is a hash of the answer, so that any difference gives a new tag
     tag = hashlib.blake2b(body + str(changes).encode(), digest_size=16).hexdigest()
     if request.if_none_match.contains_weak(tag):
         answer = call.empty_answer(304)
     elif with_allocations:
-        # allocations may be newer than the tag, which is harmless: the next request gets another tag
+        # allocations may be newer than the tag, which is harmless, because the next request gets a new tag
         _add_allocations(call, shown_providers)
         answer = call.json_answer({"resource_providers": shown_providers})
     else:
         answer = call.json_answer(body)
     answer.set_etag(tag)
-    # clients may keep the answer, but have to ask by its tag whether it is current
+    # clients may cache the answer, but have to check by its tag whether it is current
     answer.headers["Cache-Control"] = "no-cache"
     return answer
 
@@ -92,7 +92,7 @@ def _provider_document(each: Provider, view: ModelView) -> dict[str, Any]:
 
 @api_operation(blueprint, "POST", PATH, rules.WRITE_TREE, reads_json=True, writes_json=True)
 def write(call: ApiRequest) -> Response:
-    """Create and change providers of one tree: all of them or none."""
+    """Create and change providers of one tree; write all of them or none."""
     wanted = schemas.parse_descriptions(call.parse_body(_BODY))
     generations = call.service.write(lambda tx: store.write(tx, wanted))
     written = [{"uuid": uuid, "generation": generation} for uuid, generation in generations.items()]

@@ -27,28 +27,28 @@ Order = tuple[tuple[str, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class WantedClaim:
-    """A request for candidates, and the consumer that is to hold one instead of its current allocations.
+    """A request for candidates, and the consumer that shall hold one instead of its current allocations.
 
-    - ``generation``: the consumer's generation as the client knows it; None for a new consumer.
-    - ``version``: the microversion of the request's grammar.
-    - ``fallback``: a request that is served if ``request`` cannot be.
-    - ``warnings``: parts of a flavor that neither request has.
+    - ``generation``: the generation of the consumer that the client has sent; None for a new consumer.
+    - ``version``: the microversion that decides how the request is read.
+    - ``fallback``: a request that is served if ``request`` cannot be served.
+    - ``warnings``: messages about parts of a flavor that neither ``request`` nor ``fallback`` expresses.
     - ``only``: uuids of the roots that may be chosen; None for all.
-    - ``avoid``: uuids of roots of which nothing may be taken.
-    - ``alternates``: the number of further choices, on other hosts, that are returned with the choice.
-    - ``order``: criteria of the best choice; without it, any choice will do.
+    - ``avoid``: uuids of roots; the claim may take nothing from the trees of these roots.
+    - ``alternates``: how many further choices, on other hosts, are returned with the choice.
+    - ``order``: criteria of the best choice; if it is empty, any choice is good enough.
     - ``group``: the group that the consumer joins; None takes the consumer out of its group.
-    - ``topology``: how dedicated CPUs and memory are split over zones; None takes them as requested.
+    - ``topology``: how dedicated CPUs and memory are split over zones; None does not split them.
     - ``expires_in``: seconds until the claim expires, unless a client confirms it.
     """
 
     consumer: str
-    # the number that the client knows, not that of the model: the transaction compares it with the row
+    # the client's number, not the number in the read model: the transaction compares it with the database row
     generation: int | None
     owner: ConsumerOwnership
     request: CandidatesRequest
     version: Microversion
-    # a whole request, because it may differ in anything: Nova, for instance, asks for VCPU if no PCPU is left
+    # a whole request, because it may differ in any part: Nova, for instance, asks for VCPU if no PCPU is left
     fallback: CandidatesRequest | None = None
     warnings: tuple[str, ...] = ()
     only: frozenset[str] | None = None
@@ -63,7 +63,7 @@ class WantedClaim:
     def without_consumer(
         cls, request: CandidatesRequest, version: Microversion, topology: TopologyPolicy
     ) -> WantedClaim:
-        """Return a claim that is only placed, to find out whether a request fits, and never written."""
+        """Return a claim that finds out whether a request fits, and is never written to the database."""
         return cls("", None, ConsumerOwnership("", "", ""), request, version, topology=topology)
 
     @property
@@ -74,7 +74,7 @@ class WantedClaim:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceScore:
-    """The score of a choice by each criterion, from 0 to 1, and their weighted sum; more is better."""
+    """The scores of a choice by each criterion, from 0 to 1, and their weighted sum; more is better."""
 
     total: float
     criteria: Mapping[str, float]
@@ -105,13 +105,13 @@ class HostChoice:
 
     @property
     def hosts(self) -> frozenset[int]:
-        """The roots of the hosts that give its amounts, as groups count them: mostly :attr:`root` alone."""
+        """Roots of the trees that give amounts, which groups count as hosts; mostly only :attr:`root`."""
         return hosts_of((provider.root_id, SHARES in provider.traits) for provider, _ in self.resources)
 
     @property
     def providers(self) -> Iterator[Provider]:
-        """All providers with inventories or traits that made this a candidate; a provider may come twice."""
-        # the root may count for its traits alone, which the transaction has to check, too
+        """All providers with inventories or traits that made this a candidate; some may occur twice."""
+        # the root may give no amount, but its traits may be required, and the transaction has to check them
         yield self.root
         for provider, _ in self.resources:
             yield provider
@@ -125,7 +125,7 @@ def stays_at_its_host(snapshot: ModelSnapshot, request: CandidatesRequest) -> bo
     True means that the consumer of each choice is on the host of the choice. This is so if the request asks
     for a class that no sharing provider has; otherwise a choice may consist of sharing providers alone.
     """
-    # only sharing providers can take a choice off its host, and a cloud has few of them
+    # only sharing providers can be at another host than the choice, and a cloud has few of them
     pools = [snapshot.providers[each] for each in snapshot.by_trait.get(SHARES, ())]
     shared = {name for pool in pools for name in pool.inventories}
     return any(not shared.issuperset(group.resources) for group in request.groups)
@@ -134,7 +134,7 @@ def stays_at_its_host(snapshot: ModelSnapshot, request: CandidatesRequest) -> bo
 def with_choice_held(snapshot: ModelSnapshot, choice: HostChoice, times: int = 1) -> ModelSnapshot:
     """Return the snapshot as if consumers held this choice.
 
-    The original must not change while the result is used.
+    The original snapshot must not change while the result is used.
 
     :param times: the number of consumers that hold the choice.
     """
@@ -156,7 +156,7 @@ def without_allocations(snapshot: ModelSnapshot, held: Iterable[Allocation]) -> 
 def within_reservation(
     snapshot: ModelSnapshot, held: Collection[Allocation]
 ) -> tuple[ModelSnapshot, frozenset[str]]:
-    """Return the snapshot for a claim that takes all from a reservation, and the uuids of possible roots.
+    """Return the snapshot for a claim that takes all amounts from a reservation, and uuids of possible roots.
 
     In the trees of these roots, and at sharing providers, only the reserved amounts are free; other trees are
     unchanged. The original snapshot must not change while the result is used.
@@ -168,12 +168,13 @@ def within_reservation(
         if provider is not None and each.resource_class in provider.inventories:
             amounts.setdefault(provider.id, {})[each.resource_class] = each.used
     roots = {snapshot.providers[provider_id].root_id for provider_id in amounts}
-    # sharing providers are at no host of the reservation, but the amounts taken from them have to be
-    # reserved, too
+    # sharing providers belong to no host of the reservation, but amounts taken from them have to be reserved,
+    # too
     concerned = {member for root in roots for member in snapshot.trees[root]} | snapshot.by_trait.get(
         SHARES, set()
     )
-    # used becomes capacity minus the reserved amount, so that even an overcommitted host can give this amount
+    # the used amount becomes capacity minus the reserved amount, so that even an overcommitted host can give
+    # the reserved amount
     used = {
         provider_id: {
             name: each.capacity - amounts.get(provider_id, {}).get(name, 0)
@@ -206,9 +207,9 @@ class ClaimScenario:
 
     ``groups`` has these numbers by name of the group and by root of the host.
 
-    ``distances`` are known distances of zones; all others are equally far apart. ``sizes`` has the number of
-    members of each group, because a member may be on several hosts. Without ``sizes`` each member is on one
-    host.
+    ``distances`` has the known distances between zones; all other pairs of zones count as equally far apart.
+    ``sizes`` has the number of members of each group, because a member may be on several hosts. If ``sizes``
+    is empty, each member is on one host.
     """
 
     snapshot: ModelSnapshot
@@ -232,12 +233,12 @@ class ClaimScenario:
         return cls(snapshot, groups, snapshot.zone_distances() if far else {}, sizes)
 
     def members_beside(self, group: ConsumerGroup | None) -> Mapping[int, int]:
-        """Return the number of other members by root of the host, for a consumer that joins this group."""
+        """Return, by root of each host, the number of other members of the group that a consumer joins."""
         # one empty mapping for all scenarios, because this is called for each choice
         return NO_MEMBERS if group is None else self.groups.get(group.name, NO_MEMBERS)
 
     def size_of(self, group: ConsumerGroup | None) -> int:
-        """Return how many other members the group has, for a consumer that joins it."""
+        """Return the number of members of the group, without the consumer that joins it."""
         if group is None:
             return 0
         return self.sizes.get(group.name, sum(self.members_beside(group).values()))
@@ -247,7 +248,7 @@ class ClaimScenario:
         world = replace(self, snapshot=with_choice_held(self.snapshot, choice))
         if wanted.group is None:
             return world
-        # a copy, because this scenario is used again with other choices
+        # a new Counter, because this scenario is used again with other choices
         count = Counter(self.members_beside(wanted.group))
         # a member on two hosts counts at both, so the size of the group is counted separately
         count.update(choice.hosts)
@@ -257,5 +258,5 @@ class ClaimScenario:
 
 
 def zone_of(snapshot: ModelSnapshot, provider: Provider) -> int | None:
-    """Return the id of the NUMA node that the provider is or is below; None if the provider is in no zone."""
+    """Return the id of the provider, or of its ancestor, that is a NUMA node; None if there is none."""
     return next((each.id for each in snapshot.lineage_of(provider) if ZONE in each.traits), None)

@@ -1,16 +1,16 @@
-"""Even divisions: an amount divided over zones so that the parts are as equal as the rooms allow.
+"""Divides an amount over zones so that the parts are as equal as the rooms of the zones allow.
 
-A room is the amounts that one provider can give (:mod:`placement.search.claims.room`). A zone can give each
-sum of amounts of its rooms, which may have different steps. Such sums are kept as the bits of an integer: bit
-n stands for n units.
+A room stands for the amounts that one provider can give (:mod:`placement.search.claims.room`). A zone can
+give each sum of amounts of its rooms, and these rooms may have different step sizes. The possible sums of a
+zone are the bits of an integer: bit n is set if the zone can give n units.
 
-A worked example: the amount 5 is divided over a zone with rooms of steps 3 and 2, and a zone with a room of
-step 1. The first zone can give 2, 3, 4 and 5. The most even division is 2 and 3, or 3 and 2: the sum of
-squares is 13.
+A worked example: 5 units are divided over two zones. The first zone has two rooms, with the step sizes 3 and
+2, and can give 2, 3, 4 or 5 units. The second zone has one room with the step size 1. The most even divisions
+are 2 + 3 and 3 + 2, each with 13 as the sum of squares.
 
 What always holds
-    - The parts of a division are above 0. The largest one exceeds the smallest by at most the least common
-      multiple of the steps.
+    - The parts of a division are above 0. The largest part exceeds the smallest part by at most the least
+      common multiple of the step sizes.
     - The first division that is yielded has the least sum of squares.
 """
 
@@ -27,9 +27,9 @@ Division = tuple[int, ...]
 def even_divisions(
     amount: int, zones: Sequence[Sequence[ZoneRoom]], budget: SearchBudget
 ) -> Iterator[Division]:
-    """Yield the divisions of an amount over all given zones, the most even one first.
+    """Yield the divisions of an amount over all given zones, the most even division first.
 
-    If each zone has one room, all divisions take from the same rooms, and only the first one is yielded.
+    If each zone has one room, all divisions take from the same rooms, and only the first division is yielded.
 
     :raises placement.search.budget.BudgetExhausted: the budget is spent.
     """
@@ -65,12 +65,12 @@ def exact_division(amount: int, zones: Sequence[Sequence[ZoneRoom]], budget: Sea
 
 
 def sum_squares(parts: Iterable[int]) -> int:
-    """Return the sum of the squares of the parts; for one total it is smaller if the parts are more equal."""
+    """Return the sum of squares of the parts. Of two divisions of one amount, the more even one has less."""
     return sum(part * part for part in parts)
 
 
 def zone_sums(rooms: Iterable[ZoneRoom], limit: int) -> int:
-    """Return the amounts up to ``limit`` that rooms can give together, as bits. A room may give nothing."""
+    """Return the amounts up to ``limit`` that rooms can give together, as bits; a room may give 0."""
     mask = (2 << limit) - 1
     found = 1
     for room in rooms:
@@ -119,7 +119,7 @@ def _most_even(
 ) -> Division | None:
     """Return the division of the least sum of squares with parts that differ by at most the unit.
 
-    Among equal divisions, the zones that can give most give the larger parts.
+    Among equally even divisions, the zones that can give most give the larger parts.
 
     :param most: the amount that each zone can give.
     """
@@ -128,7 +128,7 @@ def _most_even(
     found = _least_squares(amount, values, most, budget)
     if found is None or _widest_gap(found) <= unit:
         return found
-    # parts that differ by at most the unit lie in a window that begins at the smallest part
+    # parts that differ by at most the unit are in a range of this width, which begins at the smallest part
     best: Division | None = None
     for least in sorted({value for each in values for value in each if value * len(values) <= amount}):
         window = [[value for value in each if least <= value <= least + unit] for each in values]
@@ -162,9 +162,10 @@ def _is_possible(amount: int, values: Sequence[Sequence[int]], budget: SearchBud
 def _least_squares(
     amount: int, values: Sequence[Sequence[int]], most: Sequence[int], budget: SearchBudget
 ) -> Division | None:
-    """Return one value of each zone with this sum and the least sum of squares.
+    """Return one value of each zone, so that the values add up to the amount with the least sum of squares.
 
-    Values near the mean are tried first. A division bounds how far a part of a better one is from the mean.
+    Values near the mean are tried first. A found division limits how far the parts of a better division can
+    be from the mean.
     """
     number = len(values)
     # deviations from the mean are multiplied by the number of zones, so that they are integers
@@ -188,8 +189,8 @@ def _least_within(
     radius: int,
     budget: SearchBudget,
 ) -> Division | None:
-    # the best division by its sum: by sum of squares, then by more from the zones that can give most, then by
-    # larger first parts; the latter are negative, as the least key is the best
+    # the best division for each sum of its parts. The least key is the best: first the sum of squares, then
+    # more from the zones that can give most, then larger first parts, which are therefore negative
     best: dict[int, tuple[int, int, Division]] = {0: (0, 0, ())}
     for each, largest in zip(far, most, strict=True):
         near = [value for distance, value in each if distance <= radius]
@@ -206,7 +207,7 @@ def _least_within(
 
 
 def _all_divisions(amount: int, values: Sequence[Sequence[int]], budget: SearchBudget) -> Iterator[Division]:
-    """Yield each way to take one value of each zone with this sum."""
+    """Yield each way to take one value of each zone so that the values add up to the amount."""
     if not values:
         if not amount:
             yield ()

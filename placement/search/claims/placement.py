@@ -1,8 +1,9 @@
-"""Places wanted claims: all of them or none.
+"""Places all wanted claims, or none of them.
 
-The search tries choices of one claim with choices of those after it. Each choice makes a scenario of its own,
-which shares all but a few providers with the one before, so that nothing has to be undone. A state that has
-failed is not tried again, nor is a choice that leaves the same room to the other claims as an earlier choice.
+The search tries each choice of one claim together with choices of the later claims. Each choice makes a new
+scenario, so that nothing has to be undone. The new scenario shares all but a few provider objects with the
+previous scenario. A state that has failed is not tried again. A choice is skipped if it leaves the same room
+to the other claims as an earlier choice.
 """
 
 import random
@@ -35,7 +36,7 @@ _MAX_TRIED: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class PlacedClaim:
-    """A claim with its choice, and with equally good choices on other hosts.
+    """A claim with its choice, and with alternative choices on other hosts.
 
     ``expires_at`` is when the claim expires, in seconds since 1970 by the database's clock.
     """
@@ -48,7 +49,7 @@ class PlacedClaim:
 
 @dataclass(frozen=True, slots=True)
 class UnplacedClaim:
-    """The index of the first wanted claim without a place after the earlier ones, and the scenario there."""
+    """The index of the first wanted claim without a place, and the scenario in which it has none."""
 
     number: int
     world: ClaimScenario
@@ -57,15 +58,15 @@ class UnplacedClaim:
 def place_claims(
     world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> list[PlacedClaim] | UnplacedClaim:
-    """Return a choice for each claim such that all can be held together, or the first claim without one.
+    """Return choices for all claims that can be held together, or the first claim without a choice.
 
     The snapshot must not change meanwhile. Among equally good choices the result is random, so that
     concurrent claims mostly choose different hosts.
 
     :raises BudgetExhausted: the budget is spent before this is known.
     """
-    # compared by sums first: they prove in microseconds what a search over all combinations would take
-    # seconds for
+    # sums are compared first: they may prove in microseconds that there is no place, where a search over all
+    # combinations would take seconds
     hopeless = _exceeds_free(world.snapshot, wanted) or _lack_hosts(world, wanted, budget, rng)
     found = None if hopeless else _ClaimPlacing(world, wanted, budget, rng).place_from(world, 0, {})
     return found if found is not None else _first_unplaced(world, wanted, budget, rng)
@@ -90,7 +91,7 @@ def _free_in_all(snapshot: ModelSnapshot, name: str) -> int:
 def _lack_hosts(
     world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> bool:
-    """Return whether an anti-affinity group has more claims than its possible hosts can take."""
+    """Return whether an anti-affinity group has more claims than its possible hosts have places."""
     apart: dict[str, list[WantedClaim]] = {}
     for each in wanted:
         if each.group is not None and each.group.policy is GroupPolicy.ANTI_AFFINITY:
@@ -103,7 +104,7 @@ def _lack_hosts(
 def _count_places(
     world: ClaimScenario, members: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> int:
-    """Return an upper bound of the number of these claims that hosts can take."""
+    """Return an upper bound of the number of these claims that the possible hosts have places for."""
     # the search decides about a single claim; with a topology or a fallback the number would be wrong
     if len(members) == 1 or any(each.topology or each.fallback for each in members):
         return len(members)
@@ -126,7 +127,7 @@ def _root_id(found: Found) -> int:
 
 
 class _ClaimPlacing:
-    """Tries choices of the first claim with choices of those after it, until all are placed."""
+    """Tries choices of the first claim with choices of the later claims, until all claims are placed."""
 
     def __init__(
         self, world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
@@ -134,13 +135,15 @@ class _ClaimPlacing:
         self._wanted = wanted
         self._budget = budget
         self._rng = rng
-        # named hosts are not interchangeable, nor are hosts with distances of their own between zones
+        # hosts that the claim names are not interchangeable, nor are hosts with different distances between
+        # their zones
         self._names_hosts = any(
             each.names_hosts or (each.topology is not None and world.distances) for each in wanted
         )
         self._groups = [each.group for each in wanted if each.group is not None]
         self._has_pools = SHARES in world.snapshot.by_trait
-        #: states that failed: index of the claim, amounts that earlier claims take, and group members
+        #: states that failed; a state is the index of a claim, the amounts that earlier claims take, and
+        #: group members
         self._failed: set[Hashable] = set()
 
     def place_from(
@@ -150,14 +153,14 @@ class _ClaimPlacing:
 
         :param taken: amounts that the earlier claims take, by provider id and class.
         """
-        # the state has the amounts that are taken, not the choices, because several choices lead to the same
-        # state
+        # the state contains the amounts that are taken, not the choices, because several choices may take the
+        # same amounts
         state = (number, frozenset(taken.items()), self._member_counts(world))
         if state in self._failed:
             return None
         wanted, tried = self._wanted[number], set[Hashable]()
-        # only for the last claim: devices that it treats as equal may differ in properties that a later claim
-        # requires
+        # equal devices are left out only for the last claim, because they may differ in traits that a later
+        # claim requires
         is_last = number + 1 == len(self._wanted)
         choices = _all_choices(world, wanted, self._budget, self._rng, distinct_only=is_last)
         passed: list[HostChoice] = []
@@ -167,7 +170,7 @@ class _ClaimPlacing:
                 others: list[PlacedClaim] | None = []
             else:
                 alike = self._choice_likeness(world, choice)
-                # passed choices are kept as alternates of the choice that is made
+                # choices that were skipped or failed are kept as possible alternates of the final choice
                 if alike in tried:
                     passed.append(choice)
                     continue
@@ -189,7 +192,7 @@ class _ClaimPlacing:
 
     @cached_property
     def _read_tree(self) -> Callable[[HostTree], Hashable]:
-        """Return a function that computes a key of a tree: all but free amounts that the claims depend on."""
+        """Return a function that returns a key of a tree: all that matters to the claims but free amounts."""
         asked = [each.request for each in self._wanted] + [
             each.fallback for each in self._wanted if each.fallback
         ]
@@ -200,7 +203,7 @@ class _ClaimPlacing:
         return lambda tree: (read(tree), tree.aggregates)
 
     def _member_counts(self, world: ClaimScenario) -> Hashable:
-        """Return a key: for each group of the claims, the number of members at each host."""
+        """Return a key made of the number of members at each host, for each group of the claims."""
         return tuple(frozenset(world.members_beside(group).items()) for group in self._groups)
 
     def _choice_likeness(self, world: ClaimScenario, choice: HostChoice) -> Hashable:
@@ -212,7 +215,7 @@ class _ClaimPlacing:
         # providers
         if self._names_hosts or not taken.keys() <= at.keys():
             return frozenset(taken.items())
-        # positions instead of ids, so that two hosts can be equal
+        # positions instead of ids, so that two hosts can have equal keys
         within = frozenset((at[provider_id], amounts) for provider_id, amounts in taken.items())
         others = tuple(world.members_beside(group).get(choice.root.id, 0) for group in self._groups)
         return self._read_tree(tree), tree.kind, tree.free, within, others
@@ -229,10 +232,11 @@ def _with_choice(taken: Mapping[tuple[int, str], int], choice: HostChoice) -> Ma
 def _first_unplaced(
     world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> UnplacedClaim:
-    """Return the first claim without a place, if each earlier claim takes the first choice that is found."""
+    """Return the first claim without a place, when each earlier claim takes the first choice found."""
     *before, _ = wanted
     for number, each in enumerate(before):
-        # not all combinations are tried, because the answer is a sentence about one claim and not a proof
+        # not all combinations are tried, because the answer is an error message about one claim and not a
+        # proof
         choice = next(_all_choices(world, each, budget, rng), None)
         if choice is None:
             return UnplacedClaim(number, world)
@@ -313,7 +317,7 @@ def choices_at_hosts(
     *,
     distinct_only: bool = False,
 ) -> tuple[Iterator[int], Callable[[int], Choices]]:
-    """Return the roots of hosts that may serve the claim, starting with a random one, and the choices there.
+    """Return roots of hosts that may serve the claim, in random rotation, and a function for their choices.
 
     :param distinct_only: whether to leave out choices that differ from another one only in equal devices.
     """
@@ -334,7 +338,7 @@ def choices_at_hosts(
     # below
     if avoided:
         roots = (root for root in roots if root not in avoided)
-    # only if choices stay at their host: a choice of sharing providers alone counts at the hosts of these
+    # only if choices stay at their host: a choice of sharing providers alone counts at the roots of these
     # providers
     if group is not None and stays_at_its_host(snapshot, wanted.request):
         roots = (root for root in roots if group.allows_hosts((root,), beside))
@@ -357,10 +361,10 @@ def choices_at_hosts(
 def _find_alternates(
     wanted: WantedClaim, choice: HostChoice, others: Iterable[HostChoice]
 ) -> tuple[HostChoice, ...]:
-    """Return choices on other hosts: as many as wanted, or as many as the search finds within the budget."""
+    """Return up to the wanted number of choices on other hosts; fewer if the budget ends before."""
     found: dict[int, HostChoice] = {}
     if wanted.alternates:
-        with suppress(BudgetExhausted):  # the choice itself is found, and is what counts
+        with suppress(BudgetExhausted):  # alternates are optional, and the choice itself is found
             for other in islice(others, _MAX_TRIED):
                 if other.root.id != choice.root.id:
                     found.setdefault(other.root.id, other)

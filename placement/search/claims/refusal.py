@@ -1,8 +1,8 @@
-"""Explains why a claim has no place: reasons among the possible hosts, and changes that would help.
+"""Explains why a claim has no place, with the reasons of hosts and with changes that would help.
 
 A request with a topology is explained like a claim without a consumer. Conditions on single providers say
-nothing about an amount that is split over zones. So each change to such a claim is tested by placing the
-claim.
+nothing about an amount that is split over zones. So each change to a claim with a topology is tested by
+placing the changed claim.
 """
 
 from __future__ import annotations
@@ -64,18 +64,18 @@ def has_place(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -
 def looser_topologies(
     world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget
 ) -> Iterator[TopologyPolicy]:
-    """Yield the least strict topology policy if the claim has a place with it and none with its own.
+    """Yield the least strict topology policy, if the claim has a place only with that policy.
 
     :raises BudgetExhausted: the budget is spent.
     """
-    # one search instead of three: if this policy does not fit, no policy does
+    # one search instead of three: if the claim has no place with the least strict policy, no policy helps
     most = TopologyPolicy.BEST_EFFORT
     if wanted.topology is not most and has_place(world, replace(wanted, topology=most), budget):
         yield most
 
 
 def tried_relaxations(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> TriedRelaxations:
-    """Return the relaxations of a claim, each tried by placing it."""
+    """Return the relaxations of a claim, each of which is tested by placing the claim."""
 
     def serving_roots(changed: CandidatesRequest) -> Iterator[int]:
         # a claim with a topology has to request something that can be split
@@ -98,7 +98,7 @@ _MAX_SAID: Final = 5
 def claim_refusal(
     wanted: Sequence[WantedClaim], unplaced: UnplacedClaim, budget: SearchBudget
 ) -> NoCandidate:
-    """Return why the first claim without a place has none."""
+    """Return the refusal that explains why the first claim without a place has none."""
     each, world = wanted[unplaced.number], unplaced.world
     prefix = _no_candidate(wanted, unplaced)
     # both the request and its fallback are explained, because an operator cannot know which of the two
@@ -112,7 +112,7 @@ def claim_refusal(
             explain_request(snapshot, way.request, budget, left, relaxing=each.topology is None)
             for way in ways
         ]
-    # the refusal is certain without reasons, and the client must not wait for more reasons
+    # the refusal is certain even without reasons, and the client must not wait for more of them
     except BudgetExhausted:
         return NoCandidate(f"{prefix}; the reasons would take too long to find.", None)
     found = [_try_relaxations(world, *both, budget) for both in zip(ways, found, strict=True)]
@@ -126,7 +126,7 @@ def claim_refusal(
             no_place = TopologyFit(each.topology, 0, 0)
             found = [_explain_split(world, *both, no_place, budget) for both in zip(ways, found, strict=True)]
         said = of_both(*map(explanation_sentence, found))
-        # the explanation does not know groups, so it finds hosts that the policy of the group excludes
+        # the explanation ignores groups, so it reports hosts as fitting that the policy of the group excludes
         if each.topology is None and any(explanation.fitting for explanation in found):
             said = f"its group excludes all hosts that fit; without the group: {said}"
         if left_out:
@@ -134,7 +134,7 @@ def claim_refusal(
     shown = {
         "microversion": microversion.text(each.version),
         **explanation_document(*found),
-        # these two replace those of the document, which knows no groups and no excluded hosts
+        # these two fields replace the fields of the document, which ignores groups and excluded hosts
         "summary": said,
         "warnings": list(each.warnings),
     }
@@ -147,10 +147,11 @@ def _try_relaxations(
 ) -> RequestExplanation:
     """Return the explanation with only those relaxations that give the claim a place.
 
-    Without sharing providers each relaxation gives the claim a place. With sharing providers, a relaxed
-    choice may use an avoided one or only such providers, which the claim's group may not allow.
+    Without sharing providers each relaxation gives the claim a place. With sharing providers, a choice for
+    the relaxed request may use an avoided sharing provider. It may also use only sharing providers, which the
+    group of the claim may not allow.
     """
-    # each test places the claim again, so it is only done where it can change the answer
+    # each test places the claim again, so relaxations are only tested where the test can change the answer
     if SHARES not in world.snapshot.by_trait or (not wanted.avoid and wanted.group is None):
         return explanation
     kept = list[RequestRelaxation]()
@@ -199,7 +200,7 @@ def _explain_split(
     fit: TopologyFit,
     budget: SearchBudget,
 ) -> RequestExplanation:
-    """Return the explanation with the hosts that a topology leaves, and with changes that would help."""
+    """Return the explanation with the hosts that fit the topology, and with changes that would help."""
     # the lists are filled as results are found, so that a spent budget keeps the earlier results
     changes, others, incomplete = (
         list[RequestRelaxation](),
@@ -229,7 +230,7 @@ def _explain_split(
 def reservation_refusal(
     wanted: Sequence[WantedClaim], unplaced: UnplacedClaim, reserved: Sequence[allocations.Allocation]
 ) -> NoCandidate:
-    """Return the refusal of a claim for which a reservation does not hold enough."""
+    """Return the refusal of a claim that asks for more than its reservation holds."""
     # only some of them are named: a reservation of a thousand hosts would make an unreadable error
     holds = ", ".join(
         f"{held.used} {held.resource_class} of {held.provider}" for held in reserved[:_MAX_SAID]
@@ -250,7 +251,7 @@ def _hosts_left(
     left, left_out = set(snapshot.roots()), dict[str, int]()
     named = {root for root in left if wanted.only and snapshot.providers[root].uuid in wanted.only}
     avoided = {root for root in left if snapshot.providers[root].uuid in wanted.avoid}
-    # only if a choice stays at its host: otherwise its sharing providers decide which host counts for the
+    # only if a choice stays at its host: otherwise the roots of its sharing providers count as hosts of the
     # group
     full = set[int]()
     if group is not None and all(stays_at_its_host(snapshot, way.request) for way in ways):
@@ -295,8 +296,8 @@ def _mark_avoided(
         replace(
             each,
             examples=tuple(replace(miss, found=None) if is_avoided(miss) else miss for miss in each.examples),
-            # only the capacity was changed for the explanation, so all other reasons are those of the
-            # provider itself
+            # only capacities were changed for the explanation, so only reasons about capacity can result from
+            # avoidance
             is_avoided=each.clause.condition == "capacity" and is_avoided(each.examples[0]),
         )
         for each in explanation.reasons

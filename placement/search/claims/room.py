@@ -1,4 +1,4 @@
-"""The room of a provider: the amounts of a class that it can give to one guest."""
+"""The room of a provider: the amounts of a resource class that the provider can give to one guest."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,8 @@ class ZoneRoom:
         :param taken: amount of the class that the consumer takes from the same provider for other groups.
         """
         step = inventory.step_size
-        # one allocation has both amounts, so the bounds of the inventory apply to their sum
+        # one allocation contains both amounts, so min_unit, max_unit and step_size of the inventory apply to
+        # their sum
         least = -(-max(1, inventory.min_unit - taken) // step) * step
         most = max(0, min(free, inventory.max_unit) - taken) // step * step
         return cls(provider, least, most, step)

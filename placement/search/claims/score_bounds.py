@@ -1,14 +1,14 @@
 """Upper bounds of the scores at each host, computed from sums, so that most hosts need not be searched.
 
-The total taken of each class is the same for all choices of a request. If the host alone provides the class,
-this total gives the exact used share of the host, and the bound is the score of each choice. A criterion that
-depends on the choice of providers is bounded by its best score.
+All choices of a request take the same total amount of each resource class. If the host alone provides the
+class, this total gives the exact used share of the host, and the bound equals the score of each choice. For a
+criterion that depends on the chosen providers, the bound is the best possible score.
 
-Sums are added in the same order as in :mod:`placement.search.claims.scores`, so that no rounding error makes
-the bound worse than the best choice.
+Sums are added in the same order as in :mod:`placement.search.claims.scores`, so that no rounding error puts
+the bound below the score of the best choice.
 
-Only :mod:`placement.search.claims.placement` uses this module. This code is a separate module because it
-reads sums of hosts and no candidates.
+Only :mod:`placement.search.claims.placement` uses this module. The module is separate from ``scores`` because
+it reads sums of hosts and no candidates.
 """
 
 from collections import Counter
@@ -33,9 +33,9 @@ from placement.search.claims.topology import LOCAL, REMOTE, SPLIT
 from placement.search.conditions import needs_of
 from placement.search.roots import SharingProviders
 
-# shares of sharing providers are not added in the order of scores, so their rounding errors differ
+# here, shares of sharing providers are added in another order than in ``scores``, so rounding errors differ
 _SLACK: Final = 1e-12
-"""Relative error of shares that are not added up in the same order as in scores."""
+"""Assumed relative rounding error of shares that are added up in another order than in ``scores``."""
 
 Bounds = tuple[Sequence[float], Sequence[float]]
 """The lower bounds and the upper bounds of a used share; each sequence has one value per host."""
@@ -62,7 +62,7 @@ class ScoreUpperBounds:
         self._lacking: set[int] = set()
 
     def highest_first(self) -> Iterator[tuple[Rank, int]]:
-        """Yield each host's upper bound as a rank, and its root: the best first, ties in the given order."""
+        """Yield a rank (the upper bound) and the root of each host: best first, ties in the given order."""
         # columns instead of objects, so that ten thousand hosts are scored in a few list comprehensions
         totals = [0.0] * len(self._roots)
         for name, weight in self._wanted.order:
@@ -136,7 +136,7 @@ class ScoreUpperBounds:
         return self._used
 
     def _of_class(self, name: str, amount: int) -> Bounds:
-        """Return the bounds of the used share of one class at each host."""
+        """Return the bounds of the used share of one resource class at each host."""
         self._count_look()
         sums = self._snapshot.sums_of(name)
         if not self._is_shared(name):
@@ -231,8 +231,8 @@ class ScoreUpperBounds:
             best = {
                 root: _best_standing(whole, (each, *elsewhere), low=low) for root, each in of_trees.items()
             }
-        # a choice of sharing providers alone may be anchored at any host, and has the number of the sharing
-        # provider
+        # a choice of sharing providers alone may be anchored at any host, and is scored by the number of the
+        # sharing provider
         if not numbers:
             self._lacking.update(root for root in self._roots if root not in best)
         lacking = _best_standing(whole, elsewhere, low=low) if whole is not None and elsewhere else 0.0
@@ -265,7 +265,8 @@ def _beside_pools(
     if not is_apart:
         found += [used_share(used + there, capacity + could, amount) for there, could in pools]
         return min(found, default=1.0), max(found, default=0.0)
-    # more is used than there is, so with sharing providers added the share may have any value
+    # the capacity is 0 or less and some of it is used, so together with sharing providers the share may have
+    # any value
     if capacity <= 0 < used:
         return 0.0, 1.0
     # the common share of several providers lies between their single shares
@@ -275,7 +276,7 @@ def _beside_pools(
 
 
 def _fewest_zones(kind: TreeClass, names: tuple[str, ...], count: int) -> int:
-    """Return the least number of zones with this number of providers, each with all of these classes."""
+    """Return the least number of zones that together have ``count`` providers with all these classes."""
     having = {at for at, _ in kind.shape.places_giving(names)}
     inside = sorted([len(having.intersection(zone)) for zone in kind.zone_positions], reverse=True)
     # providers outside of all zones are taken first, because they add no zone

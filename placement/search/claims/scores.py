@@ -1,9 +1,9 @@
-"""Scores of choices by criteria; yields choices in the order of their scores.
+"""Scores choices by criteria, and yields choices in the order of their scores.
 
-Criteria read the taken resources through :class:`_TakenAmounts`. If a candidate uses no sharing providers,
-most of these values are the same for all trees that are equivalent, and are computed once for them.
+Criteria read the resources of a choice through :class:`_TakenAmounts`. If a candidate uses no sharing
+providers, most of its values are the same for all equivalent trees, and are computed once for these trees.
 
-A branch and bound finds the best choices, so that few hosts are searched.
+A branch-and-bound search finds the best choices, so that few hosts are searched.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ DISTANCE: Final = "distance"
 """The criterion that reads the lineages of providers."""
 
 Found = AllocationCandidate | HostChoice
-"""A choice: a candidate from the search, or a complete one."""
+"""A choice: a candidate from the search, or a complete :class:`HostChoice`."""
 
 
 Asked = Mapping[str, tuple[Sums, int]]
-"""For each requested class: used amount and capacity of all hosts by root, and the requested amount."""
+"""For each requested class: a dict from roots to used amount and capacity, and the requested amount."""
 
 Rank = tuple[bool, float]
-"""Whether a choice lacks a number that the order compares, and its negative score: less is better."""
+"""Whether a choice lacks an attribute that the order compares, and its negative score: less is better."""
 
 
 class ChoiceScorer:
-    """Scores choices for one wanted claim, in a scenario in which it holds nothing yet."""
+    """Scores choices for one wanted claim, in a scenario in which the claim holds nothing yet."""
 
     def __init__(self, world: ClaimScenario, wanted: WantedClaim) -> None:
         self._world = world
@@ -57,10 +57,10 @@ class ChoiceScorer:
 
     @property
     def equal_devices_score_equally(self) -> bool:
-        """Return whether devices that are equal to the request have equal scores.
+        """Return whether devices that are equal for the request also have equal scores.
 
-        Equal devices may still differ in attributes and in the free amounts beyond the requested ones. Equal
-        NUMA nodes may have different distances.
+        Devices that are equal for the request may still differ in attributes, and in free amounts above the
+        requested amounts. NUMA nodes that are equal for the request may have different distances.
         """
         names = {name for name, _ in self._wanted.order}
         return (
@@ -79,17 +79,18 @@ class ChoiceScorer:
         return ChoiceScore(-self._rank_taken(taking)[1], criteria)
 
     def rank_choice(self, found: Found) -> Rank:
-        """Return the rank of a choice: whether it lacks a number, and its negative weighted sum."""
+        """Return the rank of a choice: whether it lacks an attribute, and its negative weighted sum."""
         return self._rank_taken(self._taken_by(found))
 
     def _rank_taken(self, taking: _TakenAmounts) -> Rank:
         lacks, total = False, 0.0
         for name, weight in self._wanted.order:
             value = self._criterion_value(taking, name, weight)
-            # a choice without the number comes after all choices that have it, whatever its other scores
+            # a choice that lacks the attribute comes after all choices that have it, whatever its other
+            # scores
             lacks = lacks or value is None
-            # a negative weight has reversed the score already; the bounds add in this order, too, to have
-            # equal rounding errors
+            # a negative weight has reversed the score already; score_bounds adds in this order, too, so that
+            # rounding errors are equal
             total += abs(weight) * (value or 0.0)
         # negative, because heaps return the least value first
         return lacks, -total
@@ -116,16 +117,16 @@ class ChoiceScorer:
 
 
 class _TakenAmounts(Protocol):
-    """The resources that a choice takes, as the values that criteria read."""
+    """The resources of a choice, as the values that criteria read."""
 
     def providers(self) -> Iterable[Provider]:
-        """Return the providers from which something is taken."""
+        """Return the providers that give an amount to the choice."""
 
     def used_shares(self) -> Iterable[float]:
         """Return the share of the host that would be used, for each taken class."""
 
     def fit_shares(self) -> Iterable[float]:
-        """Return, for each taken amount, its share in the free amount of the provider."""
+        """Return, for each amount of the choice, its share in the free amount of the provider."""
 
     def zone_count(self) -> int:
         """Return the number of NUMA nodes with allocations of the choice."""
@@ -142,10 +143,10 @@ class _TakenAmounts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _PatternTerms:
-    """The resources that a pattern takes from trees of a class.
+    """The resources that a pattern takes from trees of one class of trees.
 
-    ``zones`` are the positions of NUMA nodes, ``demands`` pairs of a slot and the amount taken there.
-    ``lineages`` are those of the providers of groups with a suffix, for orders that read them.
+    ``zones`` are the positions of NUMA nodes. ``demands`` are pairs of a slot and the amount taken there.
+    ``lineages`` has the lineages of the providers that serve groups with a suffix, if the order reads them.
     """
 
     pattern: CandidatePattern
@@ -193,7 +194,7 @@ class _TreeTaking:
         return [self.tree.members[position] for position in self.terms.pattern.resources]
 
     def used_shares(self) -> Iterable[float]:
-        # without sharing providers each class is provided by the host, which therefore has a sum
+        # without sharing providers the host provides each class, so the sums contain the host
         root = self.tree.root.id
         return [used_share(*sums[root], amount) for sums, amount in self.asked.values()]
 
@@ -267,7 +268,7 @@ class _ChoiceTaking:
 
 
 def pack_score(taking: _TakenAmounts) -> float:
-    """Return how much of the host would be used: the mean of the used shares of all taken classes.
+    """Return the mean of the used shares of the host, over all resource classes of the choice.
 
     A sharing provider counts as part of the host for the classes that are taken from it.
     """
@@ -275,7 +276,7 @@ def pack_score(taking: _TakenAmounts) -> float:
 
 
 def spread_score(taking: _TakenAmounts) -> float:
-    """Return how much of the host would be free: 1 less :func:`pack_score`."""
+    """Return the mean free share of the host: 1 minus :func:`pack_score`."""
     return 1 - pack_score(taking)
 
 
@@ -288,14 +289,14 @@ def zones_score(taking: _TakenAmounts) -> float:
 def distance_score(taking: _TakenAmounts) -> float:
     """Return how near the NUMA nodes with allocations are to each other: 1 for a single node.
 
-    The score is the distance within a node divided by the mean distance between two of these nodes.
+    The score is the distance within a node, divided by the mean distance between two of the choice's nodes.
     """
     apart = [*taking.zone_distances()]
     return min(1.0, LOCAL * len(apart) / max(1, sum(apart))) if apart else 1.0
 
 
 def _served_by_suffix(mappings: Mapping[str, Iterable[int]]) -> set[int]:
-    """Return the providers of groups with a suffix, as the ids or positions that the mappings have."""
+    """Return the providers of groups with a suffix, as ids or positions like in ``mappings``."""
     return {each for suffix, served in mappings.items() if suffix for each in served}
 
 
@@ -303,8 +304,8 @@ def nearness_score(taking: _TakenAmounts) -> float:
     """Return a score for the nearness of providers of groups with a suffix: 1 divided by their mean distance.
 
     The distance of two providers is the number of levels from the lower one up to their nearest common
-    ancestor. For example, it is 1 below one switch and 2 below two switches of a node. Roots of different
-    trees count as children of one ancestor.
+    ancestor. For example, the distance is 1 for two devices at one switch, and 2 for devices at two switches
+    of a NUMA node. Roots of different trees count as children of one ancestor.
     """
     lineages = taking.device_lineages()
     number = len(lineages)
@@ -317,7 +318,7 @@ def nearness_score(taking: _TakenAmounts) -> float:
 
 
 def fit_score(taking: _TakenAmounts) -> float:
-    """Return the largest share of a taken amount in the free amount of its provider: 1 uses it up."""
+    """Return the largest share of an amount in its provider's free amount; 1 means all is used."""
     return max(taking.fit_shares())
 
 
@@ -327,11 +328,11 @@ def group_score(taking: _TakenAmounts) -> float:
 
 
 def attribute_score(snapshot: ModelSnapshot, taking: _TakenAmounts, name: str, *, low: bool) -> float | None:
-    """Return the position of the choice's numbers in the range of all providers, from 0 to 1 (the best).
+    """Return where the attribute of the choice is in the range of all providers, from 0 to 1 (the best).
 
-    Each provider that gives an amount counts by its own number, or by that of its nearest ancestor with a
-    number. If several providers give amounts, the score is their mean. None means that a provider has no
-    number for the attribute.
+    A provider without a number for the attribute counts with the number of its nearest ancestor that has one.
+    If several providers give amounts, the score is computed from the mean of their numbers. None means that a
+    provider and its ancestors have no number for the attribute.
 
     :param low: whether the lowest number is the best.
     """
@@ -346,7 +347,7 @@ def attribute_score(snapshot: ModelSnapshot, taking: _TakenAmounts, name: str, *
 
 
 def position_in_range(whole: tuple[float, float], number: float, *, low: bool) -> float:
-    """Return the position of a number in a range: 0 is the lowest end, 1 the highest; ``low`` reverses it."""
+    """Return the position of a number in a range, from 0 (lowest) to 1 (highest); ``low`` reverses it."""
     least, most = whole
     # if all numbers are equal, the criterion must not prefer any host
     if most <= least:
@@ -368,7 +369,7 @@ CRITERIA: Final[Mapping[str, Callable[[_TakenAmounts], float]]] = {
 
 
 def used_share(used: int, capacity: int, taken: int) -> float:
-    """Return the used share of a capacity after this amount is taken, at most 1."""
+    """Return the used share of a capacity after ``taken`` is added to ``used``, at most 1."""
     # the used amount may exceed the capacity, if an allocation ratio was lowered
     return min(1.0, (used + taken) / capacity) if capacity else 1.0
 
@@ -379,7 +380,7 @@ def mean_share(shares: Sequence[float]) -> float:
 
 
 def number_of(snapshot: ModelSnapshot, provider: Provider, name: str) -> float | None:
-    """Return the number of an attribute at the provider, or at its nearest ancestor that has one."""
+    """Return the number of an attribute at a provider, or at its nearest ancestor with this attribute."""
     values = (each.attributes.get(name) for each in snapshot.lineage_of(provider))
     return next((value for value in values if isinstance(value, float)), None)
 
@@ -395,11 +396,11 @@ def _group_liking(world: ClaimScenario, wanted: WantedClaim, hosts: Iterable[int
     )
 
 
-# the ranks of all choices are in a heap until the best is known
+# a heap keeps the ranks of all scored choices until the best choice is known
 MAX_SCORED: Final = 10_000
-"""Largest number of choices of a claim that are scored; the rest follows in any order."""
+"""Maximum number of choices of a claim that are scored; all further choices follow in any order."""
 _AT_ONCE: Final = 64
-"""Largest number of choices of a host that are scored before other hosts have their turn."""
+"""Maximum number of choices of one host that are scored before other hosts have their turn."""
 
 Choices = Iterator[Found | None]
 """The choices of a host; None means that the search for the next choice takes long."""
@@ -411,10 +412,10 @@ def best_first(
     scorer: ChoiceScorer,
     budget: SearchBudget,
 ) -> Iterator[Found]:
-    """Yield all choices, the best first; of equally good choices the one that was found first comes first.
+    """Yield all choices, the best first; equally good choices come in the order in which they were found.
 
-    :param hosts: the roots of hosts with upper bounds, as the rank of the best possible choice, in order.
-        Hosts are searched only while their bound is better than the best known choice.
+    :param hosts: pairs of a rank and the root of a host, in order. The rank is an upper bound for all choices
+        at the host. A host is searched only while its bound is better than the best known choice.
     """
     known: list[tuple[Rank, int, Found]] = []
     begun: list[tuple[Rank, int, Choices]] = []
@@ -442,7 +443,8 @@ def best_first(
                 # better
                 if rank > ceiling and count < _AT_ONCE:
                     continue
-            # the host goes back with its bound, so that other hosts of the same bound have their turn
+            # the host returns to the heap with its bound, so that other hosts with the same bound have their
+            # turn
             heappush(begun, (ceiling, root, choices))
             break
     while known:

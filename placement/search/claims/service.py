@@ -1,4 +1,4 @@
-"""Places claims and writes them in one call; repeats both after each race that is lost to other writes."""
+"""Places claims and writes them in one call; repeats both steps when another write came first."""
 
 import logging
 import random
@@ -31,7 +31,8 @@ from placement.store.groups import Members
 
 LOG = logging.getLogger(__name__)
 
-# a choice from an outdated snapshot loses a race in the database and is made again, so it costs only time
+# the database refuses a choice from an outdated snapshot, and the choice is made again, so age costs only
+# time
 _RECENT: Final = 0.1
 """Maximum age, in seconds, of the snapshot used for a choice that the database confirms."""
 
@@ -40,8 +41,8 @@ _RECENT: Final = 0.1
 class ClaimLimits:
     """Limits of one call that places and writes claims.
 
-    ``searching`` and ``explaining`` are seconds of CPU time, for all searches and for the reasons of a
-    refusal; ``retries`` is the number of further attempts after lost races.
+    ``searching`` is the limit of CPU time for all searches, and ``explaining`` for the reasons of a refusal,
+    both in seconds. ``retries`` is the maximum number of further attempts after lost races.
     """
 
     searching: float
@@ -66,8 +67,8 @@ class ClaimService:
         self._database = database
         self._limits = limits
         self._check_awaited = check_awaited
-        # seeded by the operating system: workers with equal random numbers would lose races against each
-        # other
+        # seeded by the operating system: workers with equal random numbers would choose the same hosts and
+        # lose races
         self._rng = random.Random()
 
     def claim_places(
@@ -80,24 +81,25 @@ class ClaimService:
     ) -> list[PlacedClaim]:
         """Place and write all claims, or none of them; with ``dry_run`` only return the choices.
 
-        :param reservation: the reservation from which all amounts move.
+        :param reservation: the reservation from which all amounts are taken.
         :param also: called in the transaction that writes the claims, for further writes.
         :raises NoCandidate: there is no place for all of the claims.
         :raises Conflict: there is no such reservation for the claims.
         :raises ConcurrentUpdate: a consumer's generation is not the given one.
-        :raises InvalidRequest: a class, a trait, a root or a number that they name does not exist, or the
-            search takes too long.
+        :raises InvalidRequest: a resource class, trait, root or attribute that the claims name does not
+            exist, or the search takes too long.
         :raises Unavailable: every attempt lost a race.
         """
         # the limit holds for all attempts together, because the client waits for all of them
         end = thread_time() + self._limits.searching
         at_once = not dry_run and reservation is None and all(map(_takes_any_place, wanted))
-        # attempt 0 uses an older snapshot and does not count as a retry, because only its age makes it lose
+        # attempt 0 uses an older snapshot and does not count as a retry, because only the age of the snapshot
+        # makes it fail
         for attempt in range(0 if at_once else 1, self._limits.retries + 2):
             placed = self._place_at_once(wanted, end - thread_time()) if at_once else None
             if at_once and placed is None:
-                # checked before the second attempt, which explains a refusal: a wrong generation is a better
-                # explanation
+                # generations are checked before the second attempt, which explains a refusal: a wrong
+                # generation is a better explanation
                 self._check_generations(wanted)
             at_once = False
             if placed is None:
@@ -120,7 +122,7 @@ class ClaimService:
         )
 
     def _as_if_now(self, placed: list[PlacedClaim]) -> list[PlacedClaim]:
-        """Return the placed claims with the expiry times that they would have if they were written now."""
+        """Return the placed claims with the expiry times that a write at this moment would give them."""
         # if no claim expires, no statement is needed to read the clock of the database
         if all(each.wanted.expires_in is None for each in placed):
             return placed
@@ -142,8 +144,8 @@ class ClaimService:
         :raises LostRace: another write has made a choice invalid.
         """
         claims = [_consumer_claim(each.wanted, each.choice) for each in placed]
-        # all providers of a choice are checked, not only those that give amounts: one may have lost a
-        # required trait
+        # all providers of a choice are checked, not only providers that give amounts: another provider may
+        # have lost a required trait
         chosen = {provider.uuid: provider for each in placed for provider in each.choice.providers}
         joining = [
             claim_commit.GroupMembership(each.wanted.consumer, each.wanted.group, each.choice.hosts)
@@ -169,14 +171,14 @@ class ClaimService:
 
     def _place_at_once(self, wanted: Sequence[WantedClaim], seconds: float) -> list[PlacedClaim] | None:
         """Return places in a recent snapshot; None if it has no places. The current state may have some."""
-        # mostly without a query, because the transaction refuses an outdated choice
+        # a recent view mostly needs no query; the transaction refuses an outdated choice
         with self._model.recent_view(_RECENT) as view:
             try:
                 self._check_names(view, wanted)
-                # without members, because claims of groups are never placed this way
+                # no group members are needed, because claims of groups are never placed this way
                 placed = self._place_in(view, view.snapshot, {}, wanted, seconds)
             except InvalidRequest:
-                # in a recent snapshot: the name may exist by now
+                # the name is unknown in a recent snapshot, but may exist by now
                 return None
         return None if isinstance(placed, UnplacedClaim) else placed
 
@@ -185,18 +187,21 @@ class ClaimService:
     ) -> list[PlacedClaim] | None:
         """Return places in the current state; None if members of the groups changed meanwhile.
 
-        It is then unknown whether the claims had places beside the members at any single moment.
+        After such a change it is unknown whether the claims had places beside all members at any single
+        moment.
 
         :raises NoCandidate: there is no place for all of the claims.
         """
-        # members are read before the view: if they change between both, the second read below notices it
+        # members are read before the view: if they change in between, the second read of members after the
+        # search notices the change
         held, members = self._held_amounts(wanted), self._group_members(wanted)
         try:
             return self._search_fresh(wanted, held, members, seconds, reservation)
         except NoCandidate as error:
-            # a wrong generation is reported first, because the client then knows too little to use any reason
+            # a wrong generation is reported first, because the client then has outdated data and cannot use
+            # any reason
             self._check_generations(wanted)
-            # beside the current members there may have been a place, so the refusal is not certain
+            # beside the changed members there may be a place, so the refusal is not certain
             if self._group_members(wanted) != members:
                 return None
             LOG.info("%s", error.detail)
@@ -274,7 +279,7 @@ class ClaimService:
         return held
 
     def _held_amounts(self, wanted: Sequence[WantedClaim]) -> list[allocations.Allocation]:
-        """Return the allocations of existing consumers, which are free for the new claims of these consumers.
+        """Return allocations that existing consumers of these claims hold, and that their new claims may use.
 
         :raises ConcurrentUpdate: a consumer's generation is not the given one.
         """
@@ -289,7 +294,7 @@ class ClaimService:
         return held
 
     def _group_members(self, wanted: Sequence[WantedClaim]) -> Members:
-        """Return the members of the groups that any of the claims wants to join."""
+        """Return the members of all groups that the claims join."""
         names = {each.group.name for each in wanted if each.group is not None}
         if not names:
             return {}
@@ -306,12 +311,12 @@ class ClaimService:
     def _check_names(self, view: ModelView, wanted: Sequence[WantedClaim]) -> None:
         """Check that all names in the claims exist.
 
-        :raises InvalidRequest: a class, a trait, a root or a number among the attributes does not exist.
+        :raises InvalidRequest: a resource class, trait, root or attribute does not exist.
         """
         snapshot = view.snapshot
         for each in wanted:
             check_names(each.request, view.names.classes, view.names.traits)
-            # a name that does not exist is an error of the client, and not a reason for "no candidate"
+            # an unknown name is an error of the client, and not a reason for "no candidate"
             named_roots(snapshot, each.only or (), "allowed_hosts names")
             named_roots(snapshot, each.avoid, "excluded_hosts names")
             for name, _ in each.order:
@@ -323,9 +328,9 @@ class ClaimService:
 
 
 def _takes_any_place(wanted: WantedClaim) -> bool:
-    """Return whether any place will do: a new consumer without order, group, topology or fallback."""
-    # each of these needs the current state: a group needs its members, an order the best host, a fallback a
-    # proof
+    """Return whether any place is good: a new consumer without order, group, topology or fallback."""
+    # each of these fields needs the current state: a group needs its members, an order the best host, and a
+    # fallback the proof that the first request has no place
     depends = wanted.order or wanted.group or wanted.topology or wanted.fallback
     return wanted.generation is None and not depends
 

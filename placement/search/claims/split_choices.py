@@ -37,15 +37,15 @@ def is_splittable(request: CandidatesRequest) -> bool:
 
 
 _MAX_SUMS: Final = 256
-"""Maximum number of sums that are kept for one host: 256 are all sums of eight providers."""
+"""Maximum number of sums that are kept for one host; 256 is the number of all sums of eight providers."""
 
 
 def full_amounts(
     snapshot: ModelSnapshot, name: str, topology: TopologyPolicy | None, budget: SearchBudget
 ) -> set[int]:
-    """Return amounts of a class that hosts can give if each serving provider gives as much as possible.
+    """Return amounts of a class that hosts can give when some providers give their largest amounts.
 
-    Each of these amounts is a guess of the largest amount that fits; the caller tests it.
+    Each of these amounts is a guess of the largest amount that fits; the caller tests each guess.
 
     :param topology: None for a class that is not split.
     :raises placement.search.budget.BudgetExhausted: the budget is spent.
@@ -58,7 +58,7 @@ def full_amounts(
             for at, slot in tree.shape.having.get(name, ())
         }
         useful = {at: room for at, room in rooms.items() if room.least <= room.most}
-        # amounts of single providers, for classes that are not split and for providers outside zones
+        # single providers give these amounts: for classes that are not split, and for providers outside zones
         found.update(room.most for room in useful.values())
         if topology is None or not useful:
             continue
@@ -80,7 +80,7 @@ _ZoneAmounts = tuple[tuple[int, ...], int]
 
 
 def _zone_sums(zones: Sequence[_ZoneAmounts], topology: TopologyPolicy, budget: SearchBudget) -> set[int]:
-    """Return the sums of a class over as many zones as the policy lets a split cross."""
+    """Return the sums of a class over each number of zones that the policy allows for a split."""
     sums = [_subset_sums([{most} for most in mosts], budget) for mosts, _ in zones]
     every = set[int]().union(*sums)
     if topology is TopologyPolicy.SINGLE_NUMA:
@@ -89,7 +89,7 @@ def _zone_sums(zones: Sequence[_ZoneAmounts], topology: TopologyPolicy, budget: 
     if topology is TopologyPolicy.SPREAD:
         unit = lcm(*(step for _, step in zones))
         for least in every:
-            # even shares: no part is more than a step above the smallest part
+            # for even shares, no part is more than a step above the smallest part
             most = least + unit
             shares = [
                 {min(each, most // step * step) for each in some}
@@ -100,7 +100,7 @@ def _zone_sums(zones: Sequence[_ZoneAmounts], topology: TopologyPolicy, budget: 
 
 
 def _subset_sums(values: Iterable[Collection[int]], budget: SearchBudget) -> set[int]:
-    """Return the sums of at most one value of each collection; if there are too many, only the largest."""
+    """Return the sums of at most one value from each collection; of too many sums, only the largest."""
     found = {0}
     for some in values:
         budget.spend(len(found))
@@ -113,8 +113,8 @@ def _subset_sums(values: Iterable[Collection[int]], budget: SearchBudget) -> set
 class SplitChoices:
     """The choices that a topology policy prefers at each host.
 
-    The group without a suffix asks for the classes that are split. If the zones of a host do not have a
-    class, it is taken as without a policy.
+    The group without a suffix asks for the classes that are split. If no zone of a host has a class, this
+    class is not split at the host.
 
     :param among: the ids of the roots that are searched; None for all.
     """
@@ -142,9 +142,10 @@ class SplitChoices:
             if group.suffix == "" and name in SPLIT
         }
         self._zoned_classes: dict[TreeClass, tuple[str, ...]] = {}
-        #: searches by the classes that the zones of a tree have
+        #: one search for each tuple of classes that the zones of a tree have
         self._splits: dict[tuple[str, ...], _SplitSearch] = {}
-        # for hosts that have none of these classes in zones: a topology has no effect there
+        # for hosts that have none of the split classes in their zones: the topology policy has no effect
+        # there
         self._whole = CandidatesByHost(snapshot, request, budget, among=among)
 
     def roots(self) -> RootFilter:
@@ -152,7 +153,7 @@ class SplitChoices:
         return self._search_for(tuple(self._asked)).roots()
 
     def choices_at(self, root: int) -> Iterator[HostChoice | None]:
-        """Yield the choices at a root as they are found; None means that the next takes long to find.
+        """Yield the choices at a root as they are found; None means that finding the next one takes long.
 
         :raises placement.search.budget.BudgetExhausted: the budget is spent.
         """
@@ -160,11 +161,11 @@ class SplitChoices:
         self._budget.spend()
         names = self._zoned_classes.get(tree.kind)
         if names is None:
-            # keyed by class of trees, because zones are known by their traits
+            # keyed by class of trees, because traits decide which providers are zones
             names = self._zoned_classes[tree.kind] = zoned_classes(tree, self._asked)
         if names:
-            # a sum over the tree is checked before splits are tried, because hosts of a crowded cloud mostly
-            # fail it
+            # the sum of free amounts in the tree is checked before splits are tried, because most hosts of a
+            # crowded cloud fail this check
             if all(_free_amount(tree, name) >= self._asked[name] for name in names):
                 yield from self._search_for(names).choices_at(tree)
             return
@@ -182,7 +183,7 @@ class SplitChoices:
 
 
 def _free_amount(tree: HostTree, name: str) -> int:
-    """Return the free amount of a class at all providers of a tree together."""
+    """Return the sum of the free amounts of a class at all providers of a tree."""
     free = tree.free
     return sum([free[slot] for _, slot in tree.shape.having.get(name, ()) if free[slot] > 0])
 
@@ -197,10 +198,10 @@ def zoned_classes(tree: HostTree, asked: Iterable[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _ZoneLayout:
-    """The requested classes in the zones of a class of trees, as class, position and slot.
+    """The rooms of the requested classes in each zone, for one class of trees, as class, position and slot.
 
-    ``zones`` are the positions of the providers that are the zones. ``is_complete`` says whether each class
-    has a room, and ``apart`` how far apart the zones are by default.
+    ``zones`` has the positions of the NUMA nodes. ``is_complete`` tells whether each requested class has a
+    room. ``apart`` has the default distances of the zones.
     """
 
     zones: tuple[int, ...]
@@ -210,12 +211,12 @@ class _ZoneLayout:
 
     @property
     def room_positions(self) -> set[int]:
-        """The positions of all providers that have a room."""
+        """The positions of all providers with rooms."""
         return {at for zone in self.rooms for _, at, _ in zone}
 
 
 class _SplitSearch:
-    """The search of one request through the trees with all of the split classes in their zones."""
+    """The search of one request through all trees that have the same split classes in their zones."""
 
     def __init__(
         self,
@@ -235,16 +236,17 @@ class _SplitSearch:
         self._needs = {
             name: need for need in needs_of(request) if need.unsuffixed for name, _ in need.resources
         }
-        #: traits that the group without a suffix requires; providers of a split may have them, too
+        #: traits that the group without a suffix requires; the providers of a split may contribute these
+        #: traits
         self._required = next(group.required for group in request.groups if group.suffix == "")
-        #: whether the choice for the rest decides how good a split may be: its providers may have the traits
-        #: of the group, and its groups may take amounts of the same classes
+        #: whether the best split depends on the choice for the other resources: its providers may have the
+        #: traits of the group, and its groups may take amounts of the split classes
         self._depends_on_rest = bool(self._required) or any(
             group.suffix and not asked.keys().isdisjoint(group.resources) for group in request.groups
         )
         conditions = {each for name in asked for each in self._needs[name].conditions}
         self._read_tree = tree_reader(conditions)
-        # each_root, because the split comes from the tree even if sharing providers serve the rest
+        # each_root, because the split comes from the tree even if sharing providers serve all other resources
         rest = _unsplit_request(request, asked)
         #: candidates for the rest of the request; None if the request has no rest
         self._rest = None if rest is None else CandidatesByHost(snapshot, rest, budget, each_root=True)
@@ -270,8 +272,8 @@ class _SplitSearch:
                 elif (found := self._best_beside(tree, layout, choice)) is not None:
                     yield from (self._join_split(choice, split) for split in found[1])
             return
-        # all choices for the rest are read before one is yielded, because a later one may allow a better
-        # split
+        # all choices for the other resources are read before the first is yielded, because a later one may
+        # allow a better split
         ranked: list[tuple[HostChoice, Ranked]] = []
         for choice in self._other_choices(tree):
             if choice is None:
@@ -292,8 +294,8 @@ class _SplitSearch:
             yield HostChoice(tree.root, (), {})
 
     def _best_beside(self, tree: HostTree, layout: _ZoneLayout, others: HostChoice) -> Ranked | None:
-        """Return the best splits that go with a choice for the other resources, by positions in the tree."""
-        # quick proof: if all rooms of the host together do not have a trait, no split has it
+        """Return the best splits beside a choice for the other resources, as positions in the tree."""
+        # quick proof: if all providers with rooms together lack a required trait, each split lacks the trait
         if not self._has_traits(tree, others, layout.room_positions):
             return None
         apart = layout.apart
@@ -302,13 +304,14 @@ class _SplitSearch:
             apart = tuple(tuple(distance_of(self._distances, one, other) for other in ids) for one in ids)
         key: Hashable = None
         if not self._depends_on_rest:
-            # only free amounts of rooms are in the key: the split does not depend on other classes
+            # the key contains only free amounts of rooms: the split does not depend on other classes
             free = tuple(tree.free[slot] for zone in layout.rooms for _, _, slot in zone)
             whole = tuple(
                 tree.members[at].inventories[name].capacity
                 for zone in layout.rooms
                 for name, at, _ in zone
-                # only this policy compares with the empty host; inventories differ within a class of trees
+                # only this policy compares with the empty host; inventories may differ between trees of one
+                # class
                 if self._topology is TopologyPolicy.RESTRICTED
             )
             key = (self._read_tree(tree), tree.kind, free, whole, apart if self._distances else None)
@@ -328,7 +331,7 @@ class _SplitSearch:
         return found
 
     def _zone_layout(self, tree: HostTree) -> _ZoneLayout:
-        # with the class of the tree, because zones are known by traits
+        # the key includes the class of the tree, because traits decide which providers are zones
         key: Hashable = (self._read_tree(tree), tree.kind)
         found = self._layouts.get(key)
         if found is None:
@@ -355,7 +358,7 @@ class _SplitSearch:
                     yield name, at, tree.kind.shape.slots[at, name]
 
     def _rooms_now(self, tree: HostTree, layout: _ZoneLayout, others: HostChoice | None) -> list[Zone]:
-        """Return the rooms of each zone beside the choice for the rest; without it, of the empty host."""
+        """Return the rooms of each zone beside a choice for the other resources; None means an empty host."""
         taken = {provider.id: amounts for provider, amounts in others.resources} if others else {}
         zones: list[Zone] = []
         for places in layout.rooms:
@@ -371,7 +374,7 @@ class _SplitSearch:
         return zones
 
     def _has_traits(self, tree: HostTree, others: HostChoice, positions: Iterable[int]) -> bool:
-        """Return whether these positions and ``others`` together have the traits of the unsuffixed group."""
+        """Return whether these positions and ``others`` together have all traits of the unsuffixed group."""
         if not self._required:
             return True
         serving = [*others.mappings.get("", ()), *(tree.members[at] for at in positions)]
@@ -403,7 +406,7 @@ def _unsplit_request(request: CandidatesRequest, split: Collection[str]) -> Cand
             continue
         left = {name: amount for name, amount in group.resources.items() if name not in split}
         if left:
-            # the split may have traits of the group, so they are checked when the split and the rest are
+            # providers of the split may have required traits, so traits are checked when the whole choice is
             # known
             groups.append(replace(group, resources=left, required=()))
     return replace(request, groups=tuple(groups)) if groups else None

@@ -1,8 +1,8 @@
-"""Splits of dedicated CPUs and memory over the zones of a host: which zones, and how much of each.
+"""Splits dedicated CPUs and memory over zones of a host: chooses zones, and the amount from each zone.
 
-A *zone* is a NUMA node with all providers below it; a host without any is one zone. The *rooms* of a zone are
-the amounts of a class that each of its providers can give now. A *split* takes all requested amounts out of
-some zones, each class as evenly as the rooms allow.
+A *zone* is a NUMA node with all its descendant providers; a host without NUMA nodes is one zone. The *rooms*
+of a zone are the amounts of a class that each provider of the zone can give at the moment. A *split* takes
+all requested amounts from some zones, and divides each class as evenly as the rooms allow.
 """
 
 from bisect import bisect_right
@@ -23,20 +23,20 @@ SPLIT: Final = ("PCPU", "MEMORY_MB")
 # the ACPI system locality table (SLIT) defines 10 as the local distance
 LOCAL: Final = 10
 """The distance within a zone."""
-# the usual entry of a SLIT for another node
+# the usual distance to another node in a SLIT
 REMOTE: Final = 20
-"""The distance of two zones that have no known distance."""
+"""The assumed distance of two zones without a known distance."""
 
-# the number is a product over all rooms: four rooms with four remainders each have 256 combinations
+# the number of combinations is a product over all rooms: four rooms with four remainders each have 256
 _MAX_BEGINNINGS: Final = 512
-"""Largest number of combinations of remainders, one for each room, that are tried if steps differ."""
+"""Maximum number of tried combinations of one remainder per room, for rooms with different step sizes."""
 
-# an exact division has a bit, and possibly a part, for each unit, which suits CPUs but not MiB of memory
+# an exact division needs a bit for each unit, which is practical for CPUs but not for MiB of memory
 _MAX_EXACT: Final = 1024
-"""The largest amount that is divided exactly over zones with several rooms of different steps."""
+"""The largest amount that is divided exactly over zones with rooms of different step sizes."""
 
 Distances = Mapping[tuple[int, int], int]
-"""The distances of zones: each by the ids of two zones' providers in ascending order."""
+"""A dict from the provider ids of two zones, in ascending order, to the distance of the zones."""
 
 
 def distance_of(distances: Distances, one: int, other: int) -> int:
@@ -45,7 +45,7 @@ def distance_of(distances: Distances, one: int, other: int) -> int:
 
 
 class TopologyPolicy(StrEnum):
-    """How many zones a split may cross. The first three are policies of Kubernetes' Topology Manager."""
+    """How many zones a split may use. The first three policies are those of Kubernetes' Topology Manager."""
 
     SINGLE_NUMA = "single-numa-node"
     RESTRICTED = "restricted"
@@ -58,7 +58,7 @@ Zone = Mapping[str, Sequence[ZoneRoom]]
 
 
 class ZoneShare(NamedTuple):
-    """The amount of a class that a split takes from one provider, which ``provider`` identifies."""
+    """The amount of a class that a split takes from one provider; ``provider`` identifies the provider."""
 
     provider: int
     resource_class: str
@@ -69,9 +69,9 @@ Split = tuple[ZoneShare, ...]
 
 
 class SplitRank(NamedTuple):
-    """How good a split is for its policy: less is better.
+    """The rank of a split under a policy; a lower rank is better.
 
-    ``unevenness`` has the sum of squares of the parts of each class, where the policy wants even parts.
+    ``unevenness`` has for each class the sum of squares of its parts, if the policy asks for even parts.
     """
 
     zones: int
@@ -92,17 +92,17 @@ def best_splits(
     budget: SearchBudget,
     accepts: Accepts = lambda split: True,
 ) -> Ranked | None:
-    """Return the best splits that a policy allows at a host, all of one rank; None if it allows no split.
+    """Return the best splits that a policy allows at a host, and their rank; None if there is no split.
 
     :param when_empty: the zones as if no guest used them.
-    :param apart: the distance of two zones, by the zones' numbers.
-    :param accepts: returns whether a split is acceptable: its providers have the required traits.
+    :param apart: distances, indexed by the numbers of both zones.
+    :param accepts: returns whether the providers of a split have the required traits.
     :raises BudgetExhausted: the budget is spent.
     """
     every = range(1, len(zones) + 1)
     if topology is TopologyPolicy.SINGLE_NUMA:
         return _of_sizes((1,), asked, zones, apart, budget, accepts)
-    # as few zones as the empty host would need, whatever is used at the moment
+    # this policy requires the number of zones that the empty host would need, whatever is used at the moment
     if topology is TopologyPolicy.RESTRICTED:
         least = _of_sizes(every, asked, when_empty, apart, budget, accepts)
         return least and _of_sizes((least[0].zones,), asked, zones, apart, budget, accepts)
@@ -123,7 +123,7 @@ def _of_sizes(
     *,
     even: bool = False,
 ) -> Ranked | None:
-    """Return the splits over the nearest zones, for the first number of zones that has any split."""
+    """Return the splits over the nearest zones, for the first number in ``sizes`` with any split."""
     for size in sizes:
         if not all(_may_hold(amount, name, zones, size) for name, amount in asked.items()):
             continue
@@ -132,11 +132,12 @@ def _of_sizes(
         for chosen in combinations(range(len(zones)), size):
             budget.spend(size)
             distance = sum(apart[one][other] for one, other in combinations(chosen, 2))
-            # sets of zones that are further apart than the nearest known one are not divided
+            # sets of zones that are further apart than the best known set are skipped
             if best is not None and distance > best.distance:
                 continue
             some = [zones[number] for number in chosen]
-            # if all rooms of these zones together do not have the traits, no split of them has
+            # if the providers of all rooms in these zones together lack a required trait, each split lacks
+            # the trait
             if not accepts(tuple(_all_shares(asked, some))):
                 continue
             splits = _list_even_splits(asked, some, budget) if even else _list_splits(asked, some, budget)
@@ -163,9 +164,9 @@ def _all_shares(asked: Iterable[str], zones: Iterable[Zone]) -> Iterator[ZoneSha
 def _list_even_splits(
     asked: Mapping[str, int], zones: Sequence[Zone], budget: SearchBudget
 ) -> Iterator[tuple[tuple[int, ...], Split]]:
-    """Yield ways to take the amounts from all given zones, each with its unevenness.
+    """Yield splits that take the amounts from all given zones, each split with its unevenness.
 
-    The most even way comes first.
+    The most even split comes first.
     """
     for divided in _combined_divisions(list(asked.items()), zones, budget):
         parts = [
@@ -181,7 +182,7 @@ def _list_even_splits(
 def _combined_divisions(
     asked: Sequence[tuple[str, int]], zones: Sequence[Zone], budget: SearchBudget
 ) -> Iterator[tuple[Division, ...]]:
-    """Yield even divisions of all classes; those of the first class decide the order."""
+    """Yield combinations of even divisions of all classes, in the order of the first class's divisions."""
     if not asked:
         yield ()
         return
@@ -199,9 +200,9 @@ def _may_hold(amount: int, name: str, zones: Sequence[Zone], size: int) -> bool:
 def _list_splits(
     asked: Mapping[str, int], zones: Sequence[Zone], budget: SearchBudget
 ) -> Iterator[tuple[tuple[int, ...], Split]]:
-    """Yield ways to take the amounts from these zones by different providers; each zone gives a part.
+    """Yield splits that take the amounts from different providers of these zones; each zone gives a part.
 
-    Each way comes with an empty unevenness, because policies without even parts ignore it.
+    Each split has an empty unevenness, because only policies with even parts use it.
     """
     joined: list[tuple[int, list[list[ZoneRoom]]]] = []
     first: list[list[list[int]]] = []
@@ -212,7 +213,7 @@ def _list_splits(
         if by_step[0] == by_step[1]:
             by_step = by_step[:1]
         divided = [divide_amount(amount, each) for each in by_step]
-        # if the steps of rooms in one zone differ, no way of joining these rooms finds every division
+        # if step sizes differ within a zone, joining its rooms to a single room would miss some divisions
         if len(by_step) > 1 and amount <= _MAX_EXACT:
             exact = exact_division(amount, rooms, budget)
             divided.append(None if exact is None else list(exact))
@@ -224,7 +225,7 @@ def _list_splits(
     tried = list(product(*first))
     for way in tried:
         yield from _splits_of_way(way, asked, zones, budget)
-    # zones that are equal here may differ for the caller, if one of them has a trait or gives another class
+    # zones with equal rooms may differ for the caller, if one of them has a trait or gives another class
     every = [
         _unique_divisions(each for rooms in by_step for each in _divide_sets(amount, rooms, budget))
         for amount, by_step in joined
@@ -257,7 +258,7 @@ def _splits_of_way(
 
 
 def _out_of(parts: Sequence[tuple[str, int, Sequence[ZoneRoom]]], budget: SearchBudget) -> Iterator[Split]:
-    """Yield all ways to take these amounts of classes; each amount comes from the rooms in its tuple."""
+    """Yield all splits of these amounts; the rooms in the tuple of an amount provide this amount."""
     if not parts:
         yield ()
         return
@@ -269,11 +270,11 @@ def _out_of(parts: Sequence[tuple[str, int, Sequence[ZoneRoom]]], budget: Search
 
 
 def _join_rooms(rooms: Sequence[ZoneRoom], common: Callable[..., int]) -> ZoneRoom:
-    """Return the room of all providers of a zone together, approximately.
+    """Return one room that approximates all rooms of a zone together.
 
-    :param common: combines the steps of the rooms. With the greatest common divisor, the result includes
-        amounts that only some rooms can give. With the least common multiple, it has only those that each
-        room can give.
+    :param common: combines the step sizes of the rooms. With the greatest common divisor, the result includes
+        amounts that only some rooms can give. With the least common multiple, it includes only amounts that
+        each room can give.
     """
     useful = [room for room in rooms if room.least <= room.most]
     if not useful:
@@ -284,7 +285,7 @@ def _join_rooms(rooms: Sequence[ZoneRoom], common: Callable[..., int]) -> ZoneRo
 
 
 def _of_zone(name: str, amount: int, rooms: Sequence[ZoneRoom]) -> Iterator[Split]:
-    """Yield ways to take the amount of the providers of a zone: fewest providers and the best fit first."""
+    """Yield splits of an amount over the providers of a zone: fewest providers and the best fit first."""
     useful = sorted((room for room in rooms if room.least <= room.most), key=lambda room: room.most)
     for count in range(1, len(useful) + 1):
         for chosen in combinations(useful, count):
@@ -298,7 +299,7 @@ def _of_zone(name: str, amount: int, rooms: Sequence[ZoneRoom]) -> Iterator[Spli
 def _divide_sets(amount: int, rooms: Sequence[ZoneRoom], budget: SearchBudget) -> Iterator[list[int]]:
     """Yield a division for each set of rooms that can give the amount, larger sets first.
 
-    No yielded set is within another one: more rooms have all traits that fewer rooms have.
+    No yielded set is a subset of another: the larger set has all traits of the smaller set.
     """
     useful = [number for number, room in enumerate(rooms) if room.least <= room.most]
     divided: list[frozenset[int]] = []
@@ -317,14 +318,15 @@ def _divide_sets(amount: int, rooms: Sequence[ZoneRoom], budget: SearchBudget) -
 
 
 def divide_amount(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
-    """Divide an amount over as many rooms as can give a part, as equally as they allow; other rooms give 0.
+    """Divide an amount over the largest possible number of rooms, as equally as possible; others give 0.
 
     None if the rooms cannot give the amount.
     """
     useful = [number for number, room in enumerate(rooms) if room.least <= room.most]
     least = list(accumulate(sorted(rooms[number].least for number in useful)))
     most = list(accumulate(sorted((rooms[number].most for number in useful), reverse=True)))
-    # the sums of the smallest and the largest rooms limit the number of rooms that can share the amount
+    # the smallest ``least`` and the largest ``most`` values limit the number of rooms that can share the
+    # amount
     counts = [count for count in range(len(useful), 0, -1) if least[count - 1] <= amount <= most[count - 1]]
     for count in counts:
         best: list[int] | None = None
@@ -346,7 +348,7 @@ def divide_amount(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
 
 
 def _divide_equally(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
-    """Divide the amount over all given rooms, as equally as they allow; None if this is impossible.
+    """Divide the amount over all given rooms, as equally as possible; None if this is impossible.
 
     Each part has a remainder modulo the least common multiple of the steps, and all combinations of
     remainders are tried. If there are too many combinations, all parts are multiples of the least common
@@ -372,7 +374,7 @@ def _divide_equally(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
 
 
 def _fill_bounds(amount: int, bounds: Sequence[tuple[int, int]], unit: int) -> list[int] | None:
-    """Return parts that begin with the least and grow by ``unit``, the smallest part first."""
+    """Return parts with this sum: all begin at their lower bound, and the smallest part grows by ``unit``."""
     if any(least > most for least, most in bounds) or not (
         sum(least for least, _ in bounds) <= amount <= sum(most for _, most in bounds)
     ):
@@ -381,7 +383,7 @@ def _fill_bounds(amount: int, bounds: Sequence[tuple[int, int]], unit: int) -> l
     def up_to(level: int) -> list[int]:
         return [max(least, min(most, level - (level - least) % unit)) for least, most in bounds]
 
-    # the sum of parts grows with the level up to which rooms are filled, so a bisection finds the level
+    # rooms are filled up to a common level; the sum grows with the level, so a bisection finds it
     levels = range(min(least for least, _ in bounds), max(most for _, most in bounds) + 1)
     above = bisect_right(levels, amount, key=lambda level: sum(up_to(level)))
     if not above:  # even at the lowest level the rooms give more than the amount

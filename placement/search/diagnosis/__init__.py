@@ -1,58 +1,64 @@
-"""The diagnosis of a request: why it has these candidates, or none. Pure functions over the read model.
+"""The diagnosis of a request: why it has few candidates, or none. Pure functions over the read model.
 
 Nouns
     A *clause* is one statement of a request; its *condition* is the kind of statement. Exactly one provider
-    serves a *part*: each group with a suffix is a part, and so is each resource class of the group without
-    one. A *host* is a tree of providers, by its root; providers that share with it through aggregates count
-    as its own. A *check* tests for one clause whether a provider meets it. The *reason* of a host is the
-    first condition that it does not meet; a *near miss* is a host that lacks little of it. A *relaxation* is
-    a minimal set of changes that makes the request fit.
+    serves a *part* of a request: each group with a suffix is a part, and so is each resource class of the
+    group without a suffix. A *host* is a tree of providers, identified by its root. Providers that share with
+    the tree through aggregates count as the host's own. A *check* tests whether a provider meets one clause.
+    The *reason* of a host is the first condition that the host does not meet. A *near miss* is a host that
+    almost meets its reason. A *relaxation* is a minimal set of changes that makes the request fit some host.
 
 The order of conditions
-    One provider has to pass all conditions of a part:
+    One provider has to meet all conditions of a part, which are checked in this order:
 
-    - ``resource_class`` (has an inventory), for each class;
-    - ``capacity`` (enough is free), for each class;
+    - ``resource_class``, for each class: the provider has an inventory of it;
+    - ``capacity``, for each class: the provider has enough free;
     - ``min_unit``, ``max_unit`` and ``step_size``, for each class;
-    - ``required`` traits, one of each set;
-    - ``forbidden`` traits;
-    - traits that the provider is ``outside`` of, and those that it is ``inside`` of;
+    - ``required``: one trait of each set;
+    - ``forbidden``: none of these traits;
+    - ``outside``: neither the provider nor its ancestors have these traits; ``inside``: the provider and its
+      ancestors together have them;
     - ``in_tree``;
     - ``member_of``;
     - ``forbidden_aggregates``.
 
-    A host is left as long as any of its providers has passed all conditions so far.
+    After each condition, a host remains if at least one of its providers meets this condition and all earlier
+    ones.
 
-    Conditions of the whole request follow:
+    Then the conditions on the whole request are checked:
 
-    - ``group``: for each part all of the above; the remaining hosts can serve this part and all parts before;
-    - ``root_required`` and ``root_forbidden``;
-    - ``required`` traits of the group without a suffix: any provider with one of its classes has one of them;
-    - ``together``: all parts at once. This check covers sums of amounts and those traits, and below
-      microversion 1.29 the rule of one provider per tree;
+    - ``group``, for each part: a provider of the host meets all conditions of the part. The remaining hosts
+      can serve this part and all earlier parts, each part alone;
+    - ``root_required`` and ``root_forbidden``: traits of the root of the tree;
+    - ``required``, for each set of traits of the group without a suffix: some provider with a class of this
+      group has one of these traits;
+    - ``all_groups``: one candidate serves all parts at once. This check covers sums of amounts, and the
+      ``required`` traits of the group without a suffix. Below microversion 1.29, it also covers the rule that
+      a candidate uses at most one provider of a tree;
     - ``same_subtree``;
     - ``group_policy``.
 
 Modules
-    - ``clauses`` takes a request apart, and puts it together without some clauses. The pieces are those of
-      its conditions (``placement.search.conditions``).
+    - ``clauses`` splits a request into clauses, and builds requests without some clauses. A clause is a piece
+      of a condition (``placement.search.conditions``).
     - ``survey`` checks each part alone, once for equivalent hosts (``placement.search.equivalence``).
     - ``explanation`` checks the whole request and gathers the results; ``relaxations`` tries changes.
-    - ``sentences`` makes a sentence and a document of an explanation.
+    - ``sentences`` writes an explanation as a sentence and as a JSON document.
 
 A worked example
-    Three hosts are one provider each, with VCPU 8. On ``cn1`` 6 are used, on ``cn2`` 3, on ``cn3`` none; only
-    ``cn1`` and ``cn2`` have CUSTOM_A. The request is ``resources=VCPU:6&required=CUSTOM_A``. After
-    ``capacity`` only ``cn3`` is left, and it does not meet ``required``. Two hosts have the reason
-    ``capacity``, with ``cn2`` as the nearest miss (5 of 6); one has ``required``. Relaxations are VCPU:5
-    (leaves ``cn2``), and no CUSTOM_A (leaves ``cn3``). The largest amount that fits is 5.
+    Three hosts are one provider each, with 8 VCPU. On ``cn1`` 6 VCPU are used, on ``cn2`` 3, and on ``cn3``
+    none. Only ``cn1`` and ``cn2`` have the trait CUSTOM_A. The request is
+    ``resources=VCPU:6&required=CUSTOM_A``. After ``capacity`` only ``cn3`` remains, and it does not meet
+    ``required``. Two hosts have the reason ``capacity``; the nearest miss is ``cn2``, with 5 of 6 VCPU. One
+    host has the reason ``required``. One relaxation asks for VCPU:5, which fits ``cn2``. Another relaxation
+    leaves out CUSTOM_A, which fits ``cn3``. The largest amount that fits is 5 VCPU.
 
 Invariants
-    - Only ``placement.search`` defines a condition: its conditions check single providers, and the search
-      itself checks rules between parts, and every relaxation.
-    - A host fits, or has exactly one reason.
-    - Every relaxation was tried. A relaxation of up to three changes that is missing is impossible, unless
-      the answer is incomplete or has the largest number of relaxations.
-    - All work is counted: an explanation says which of its fields lack something because the budget was
-      spent.
+    - Conditions are defined only in ``placement.search``. Its condition classes check single providers; its
+      search checks the rules between parts, and every relaxation.
+    - A host either fits or has exactly one reason.
+    - Every relaxation in an answer was tested by a search. If an answer does not have some relaxation of at
+      most three changes, that relaxation does not help. Exceptions are incomplete answers, and answers with
+      the maximum number of relaxations.
+    - All work is counted. An explanation lists the fields that are incomplete because the budget was spent.
 """

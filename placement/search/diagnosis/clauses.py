@@ -1,4 +1,4 @@
-"""The clauses of a request, and the request without given clauses."""
+"""Splits a request into its clauses, and builds the request without given clauses."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -23,9 +23,9 @@ from placement.search.request import CandidatesRequest, RequestGroup
 class RequestClause:
     """One statement of a request.
 
-    - ``condition`` is one of those in the documentation of the package.
+    - ``condition`` is the name of a condition from the documentation of this package.
     - ``group`` is the suffix of the group.
-    - ``names`` are the resource class, traits, aggregates, the uuid of the tree, or suffixes.
+    - ``names`` has the resource class, traits, aggregates, uuid of a tree, or suffixes that the clause names.
     - ``amount`` is the requested amount.
     """
 
@@ -38,15 +38,15 @@ class RequestClause:
 
 @dataclass(frozen=True, slots=True)
 class ClauseCheck:
-    """A check of one provider for a clause. A request without the clause ``drop`` does not need the check.
+    """A check of one provider for a clause. Requests without the clause ``drop`` do not need the check.
 
-    Some clauses are checked together with earlier clauses of the same condition. Then ``ways`` are the
-    alternative checks of the clause alone, and a provider has to pass the same alternative of all these
+    Some clauses are checked together with earlier clauses of the same condition. Then ``ways`` has the
+    alternative checks of this clause alone. A provider has to pass the same alternative for all these
     clauses.
     """
 
     clause: RequestClause
-    # not the clause itself: all checks of an amount are left out together, with the amount
+    # may differ from ``clause``: all checks of an amount are left out together, with the clause of the amount
     drop: RequestClause
     met_by: ProviderCheck
     ways: tuple[ProviderCheck, ...] = ()
@@ -56,8 +56,8 @@ class ClauseCheck:
 class RequestPart:
     """A part of a request that exactly one provider serves, as a list of checks in the documented order.
 
-    ``capacities`` has, by class, the indexes of the checks that depend on usage. A request that lacks all
-    clauses of a set in ``gone_without`` does not have the part.
+    ``capacities`` maps each class to the index of its check that depends on usage. If a request lacks all
+    clauses of any set in ``gone_without``, this part does not exist in the request.
     """
 
     need: ProviderNeed
@@ -89,7 +89,7 @@ def _make_part(snapshot: ModelSnapshot, request: CandidatesRequest, need: Provid
     }
     asked = frozenset(resource_clause(need.suffix, name) for name, _ in need.resources)
     subtrees = {_same_subtree(suffixes) for suffixes in request.same_subtrees if need.suffix in suffixes}
-    # a group without resources exists only while a same_subtree names it, and it has another condition
+    # a group without resources exists only if a same_subtree names it and it states another condition
     gone = (asked | subtrees, asked | {check.drop for check in checks}) if subtrees else (asked,)
     return RequestPart(need, checks, capacities, gone)
 
@@ -107,7 +107,7 @@ def _on_inventories(need: ProviderNeed) -> Iterator[ClauseCheck]:
             RequestClause(condition, need.suffix, (name,), amount), resource_clause(need.suffix, name), met_by
         )
 
-    # one loop for each kind of check, because the funnel counts all classes before any amount
+    # one loop for each kind of check, because the explanation counts all resource classes before any amount
     for name, amount in need.resources:
         yield ClauseCheck(
             RequestClause("resource_class", need.suffix, (name,), amount),
@@ -141,12 +141,12 @@ _PORTIONS: Final[Mapping[str, Callable[[Inventory, int], bool]]] = {
 
 
 def clause_of(piece: ProviderCondition, group: str = "") -> RequestClause:
-    """Return the clause that states a piece of a condition, of a group by its suffix or of roots."""
+    """Return the clause that states a piece of a condition, for the group with this suffix or for roots."""
     return RequestClause(piece.name, group, tuple(sorted(piece.sets[0])))
 
 
 def _on_providers(snapshot: ModelSnapshot, need: ProviderNeed) -> Iterator[ClauseCheck]:
-    """Yield a check for each piece of the conditions of a need, so that relaxations can leave it out."""
+    """Yield a check for each piece of a need's conditions, so that relaxations can leave out one piece."""
     for condition in need.conditions:
         for number, piece in enumerate(condition.single_pieces(), start=1):
             clause, ways = clause_of(piece, need.suffix), piece.alternative_checks(snapshot)
@@ -183,18 +183,17 @@ def checks_together(snapshot: ModelSnapshot, request: CandidatesRequest) -> tupl
 
 
 TOGETHER: Final = RequestClause("all_groups")
-"""The clause that one candidate serves all parts at once: no amount serves two parts."""
+"""This clause states that one candidate serves all parts at once: no amount serves two parts."""
 
 
 def joint_clauses(request: CandidatesRequest) -> Iterator[tuple[RequestClause, CandidatesRequest]]:
-    """Yield the clauses that tie parts together, in order, each with the request up to it."""
-    # each step keeps the clauses of the steps before, so that a host counts for the first clause that it
-    # fails
+    """Yield the clauses that relate parts, in order, each with the request up to and including it."""
+    # each request keeps the earlier clauses, so that a host counts for the first clause that it fails
     yield TOGETHER, replace(request, same_subtrees=(), group_policy=None)
     for number, suffixes in enumerate(request.same_subtrees, start=1):
         upto = replace(request, same_subtrees=request.same_subtrees[:number], group_policy=None)
         yield _same_subtree(suffixes), upto
-    # for a single group isolation changes nothing, and would only add a step that no host fails
+    # for a single group, isolation changes nothing, and its check would never fail
     if _has_isolation(request):
         yield RequestClause("group_policy", names=("isolate",)), request
 
@@ -207,7 +206,8 @@ def droppable_clauses(snapshot: ModelSnapshot, request: CandidatesRequest) -> tu
     found += [_same_subtree(suffixes) for suffixes in request.same_subtrees]
     if _has_isolation(request):
         found.append(RequestClause("group_policy", names=("isolate",)))
-    # each clause once: several checks have the same clause, such as those of one amount
+    # several checks may have the same clause, such as all checks of one amount, but each clause is listed
+    # once
     return tuple(dict.fromkeys(found))
 
 
@@ -218,15 +218,16 @@ def without_clauses(
 ) -> CandidatesRequest | None:
     """Return the request without some of its clauses; None if the request then asks for no resources.
 
-    A group with a suffix but without resources stays only if a ``same_subtree`` names it and it has another
-    condition. No ``same_subtree`` names a group that is gone. A query string can state the result.
+    A group with a suffix but without resources stays only if a ``same_subtree`` names the group and the group
+    has another condition. Removed groups are also removed from ``same_subtree``, so that a query string can
+    state the result.
 
     :param amounts: other amounts for clauses of resources that are not left out.
     """
     # compared with the original suffixes, which identify the clause; removed groups are left out below
     subtrees = [suffixes for suffixes in request.same_subtrees if _same_subtree(suffixes) not in left_out]
     named = frozenset[str]().union(*subtrees)
-    # groups lose amounts and conditions first; a group that has neither any more is removed
+    # amounts and conditions are removed first; then groups without any amount and condition are removed
     groups = [_group_without(group, left_out, amounts or {}) for group in request.groups]
     groups = [
         group
@@ -237,7 +238,7 @@ def without_clauses(
     # the API refuses a query without resources
     if not any(group.resources for group in groups):
         return None
-    # "none" and not None, because the API requires a policy if several groups have suffixes
+    # "none" instead of None, because the API requires a policy if several groups have suffixes
     shared = RequestClause("group_policy", names=("isolate",)) in left_out
     return replace(
         keep_pieces(request, lambda piece: clause_of(piece) not in left_out),

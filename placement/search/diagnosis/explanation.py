@@ -1,4 +1,4 @@
-"""The explanation of a request: the hosts left after each condition, reasons, and changes that would help."""
+"""Explains a request: the hosts that remain after each condition, reasons, and changes that would help."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_EXAMPLES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class FunnelStep:
-    """The number of hosts left after a condition, and of providers if it is about single providers."""
+    """The number of hosts that remain after a condition; also of providers if it checks providers."""
 
     clause: RequestClause
     hosts: int
@@ -37,7 +37,7 @@ class FunnelStep:
 
 @dataclass(frozen=True, slots=True)
 class PartFunnel:
-    """The numbers of hosts and providers that are left after each condition of a part."""
+    """The numbers of hosts and providers that remain after each condition of a part."""
 
     suffix: str
     resources: Mapping[str, int]
@@ -48,8 +48,8 @@ class PartFunnel:
 class NearestMiss:
     """A host that does not meet a condition: its closest provider, and the amount found there.
 
-    ``found`` is the free amount, or a bound of the portions of the inventory; None if the condition is not
-    about an amount.
+    ``found`` is the free amount, or the min_unit, max_unit or step_size that the condition concerns.
+    ``found`` is None if the condition is not about an amount.
     """
 
     root: Provider
@@ -69,12 +69,13 @@ class ProviderPlace(Enum):
 
 @dataclass(frozen=True, slots=True)
 class UnmetReason:
-    """The first condition that a number of hosts do not meet; examples begin with the nearest misses.
+    """A condition, and the hosts for which it is the first that they do not meet; nearest misses come first.
 
     - ``names_nothing_known``: the condition names a tree or aggregates that no provider is in.
-    - ``places``: the places of the closest providers of all these hosts, if the condition is about an amount.
-    - ``steps``: the step sizes of these providers.
-    - ``is_avoided``: the nearest miss is a provider that the claim avoids.
+    - ``places``: where in their trees the closest providers of these hosts are, if the condition is about an
+      amount.
+    - ``steps``: the step sizes of the closest providers.
+    - ``is_avoided``: the closest provider of the nearest miss is one that the claim avoids.
     """
 
     clause: RequestClause
@@ -88,7 +89,7 @@ class UnmetReason:
 
 @dataclass(frozen=True, slots=True)
 class LargestAmount:
-    """The largest amount of a resource class that fits with all else unchanged; None if no amount fits."""
+    """The largest amount of a resource class that fits if nothing else changes; None if no amount fits."""
 
     clause: RequestClause
     # None instead of 0: if no amount fits at all, the amount is not the obstacle
@@ -99,8 +100,8 @@ class LargestAmount:
 class TopologyFit:
     """The number of hosts that have a place for a request with a topology policy.
 
-    At least ``fitting`` hosts have a place, and at most ``at_most`` hosts. ``looser`` is a less strict policy
-    that finds a place where this policy finds none.
+    At least ``fitting`` hosts and at most ``at_most`` hosts have a place. ``looser`` is a less strict policy
+    that finds a place if this policy finds none.
     """
 
     policy: str
@@ -113,9 +114,9 @@ class TopologyFit:
 class RequestExplanation:
     """The reasons why a request fits some hosts, and does not fit others.
 
-    ``incomplete`` names the fields that lack something because the budget was spent. If it names
+    ``incomplete`` names the fields that are incomplete because the budget was spent. If it names
     ``candidate_hosts``, then ``fitting`` is None. With a ``topology``, ``relaxations`` are changes that help
-    the request with it; all other fields are about the request without it.
+    the request with this topology. All other fields then explain the request without the topology.
     """
 
     hosts: int
@@ -143,9 +144,10 @@ def explain_request(
     :param relaxing: whether to look for changes that would help, and for the largest amounts.
     :raises BudgetExhausted: the budget did not suffice for the conditions on single providers.
     """
-    # outside the try block: without the survey there is nothing to explain, and the caller refuses
+    # outside the try block: without the survey there is nothing to explain, and the caller refuses the
+    # request
     whole = _WholeFunnel(survey_hosts(snapshot, request, budget, among), budget)
-    # the budget may end at any step; then the list names the missing parts, and earlier results stay
+    # the budget may end at any step; then this list names the incomplete fields, and earlier results stay
     incomplete: list[str] = []
     try:
         whole.check_together()
@@ -193,7 +195,7 @@ def gather_found(found: Iterable[T], into: list[T]) -> bool:
 def _largest_amounts(relaxer: RelaxationSearch, request: CandidatesRequest) -> Iterator[LargestAmount]:
     for group in request.groups:
         for name, amount in group.resources.items():
-            # answers show the clause with the amount; the search looks it up without the amount
+            # answers show the clause with its amount; the search finds the clause without the amount
             clause = RequestClause("resources", group.suffix, (name,), amount)
             yield LargestAmount(clause, relaxer.largest_amount(resource_clause(group.suffix, name)))
 
@@ -204,8 +206,8 @@ def _count_hosts(hosts: list[LikeHosts]) -> int:
 
 def _part_funnels(found: HostDiagnosis) -> Iterator[PartFunnel]:
     for number, part in enumerate(found.parts):
-        # counted by the first failed check and added up at the end, because hosts times checks would be too
-        # many steps
+        # hosts are counted at their first failed check, and counts are added up at the end, because a count
+        # at each check would take hosts times checks steps
         by_first = [0] * (len(part.checks) + 1)
         for host in found.hosts:
             by_first[host.firsts[number]] += host.host_count
@@ -217,14 +219,15 @@ def _part_funnels(found: HostDiagnosis) -> Iterator[PartFunnel]:
 
 
 class _WholeFunnel:
-    """The hosts that are left after each condition; other hosts by the first condition that they fail."""
+    """The hosts that remain after all checks so far, and other hosts by their first failed clause."""
 
     def __init__(self, found: HostDiagnosis, budget: SearchBudget) -> None:
         self.found = found
         self.left = found.hosts
         self.steps: list[FunnelStep] = []
         self._budget = budget
-        #: for each clause, the hosts that fail it and the number of its part (None for other clauses)
+        #: for each clause, the hosts that fail it, and the number of its part (None if the clause belongs to
+        #: no part)
         self._failed: dict[RequestClause, tuple[list[LikeHosts], int | None]] = {}
         self._check_alone()
 
@@ -243,11 +246,12 @@ class _WholeFunnel:
             self._add_step(
                 RequestClause("group", part.need.suffix, tuple(name for name, _ in part.need.resources))
             )
-        # by the bits of the survey, which has checked the root of each group of like hosts already
+        # read from the bits of the survey, which has already checked the root of each group of equivalent
+        # hosts
         for check in self.found.on_roots:
             bit = 1 << droppable.index(check.clause)
             self._keep_passing(check.clause, [not host.root & bit for host in self.left])
-        # 0 is the empty set of clauses: the host has these traits without leaving out any clause
+        # 0 is the empty set of clauses: the host has these traits if no clause is left out
         for number, check in enumerate(self.found.together):
             self._keep_passing(check.clause, [0 in host.traits[number] for host in self.left])
 
@@ -256,15 +260,16 @@ class _WholeFunnel:
 
         :raises BudgetExhausted: the search takes too long; the results so far are kept.
         """
-        # the whole request first: a host that serves it passes every step, and most hosts need no other
-        # search
+        # the whole request comes first: a host that serves it meets every clause, and most hosts need no
+        # other search
         *steps, (last, whole) = joint_clauses(self.found.request)
         tell = self._serving_function(whole)
         fitting = {host for host in self.left if tell(host)}
         for clause, request in steps:
             tell = self._serving_function(request)
             self._keep_passing(clause, [host in fitting or tell(host) for host in self.left])
-        # the result of the last step is known already, so this only counts it
+        # the last clause completes the request, and the result of the request is known already, so it is only
+        # counted
         self._keep_passing(last, [host in fitting for host in self.left])
 
     def _serving_function(self, request: CandidatesRequest) -> Callable[[LikeHosts], bool]:
@@ -289,11 +294,12 @@ class _WholeFunnel:
         self._failed.setdefault(clause, ([], part))[0].append(host)
 
     def unmet_reasons(self) -> Iterator[UnmetReason]:
-        """Yield the reasons of the hosts that are not left, most hosts first."""
+        """Yield the reasons of hosts that do not fit, the reason with most hosts first."""
         # a stable sort keeps reasons with equal numbers of hosts in the documented order
         by_count = sorted(self._failed.items(), key=lambda item: -_count_hosts(item[1][0]))
         for clause, (hosts, part) in by_count:
-            # each group of like hosts yields its five nearest in order, and five of all hosts are needed
+            # each group of equivalent hosts has its five nearest misses in order; the five nearest of all
+            # hosts are needed
             nearest = heapq.merge(*(self._nearest_misses(clause, part, host) for host in hosts))
             examples = tuple([_nearest_miss(clause, *miss[-2:]) for miss in islice(nearest, MAX_EXAMPLES)])
             places, portions = self._closest_places(clause, part, hosts)
@@ -322,7 +328,7 @@ class _WholeFunnel:
                 for at in positions:
                     places.add(ProviderPlace.POOL if at >= kin.own else _place_of(providers[at]))
                     steps.add(providers[at].inventories[clause.names[0]].step_size)
-                # sentences only distinguish a single value from several
+                # sentences only distinguish a single value from several values
                 if len(places) > 1 and len(steps) > 1:
                     return frozenset(places), frozenset(steps)
         return frozenset(places), frozenset(steps)
@@ -333,13 +339,13 @@ class _WholeFunnel:
             first < len(each.checks) for first, each in zip(host.firsts, self.found.parts, strict=True)
         )
         about_amount = part is not None and clause.condition in _AMOUNTS
-        # for other conditions all hosts are equally near, and the order of names decides
+        # for other conditions all hosts are equally near, and hosts are ordered by name
         positions = host.closest[part] if part is not None and about_amount else ()
         missing = _distance_function(clause, positions, host)
         self._budget.spend(len(host.alike.trees) // 8)
         at = _ClosestProviders(positions, host.alike.kin)
         distances = list(map(missing, host.alike.trees))
-        # the distance of the last example; only hosts up to this distance are sorted by name
+        # the distance of the fifth example; only hosts up to this distance are sorted by name
         furthest = heapq.nsmallest(MAX_EXAMPLES, distances)[-1]
         return heapq.nsmallest(
             MAX_EXAMPLES,
@@ -352,7 +358,7 @@ class _WholeFunnel:
 
 
 def _place_of(provider: Provider) -> ProviderPlace:
-    """Return the place of a provider that belongs to the host itself."""
+    """Return the place of a provider that belongs to the tree of the host."""
     if provider.parent_id is None:
         return ProviderPlace.ROOT
     return ProviderPlace.NUMA_NODE if ZONE in provider.traits else ProviderPlace.ELSEWHERE
@@ -361,7 +367,8 @@ def _place_of(provider: Provider) -> ProviderPlace:
 def _names_nothing_known(snapshot: ModelSnapshot, clause: RequestClause) -> bool:
     """Return whether the clause names a tree or aggregates without providers."""
     condition = condition_class(clause.condition)
-    # most conditions have no such remark: unknown traits, for instance, are refused before the search
+    # most conditions have no remark about unknown names: unknown traits, for instance, are refused before the
+    # search
     if condition is None or not condition.words.unknown:
         return False
     return condition((frozenset(clause.names),)).is_unknown(snapshot)
@@ -375,7 +382,7 @@ class _ClosestProviders(NamedTuple):
 
 
 _Miss = tuple[int, int, str, int, HostTree, _ClosestProviders]
-"""The nearness of a host: distance, unserved parts, name, id; then its tree and closest providers."""
+"""A near miss, in sort order: distance, unserved parts, name, id; then its tree and closest providers."""
 
 _AMOUNTS: Final = ("capacity", "min_unit", "max_unit", "step_size")
 
@@ -384,11 +391,11 @@ def _distance_function(
     clause: RequestClause, positions: tuple[int, ...], host: LikeHosts
 ) -> Callable[[HostTree], int]:
     """Return a function that computes how far a host is from the amount of a clause."""
-    # without an amount nothing can be measured: all providers are equally near
+    # without an amount there is no distance: all providers are equally near
     if not positions or clause.amount is None:
         return lambda _: 0
     amount, kin = clause.amount, host.alike.kin
-    # minimum, maximum and step differ between hosts of a kin, so each inventory is read
+    # min_unit, max_unit and step_size differ between hosts of a kin, so each inventory is read
     if clause.condition != "capacity":
 
         def missing_portion(tree: HostTree) -> int:
@@ -398,12 +405,12 @@ def _distance_function(
         return missing_portion
     name, own = clause.names[0], kin.own
     slots = [kin.slots[at, name] for at in positions if at < own]
-    # the same sharing providers serve all these hosts, so they are read once
+    # the same sharing providers serve all these hosts, so their amounts are read once
     most = max((_found_amount(clause, kin.shared[at - own]) for at in positions if at >= own), default=0)
     pickers: dict[TreeStructure, Callable[[tuple[int, ...]], tuple[int, ...]]] = {}
 
     def missing_of_capacity(tree: HostTree) -> int:
-        # kept by structure, because the same slots are read from thousands of trees
+        # pickers are kept by structure, because the same slots are read from thousands of trees
         pick = pickers.get(tree.shape)
         if pick is None:
             within = tree.shape.layout_of(kin.where).slots
@@ -426,18 +433,18 @@ def _nearest_miss(clause: RequestClause, tree: HostTree, at: _ClosestProviders) 
         )
         for position in at.positions
     ]
-    # own providers before sharing ones, then by id, so that the same question names the same provider each
-    # time
+    # own providers come before sharing providers, then ids decide, so that equal requests name the same
+    # provider
     *_, provider, amount = min(found, key=lambda each: (abs(each[3] - (clause.amount or 0)), *each[:2]))
     return NearestMiss(tree.root, provider, amount)
 
 
 def _found_amount(clause: RequestClause, provider: Provider) -> int:
-    """Return the amount at a provider of the resource that the clause asks for."""
+    """Return the amount at a provider that a clause compares with its requested amount."""
     name = clause.names[0]
     inventory = provider.inventories[name]
     if clause.condition == "capacity":
-        # overcommitted providers have 0 free, because a negative amount would confuse readers
+        # overcommitted providers are shown with 0 free, because a negative amount would confuse readers
         return max(0, provider.free(name))
     return {
         "min_unit": inventory.min_unit,

@@ -1,4 +1,4 @@
-"""Relaxations: the fewest clauses to leave out, or the largest amounts, with which a request fits."""
+"""Finds relaxations: minimal sets of clauses to leave out, or to reduce in amount, so that a request fits."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,15 +31,15 @@ from placement.search.equivalence import LikeTrees, TreeKin, regroup_trees
 from placement.search.request import CandidatesRequest
 from placement.search.rules import available_amount
 
-# the number of sets of clauses grows with this power, and an operator has to understand each change
+# this is the exponent of the number of sets of clauses, and an operator has to understand each change
 MAX_CHANGES: Final = 3
-"""The largest number of clauses that are changed at once."""
+"""Maximum number of clauses that are changed at once."""
 MAX_RELAXATIONS: Final = 10
-"""Number of relaxations after which the search ends; the smallest come first."""
+"""Maximum number of relaxations; relaxations with the fewest changes come first."""
 
 # most providers have the same smallest amount
 _MAX_SMALLEST: Final = 3
-"""Number of smallest amounts of a class that are tried."""
+"""Maximum number of smallest amounts of a class that are tried."""
 
 _Tell = Callable[[HostTree, Sequence[Provider]], bool]
 
@@ -48,8 +48,8 @@ _Tell = Callable[[HostTree, Sequence[Provider]], bool]
 class RequestRelaxation:
     """A minimal set of changes with which a request fits on a number of hosts.
 
-    ``left_out`` are clauses to leave out. ``amounts`` has changed clauses of resources, each with the largest
-    smaller amount that fits beside the other changes.
+    ``left_out`` has the clauses to leave out. ``amounts`` maps clauses of resources to reduced amounts: each
+    is the largest amount that fits beside the other changes.
     """
 
     left_out: tuple[RequestClause, ...]
@@ -71,22 +71,22 @@ class RequestRelaxation:
 
 
 class RelaxationSearch:
-    """Tries the request of a diagnosis without some of its clauses."""
+    """Tries the request of a diagnosis with some of its clauses left out or changed."""
 
     def __init__(self, found: HostDiagnosis, budget: SearchBudget) -> None:
         self._found = found
         self._budget = budget
-        # thousands of hosts lack the same few sets of clauses, so the key is the set
+        # thousands of hosts fail the same few sets of clauses, so hosts are grouped by these sets
         self._by_missing: dict[UnmetFilters, list[LikeHosts]] = {}
         for host in found.hosts:
             self._by_missing.setdefault(host.unmet_filters, []).append(host)
-        # kept, because each change of an amount needs these amounts again
+        # cached, because each change of an amount needs these amounts again
         self._most_shared: dict[str, list[tuple[int, int]]] = {}
         self._smallest_of: dict[str, list[int]] = {}
         self._asked = asked_amounts(found.request)
 
     def find_relaxations(self) -> Iterator[RequestRelaxation]:
-        """Yield the smallest changes with which the request fits; it must not fit unchanged.
+        """Yield the minimal sets of changes with which the request fits; the unchanged request must not fit.
 
         :raises placement.search.budget.BudgetExhausted: the search takes too long to find the next.
         """
@@ -108,13 +108,13 @@ class RelaxationSearch:
                     if len(found) == MAX_RELAXATIONS:
                         return
                 elif size < MAX_CHANGES:
-                    # each further clause is tried, because a rule between parts may be the obstacle, which
-                    # checks of single providers do not show
+                    # each further clause is added and tried, because a rule between parts may be the
+                    # obstacle, and checks of single providers do not show that
                     every = (1 << at for at in range(len(self._found.droppable)))
                     levels[size + 1].update(bits | one for one in every if not bits & one)
 
     def largest_amount(self, clause: RequestClause) -> int | None:
-        """Return the largest amount of a resource class that fits with all else as requested.
+        """Return the largest amount of a resource class that fits if nothing else changes.
 
         :param clause: the clause of the resource class.
         :raises placement.search.budget.BudgetExhausted: the search takes too long.
@@ -123,7 +123,7 @@ class RelaxationSearch:
         return self._largest_amount(clause, frozenset(), {})
 
     def _needed_sets(self) -> frozenset[Bits]:
-        """Return minimal sets of clauses: to serve the request, a host needs all clauses of one left out."""
+        """Return minimal sets of clauses; no host fits unless all clauses of one of these sets change."""
         found: set[Bits] = set()
         for missing in self._by_missing:
             # each set has the clauses on the root, and one alternative of each part
@@ -131,35 +131,35 @@ class RelaxationSearch:
             for options in (*missing.options, *missing.traits):
                 self._budget.spend(len(sets) * len(options))
                 either = {one | other for one in sets for other in options}
-                # only minimal sets are kept, because their number would double with each part
+                # only minimal sets are kept, because the number of all sets would double with each part
                 sets = set(minimal_sets(each for each in either if each.bit_count() <= MAX_CHANGES))
             found |= sets
         return minimal_sets(found)
 
     def _find_ways(self, bits: Bits) -> Iterator[Mapping[RequestClause, int]]:
-        """Yield each way to change exactly these clauses so that the request fits, as smaller amounts.
+        """Yield each way to change exactly these clauses so that the request fits; each is a dict of amounts.
 
-        A clause without an amount can only be left out. Of each class only the smallest amounts are tried,
-        because if a larger one fits, one of these fits, too.
+        A clause without an amount can only be left out. For each class only its smallest amounts are tried,
+        because if a larger amount fits, a smallest amount fits, too.
         """
         changed = self._found.clauses_of(bits)
         asked = [clause for clause in changed if clause in self._asked]
-        # None leaves out the clause; a smaller amount is the smaller change, and is enlarged later
+        # None leaves out the clause. An amount is a smaller change than None, and is enlarged later
         for choice in product(*((None, *self._smallest_amounts(clause)) for clause in asked)):
             amounts = {
                 clause: amount for clause, amount in zip(asked, choice, strict=True) if amount is not None
             }
-            # each choice costs a search over all hosts that it leaves
+            # each choice costs a search over all hosts that may still fit
             self._budget.spend()
             if any(self._fitting_counts(bits, [each for each in changed if each not in amounts], amounts)):
                 yield amounts
 
     def _smallest_amounts(self, clause: RequestClause) -> list[int]:
-        """Return the smallest amounts of a class that providers give, if below the requested amount."""
+        """Return the smallest amounts of a class that providers can give, if below the requested amount."""
         name = clause.names[0]
-        # kept, because it is needed for each set of clauses that contains the class
+        # cached, because each set of clauses with this class needs these amounts
         if name not in self._smallest_of:
-            # by structure, because thousands of trees have the same inventories
+            # structures are read instead of trees, because thousands of trees have the same structure
             shapes = {tree.shape for host in self._found.hosts for tree in host.alike.trees}
             self._budget.spend(1 + len(shapes) // 4)
             shared = {each.id: each for host in self._found.hosts for each in host.alike.shared_providers}
@@ -174,7 +174,7 @@ class RelaxationSearch:
     def _fitting_counts(
         self, bits: Bits, left_out: Iterable[RequestClause], amounts: Mapping[RequestClause, int]
     ) -> Iterator[int]:
-        """Yield the sizes of those groups of like hosts that serve the request after these changes.
+        """Yield the sizes of the groups of equivalent hosts that serve the request after these changes.
 
         :param bits: all clauses that are changed.
         """
@@ -184,7 +184,7 @@ class RelaxationSearch:
             return
         tell = serving_check(self._found.snapshot, request, self._budget)
         groups = [host.alike for host in self._able_hosts(bits, self._found.clause_bits(amounts))]
-        # with changed amounts, hosts of one group may differ
+        # with changed amounts, hosts of one group may no longer be equivalent
         if amounts:
             groups = regroup_trees(self._found.snapshot, request, groups, self._budget)
         for alike in groups:
@@ -194,11 +194,12 @@ class RelaxationSearch:
     def _able_hosts(self, changed: Bits, lessened: Bits) -> Iterator[LikeHosts]:
         """Yield the hosts that may serve the request after these clauses are changed.
 
-        :param lessened: the changed clauses of resources that ask for a smaller amount instead of none.
+        :param lessened: the changed clauses that ask for a smaller amount; all other changed clauses are left
+            out.
         """
         for missing, hosts in self._by_missing.items():
             self._budget.spend()
-            # a quick test of bits, because most hosts lack something else and need not be searched
+            # a quick test of bits, because most hosts also fail other clauses and need not be searched
             if missing.is_met(changed, lessened):
                 yield from hosts
 
@@ -208,11 +209,11 @@ class RelaxationSearch:
         return None if request is None else serving_check(self._found.snapshot, request, self._budget)
 
     def _weaken_least(self, bits: Bits, start: Mapping[RequestClause, int]) -> RequestRelaxation:
-        """Return the relaxation of these clauses with the largest amounts that fit; others are left out."""
+        """Return the relaxation that changes these clauses, with the largest amounts that fit."""
         amounts = dict(start)
         left_out = dict.fromkeys(each for each in self._found.clauses_of(bits) if each not in amounts)
-        # one clause at a time, because the amounts of later classes have to fit beside those of earlier
-        # classes
+        # one clause at a time, because the amount of a later class has to fit beside the enlarged amounts of
+        # earlier classes
         for clause in self._found.clauses_of(bits):
             if clause in self._asked:
                 others = {each: amount for each, amount in amounts.items() if each != clause}
@@ -234,15 +235,16 @@ class RelaxationSearch:
     ) -> int | None:
         """Return the largest amount, up to ``most``, with which the request fits; None if no amount fits.
 
-        Hosts are tried in the order of the largest amount that each of them could give.
+        Hosts are tried in the order of the largest amount that each host could give.
         """
-        # the bits of amounts are separate, because traits of a class with a smaller amount are still required
+        # clauses with reduced amounts have separate bits, because traits that their groups require are still
+        # required
         spared = self._found.clause_bits(left_out)
         lessened = self._found.clause_bits([clause, *amounts])
         bits = lessened | spared
         fitting = _AmountFitting(self, clause, spared, amounts)
         name = clause.names[0]
-        # hosts that lack something else are not tried
+        # hosts that also fail other clauses are not tried
         able, could_give = set(self._able_hosts(bits, lessened)), dict[TreeKin, bool]()
         trees, hosts = self._found.snapshot.whole_trees(), self._host_by_root
         best = 0
@@ -254,7 +256,7 @@ class RelaxationSearch:
             host = hosts.get(root)
             if host is None or host not in able:
                 continue
-            # once for all hosts of a kin, because free amounts do not matter here
+            # computed once for all hosts of a kin, because free amounts do not matter here
             kin = host.alike.kin
             if kin not in could_give:
                 could_give[kin] = bool(self._could_give(clause, host.alike, bits))
@@ -267,12 +269,13 @@ class RelaxationSearch:
         return {tree.root.id: host for host in self._found.hosts for tree in host.alike.trees}
 
     def _most_first(self, name: str) -> Iterator[tuple[int, int]]:
-        """Yield the root of each host, with the largest amount of a class that any of its providers can give.
+        """Yield the root of each host and the largest amount of a class that one provider of it can give.
 
         Pairs with the largest amounts come first. A host occurs a second time for the providers that share
         with it.
         """
-        # the index finds each tree by its own providers, but sharing providers also give to other hosts
+        # the index lists each tree by its own providers, but sharing providers also give amounts to other
+        # hosts
         if name not in self._most_shared:
             found = []
             for host in self._found.hosts:
@@ -292,7 +295,7 @@ class RelaxationSearch:
         return merge(own, self._most_shared[name], reverse=True) if self._most_shared[name] else own
 
     def _could_give(self, clause: RequestClause, alike: LikeTrees, bits: Bits) -> list[int]:
-        """Return the positions of providers that have the class, and fail at most the clauses of ``bits``."""
+        """Return the positions of providers with the class that fail no clauses but those in ``bits``."""
         name = clause.names[0]
         number = next(
             number
@@ -312,16 +315,16 @@ class RelaxationSearch:
     def given_portions(
         self, clause: RequestClause, tree: HostTree, alike: LikeTrees, most: int | None, bits: Bits
     ) -> Iterator[tuple[int, int, int]]:
-        """Yield the amounts of a class that providers of a tree could give: from, to, and step."""
+        """Yield for providers of a tree the least and the largest amount of a class, and the step size."""
         name = clause.names[0]
         providers = alike.kin.providers(tree)
-        # free amounts are those of this tree, positions are those of its kin
+        # free amounts belong to this tree, but positions are equal in its whole kin
         for at in self._could_give(clause, alike, bits):
             provider = providers[at]
             inventory = provider.inventories[name]
             at_once = available_amount(provider, name)
             highest = at_once if most is None else min(at_once, most)
-            # the largest amount in whole steps
+            # rounded down to whole steps
             highest -= highest % inventory.step_size
             lowest = smallest_amount(inventory.min_unit, inventory.step_size)
             if highest >= lowest:
@@ -329,7 +332,7 @@ class RelaxationSearch:
 
 
 class _AmountFitting:
-    """Finds out with which amounts of one class a request fits at a tree."""
+    """Tests with which amounts of one class a request fits at a tree."""
 
     def __init__(
         self,
@@ -363,7 +366,7 @@ class _AmountFitting:
         return best
 
     def _amount_fits(self, amount: int, tree: HostTree, alike: LikeTrees) -> bool:
-        # kept by amount, because one compiled request serves all hosts
+        # cached by amount, because one compiled request serves all hosts
         if amount not in self._tells:
             amounts = {**self._amounts, self._clause: amount}
             self._tells[amount] = self._relaxer.serving_check(self._left_out, amounts)
@@ -372,7 +375,7 @@ class _AmountFitting:
 
 
 def asked_amounts(request: CandidatesRequest) -> dict[RequestClause, int]:
-    """Return the amounts of a request, by the clauses that ask for them."""
+    """Return a dict from each clause that asks for a resource to the requested amount."""
     return {
         resource_clause(group.suffix, name): amount
         for group in request.groups
@@ -395,30 +398,31 @@ def largest_multiple(fits: Callable[[int], bool], step: int, below: int, above: 
     return below * step
 
 
-# the least amount may not fit if it is spread over zones, but a multiple of it may
+# the least amount may be too small to be divided over zones, but a multiple of it may fit
 _STARTS: Final = (1, 2, 4)
 """Multiples of the least amount at which bisection begins."""
 # most providers have equal steps
 _MAX_STEPS: Final = 3
-"""Number of different step sizes of inventories with which amounts are tried."""
+"""Maximum number of different step sizes of inventories with which amounts are tried."""
 
 _MAX_AMOUNTS: Final = 24
-"""Number of amounts that are tried one by one before halving, the largest first; each try is a search."""
+"""Maximum number of amounts that are tried one by one, the largest first, before bisection; each try is a
+search."""
 _MAX_OTHERS: Final = 4
 """Maximum number of other groups with amounts that are subtracted from the amounts to try."""
 
 FullAmounts = Callable[[RequestClause], Iterable[int]]
-"""Returns amounts of a clause that use up some providers. Mostly the largest that fits is among these."""
+"""Returns amounts of a clause that use up some providers; mostly the largest fitting amount is among them."""
 HostsServing = Callable[[CandidatesRequest], Iterator[int]]
 """Yields the roots of the hosts that serve a changed request, each when it is found."""
 
 
 class TriedRelaxations:
-    """Relaxations of one clause each, for requests that have to be placed to know whether a host fits.
+    """Relaxations of one clause each, for requests where only an attempt to place shows whether a host fits.
 
-    :class:`RelaxationSearch` knows for each host which clauses are unmet, and so tries few changes.
-    Conditions of single providers do not show that if amounts are divided over zones, or if a host also
-    depends on the groups of consumers. Each change is tried by placing the changed request.
+    :class:`RelaxationSearch` knows which clauses each host fails, and so tries few changes. If amounts are
+    divided over zones, or if the groups of consumers decide about hosts, checks of single providers do not
+    show which clauses fail. So this class tries each change by placing the changed request.
     """
 
     def __init__(
@@ -467,7 +471,7 @@ class TriedRelaxations:
             changed = without_clauses(self._request, (), {clause: amount})
             return changed is not None and next(self._serving(changed), None) is not None
 
-        # in descending order, so that the first amount that fits is the largest
+        # amounts come in descending order, so that the first amount that fits is the largest
         for amount in self._likely_amounts(clause, asked):
             if amount_fits(amount):
                 return amount
@@ -479,7 +483,7 @@ class TriedRelaxations:
             below = next((start for start in starts if start <= most and amount_fits(start * step)), None)
             if below is None:
                 continue
-            # from there in steps that double, because most hosts have far less than a request may ask for
+            # from there the steps double, because most hosts have far less than a request may ask for
             above = most + 1
             for stride in (1 << each for each in count()):
                 if below + stride >= above:
@@ -505,14 +509,13 @@ class TriedRelaxations:
         having = self._snapshot.by_class.get(name, ())
         self._budget.spend(1 + (len(full) + len(having)) // 4)
         steps = {self._snapshot.providers[each].inventories[name].step_size for each in having}
-        # amounts just below the limit are tried, too, because the limit may end in the middle of a provider's
-        # amount
+        # amounts just below the limit are tried, too, because the limit may lie between two full amounts
         step, most = gcd(*steps) or 1, min(max(full, default=0), asked - 1)
         full.update(islice(range(most // step * step, most - max(steps, default=0), -step), _MAX_AMOUNTS))
         return sorted((each for each in full if 0 < each < asked), reverse=True)[:_MAX_AMOUNTS]
 
     def _least_portions(self, name: str) -> list[tuple[int, int]]:
-        """Return the least amount of a class that each provider gives, with its step."""
+        """Return pairs of the least amount of a class that a provider gives and its step size."""
         having = self._snapshot.by_class.get(name, ())
         self._budget.spend(1 + len(having) // 4)
         inventories = (self._snapshot.providers[each].inventories[name] for each in having)
@@ -526,5 +529,5 @@ def smallest_amount(min_unit: int, step_size: int) -> int:
 
 
 def _is_spared(standing: FilterResult, left_out: Bits) -> bool:
-    """Return whether a provider passes all checks except those of these clauses; free amounts are ignored."""
+    """Return whether a provider fails no checks but those of these clauses; ignores free amounts."""
     return any(not spared & ~left_out for spared in standing.spared)

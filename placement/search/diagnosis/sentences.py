@@ -1,4 +1,4 @@
-"""Writes an explanation as one sentence and as a JSON document."""
+"""Writes an explanation as a sentence and as a JSON document."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,12 +23,12 @@ _MAX_NAME: Final = 60
 
 
 def explanation_sentence(explanation: RequestExplanation) -> str:
-    """Return the number of hosts that fit, the reasons of the others, and the most useful change.
+    """Return a sentence with the number of hosts that fit, reasons of other hosts, and the best change.
 
     For instance ``0 of 10,000 hosts: 8,218 have no NUMA node with 30 PCPU free (most: 28 on h17), 913 lack
     CUSTOM_A; asking for 28 PCPU would leave 41 hosts``. Names of providers are shown in printable form.
     """
-    # not "0 of 0 hosts", which would mislead: the database has no providers
+    # the database has no providers, so "0 of 0 hosts" would mislead
     if not explanation.hosts:
         return "there are no resource providers"
     if explanation.topology is not None:
@@ -39,12 +39,12 @@ def explanation_sentence(explanation: RequestExplanation) -> str:
     reasons = [
         _count_predicate(each.hosts, _reason_text(each)) for each in explanation.reasons[:_MAX_REASONS]
     ]
-    # a sentence in a log must be short; the document has all reasons
+    # a sentence in a log must be short; the JSON document has all reasons
     if others := explanation.reasons[_MAX_REASONS:]:
         reasons.append(_count_predicate(sum(each.hosts for each in others), "have other reasons"))
     if reasons:
         text += ": " + ", ".join(reasons)
-    # otherwise the reasons are incomplete, and "fit" could be wrong
+    # without reasons, "fit" is only certain if all hosts fit
     elif explanation.fitting == explanation.hosts:
         text += " fit"
     if explanation.relaxations:
@@ -66,15 +66,15 @@ def _topology_sentence(explanation: RequestExplanation, fit: TopologyFit) -> str
     said += [f"{fit.looser} would fit"] if fit.looser else []
     said += [best_relaxation(explanation.relaxations)] if explanation.relaxations else []
     said += ["further changes would take too long to find"] if "relaxations" in explanation.incomplete else []
-    # the fields about the topology are in the first part
+    # the first half of the sentence covers the fields about the topology
     others = tuple(each for each in explanation.incomplete if each not in ("topology", "relaxations"))
-    # relaxations were tried with the topology, so they are in the first part
+    # relaxations were tried with the topology, so the first half covers them, too
     unsplit = replace(explanation, topology=None, relaxations=(), incomplete=others)
     return f"{', '.join(said)}; without a topology {explanation_sentence(unsplit)}"
 
 
 def best_relaxation(relaxations: Sequence[RequestRelaxation]) -> str:
-    """Return the text of the best relaxation: fewest changes, and among these the most hosts."""
+    """Return the text of the best relaxation: of those with the fewest changes, the one for most hosts."""
     fewest = min(map(_count_changes, relaxations))
     return _relaxation_text(
         max(
@@ -86,14 +86,14 @@ def best_relaxation(relaxations: Sequence[RequestRelaxation]) -> str:
 
 
 def sentence_of_both(explanation: RequestExplanation, fallback: RequestExplanation | None) -> str:
-    """Return a sentence about a request, and one about its fallback if it has one."""
+    """Return a sentence about a request, followed by a sentence about its fallback if there is one."""
     return of_both(
         explanation_sentence(explanation), None if fallback is None else explanation_sentence(fallback)
     )
 
 
 def of_both(text: str, fallback: str | None = None) -> str:
-    """Return the text about a request, and about its fallback."""
+    """Join the texts about a request and about its fallback."""
     return text if fallback is None else f"{text}; for the fallback of the flavor: {fallback}"
 
 
@@ -116,7 +116,7 @@ def _reason_text(reason: UnmetReason) -> str:
     if clause.condition == "capacity":
         return f"have {_too_little_free(reason)}"
     if clause.condition == "step_size" and len(reason.steps) > 1:
-        # a single number would be right for some hosts only
+        # one step size would be right only for some of the hosts
         return f"give {clause.names[0]} in other steps{_of_group(clause)}"
     words = words_of(clause.condition)
     lacking = words.render(words.lacking, clause.names, clause.amount, example.found)
@@ -125,7 +125,7 @@ def _reason_text(reason: UnmetReason) -> str:
 
 
 def _too_little_free(reason: UnmetReason) -> str:
-    """Return a predicate true of all hosts of a reason, with the largest free amount."""
+    """Return a predicate that is true for all hosts of a reason, with their largest free amount."""
     clause, example = reason.clause, reason.examples[0]
     amount = f"{clause.amount} {clause.names[0]} free{_of_group(clause)}"
     if reason.is_avoided:
@@ -134,7 +134,7 @@ def _too_little_free(reason: UnmetReason) -> str:
     if reason.places == {ProviderPlace.ROOT}:
         has = f"less than {amount}"
     else:
-        # if places differ, no single one is right for all hosts
+        # if places differ, no single place is right for all hosts
         (place,) = reason.places if len(reason.places) == 1 else (ProviderPlace.ELSEWHERE,)
         has = f"no {place.value} with {amount}"
     # the first example is the nearest miss, so all other hosts have less
@@ -166,12 +166,12 @@ _WORDS: Final[dict[str, ConditionWords]] = {
         "have a provider for each group", "have too few providers for isolated groups"
     ),
 }
-"""Words of the clauses about amounts, and about the parts of a request together."""
+"""Words for clauses about amounts, and for clauses about several parts of a request."""
 _OTHER_WORDS: Final = ConditionWords("{names}", "do not meet {names}")
 
 
 def words_of(condition: str) -> ConditionWords:
-    """Return the words of the clauses of a condition; default words for an unknown name."""
+    """Return the words for clauses of the condition with this name; default words for an unknown name."""
     found = condition_class(condition)
     return _WORDS.get(condition, _OTHER_WORDS) if found is None else found.words
 
@@ -185,7 +185,7 @@ def _relaxation_text(relaxation: RequestRelaxation) -> str:
     if relaxation.amounts:
         amounts = [f"{each.amount} {each.names[0]}{_of_group(each)}" for each in relaxation.amounts]
         parts.append(f"asking for {' and '.join(amounts)}")
-    # the policy cannot be left out if the query has several groups, and "none" is its opposite
+    # a query with several groups needs a policy, so the change is written as group_policy=none
     left_out = [_left_out(each) for each in relaxation.left_out if each.condition != "group_policy"]
     if left_out:
         parts.append(f"leaving out {' and '.join(left_out)}")
@@ -213,7 +213,7 @@ def _left_out(clause: RequestClause) -> str:
 
 
 def printable_name(name: str) -> str:
-    """Return a name in the form that may stand in a line of a log: printable, and not too long."""
+    """Return a name in a form that is safe in a line of a log: printable and short."""
     # names come from clients, and a line break could forge a line of the log
     shown = name if name.isprintable() else ascii(name)[1:-1]
     return shown if len(shown) <= _MAX_NAME else shown[: _MAX_NAME - 3] + "..."
@@ -290,7 +290,7 @@ def _topology_document(fit: TopologyFit) -> dict[str, Any]:
 def _step_document(step: FunnelStep) -> dict[str, Any]:
     shown = {**_clause_document(step.clause), "hosts": step.hosts}
     if step.providers is not None:
-        # only conditions on providers have this field, as the API reference says
+        # only steps about single providers have this field, as the API reference says
         shown["providers"] = step.providers
     return shown
 

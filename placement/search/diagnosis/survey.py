@@ -1,4 +1,4 @@
-"""The survey: the first check that each host fails, and the clauses without which it would pass all."""
+"""Finds the first check that each host fails, and the clauses without which it would pass all checks."""
 
 from collections.abc import Container, Hashable, Iterable
 from dataclasses import dataclass, field
@@ -14,33 +14,35 @@ from placement.search.equivalence import LikeTrees, TreeKin, group_trees, provid
 from placement.search.request import CandidatesRequest
 
 Bits = int
-"""A set of clauses: each is a bit at its index in :attr:`HostDiagnosis.droppable`."""
+"""A set of clauses: each clause is the bit at its index in :attr:`HostDiagnosis.droppable`."""
 
 
 class FilterResult(NamedTuple):
-    """The result of one provider for a part, free amounts aside.
+    """The result of one provider for a part; free amounts are ignored.
 
-    - ``first`` is the index of the first check that it does not pass, or the number of checks.
-    - ``spared`` are alternative sets of clauses that it does not meet; without one of these sets it passes.
-      These sets are minimal: none contains another one.
-    - ``demands`` are slot, amount, index and clause of the checks that depend on free amounts.
+    - ``first`` is the index of the first check that the provider fails, or the number of checks if it fails
+      none.
+    - ``spared`` has alternative sets of clauses: if all clauses of one set are left out, the provider passes.
+      These sets are minimal: no set contains another.
+    - ``demands`` has slot, amount, index and clause of each check that depends on free amounts.
     """
 
-    # the index instead of the check, because it also shows how many checks the provider has passed
+    # an index instead of a check, because the index also shows how many checks the provider has passed
     first: int
     spared: frozenset[Bits]
     demands: tuple[tuple[int, int, int, Bits], ...]
 
 
 class TreeResults(NamedTuple):
-    """The results for a part of all providers of a tree, and of those that share with the tree.
+    """The results, for one part, of all providers of a tree and of providers that share with the tree.
 
-    ``bare`` has results that do not depend on free amounts of the tree. Each comes with the positions of its
-    providers, and the number of these that are in the tree. The other results are in ``giving``, by position.
+    ``bare`` has results that do not depend on free amounts of the tree. Each of its entries is a result, the
+    positions of the providers with this result, and the number of these providers in the tree. ``giving`` has
+    all other results, with their positions.
     """
 
     bare: tuple[tuple[FilterResult, tuple[int, ...], int], ...]
-    # separate, so that the providers without the class, which are mostly many, are one entry
+    # separate from ``bare``, where the many providers without the class are a single entry
     giving: tuple[tuple[int, FilterResult], ...]
 
 
@@ -48,11 +50,12 @@ class TreeResults(NamedTuple):
 class LikeHosts:
     """The diagnosis of equivalent trees.
 
-    - ``firsts`` has for each part the first check that even the best providers fail, by index. ``closest``
-      has the positions of these providers.
-    - ``options`` has for each part alternative sets of clauses to leave out, ``traits`` the same for each
-      required set of traits of the group without a suffix. These sets are minimal: none contains another.
-    - ``root`` are the clauses about roots that have to be left out.
+    - ``firsts`` has for each part the index of the first check that even the best providers fail. ``closest``
+      has the positions of these best providers.
+    - ``options`` has for each part alternative sets of clauses to leave out. ``traits`` has such alternatives
+      for each set of traits that the group without a suffix requires. These sets are minimal: no set contains
+      another.
+    - ``root`` is the set of clauses about roots that have to be left out.
     """
 
     alike: LikeTrees
@@ -69,37 +72,36 @@ class LikeHosts:
 
     @property
     def unmet_filters(self) -> "UnmetFilters":
-        """The clauses to leave out, which many hosts have in common."""
+        """The clauses to leave out, as a key: many hosts fail the same clauses."""
         return UnmetFilters(self.root, self.options, self.traits)
 
 
 class UnmetFilters(NamedTuple):
-    """The clauses that a request must lose so that hosts can serve each part alone."""
+    """The clauses to remove from a request so that hosts can serve each part alone."""
 
     root: Bits
     options: tuple[frozenset[Bits], ...]
     traits: tuple[frozenset[Bits], ...]
 
     def is_met(self, changed: Bits, lessened: Bits = 0) -> bool:
-        """Return False if there is certainly no candidate when these clauses are changed.
+        """Return False if the hosts certainly have no candidate after these clauses are changed.
 
-        :param lessened: those of the changed clauses that ask for less; the traits of their groups are still
-            required.
+        :param lessened: the changed clauses that ask for a smaller amount instead of being left out. Traits
+            that their groups require are still required.
         """
         return (
             not self.root & ~changed
             and all(any(not option & ~changed for option in options) for options in self.options)
-            # a class with a smaller amount keeps the traits of its group, so this change makes none of them
-            # unnecessary
+            # a reduced amount does not make a required trait of its group unnecessary
             and all(any(not option & (~changed | lessened) for option in options) for options in self.traits)
         )
 
 
 @dataclass(eq=False, slots=True)
 class HostDiagnosis:
-    """All hosts, and the parts and checks of a request, for its explanation.
+    """The results of all hosts, with the parts and checks of the request, for its explanation.
 
-    ``left`` has for each part and check the number of providers that pass all checks up to this check.
+    ``left`` has for each part and check the number of providers that pass this check and all earlier checks.
     """
 
     snapshot: ModelSnapshot
@@ -111,11 +113,11 @@ class HostDiagnosis:
     hosts: list[LikeHosts] = field(default_factory=list)
     left: list[list[int]] = field(default_factory=list)
     standings: dict[TreeKin, list[TreeResults]] = field(default_factory=dict)
-    """For each kin, for each part: the results of the providers of a tree, and of sharing providers."""
+    """For each kin, a list with the results of its providers for each part, including sharing providers."""
 
     def clause_bits(self, left_out: Iterable[RequestClause]) -> Bits:
         """Return a set of clauses as bits."""
-        # a set, because a clause may be named twice but its bit counts once
+        # a set, because a clause may occur twice but its bit counts once
         return sum({1 << self.droppable.index(clause) for clause in left_out})
 
     def clauses_of(self, bits: Bits) -> tuple[RequestClause, ...]:
@@ -158,31 +160,32 @@ class _HostSurveyor:
     def __init__(self, found: HostDiagnosis, budget: SearchBudget) -> None:
         self._found = found
         self._budget = budget
-        # sets of clauses are integers: union and subset are one operation each, and keys hash fast
+        # sets of clauses are integers: union and subset tests are single operations, and integers hash fast
         self._bit = {clause: 1 << at for at, clause in enumerate(found.droppable)}
         self._unsuffixed = [part for part in found.parts if part.need.unsuffixed]
-        #: for each part and class, the index and the clause of the check of free amounts
+        #: for each part and class, the index and the clause of the check of the free amount
         self._capacities = [
             {name: (at, self._bit[part.checks[at].drop]) for name, at in part.capacities.items()}
             for part in found.parts
         ]
         #: for each part, the sets of clauses without which the request does not have the part
         self._gone = [[found.clause_bits(clauses) for clauses in part.gone_without] for part in found.parts]
-        #: keyed by all attributes that the checks read
+        #: results, by all attributes that the checks read
         self._known: dict[Hashable, FilterResult] = {}
-        #: keyed by part and sharing provider
+        #: results, by part and sharing provider
         self._sharing: dict[tuple[int, int], FilterResult] = {}
-        #: for each part, a function that reads those attributes of a provider that its conditions need
+        #: for each part, a function that reads the attributes of a provider that the part's conditions need
         self._read_provider = [provider_reader(part.need.conditions) for part in found.parts]
         self._passing = [[0] * (len(part.checks) + 1) for part in found.parts]
 
     def survey_trees(self, trees: Iterable[HostTree]) -> None:
-        """Add these hosts, and count the providers that are left after each check."""
+        """Add these hosts to the diagnosis, and count the providers that remain after each check."""
         found = self._found
         for alike in group_trees(found.snapshot, found.request, trees, self._budget):
             found.hosts.append(self._survey_alike(alike))
         for counts in self._passing:
-            # turns the numbers that fail each check into the numbers that are left after it
+            # converts the numbers of providers that fail each check into the numbers that remain after the
+            # check
             left, total = [], sum(counts)
             for count in counts[:-1]:
                 total -= count
@@ -192,18 +195,18 @@ class _HostSurveyor:
     def _survey_alike(self, alike: LikeTrees) -> LikeHosts:
         parts = self._found.parts
         standings = self._found.standings.get(alike.kin)
-        # kept by kin: hosts that differ only in free amounts share everything but the demands
+        # cached by kin: for hosts that differ only in free amounts, only the demands have to be checked again
         if standings is None:
             standings = self._found.standings[alike.kin] = [
                 self._results_of_tree(number, alike) for number in range(len(parts))
             ]
-        # the results of a kin ignore free amounts, which are added for each group of like trees
+        # the results of a kin ignore free amounts, which are checked here for each group of like trees
         free, count = alike.kin.free(alike.tree), len(alike.trees)
         firsts, options, closest = [], [], []
         for number, (bare, giving) in enumerate(standings):
             self._budget.spend(1 + (len(bare) + len(giving)) // 8)
             counts = self._passing[number]
-            # a request without the whole part is one of the ways to fit
+            # leaving out the whole part is one of the ways to fit
             furthest, sets = -1, {*self._gone[number]}
             nearest: list[int] = []
             for each, positions, own in bare:
@@ -213,7 +216,7 @@ class _HostSurveyor:
                     furthest, nearest = first, []
                 if first == furthest:
                     nearest += positions
-                # any() would run twice over these loops, which run for each provider of each group
+                # a separate any() would loop twice, and this code runs for each provider of each group
                 sets |= each.spared
             for at, each in giving:
                 first, lacking = each.first, 0
@@ -245,11 +248,11 @@ class _HostSurveyor:
         )
 
     def _results_of_tree(self, number: int, alike: LikeTrees) -> TreeResults:
-        """Return the results of the providers of a tree, and of those that share with the tree."""
+        """Return the results of the providers of a tree, and of the providers that share with it."""
         part, tree, kin = self._found.parts[number], alike.tree, alike.kin
         names, own, providers = part.need.resources, kin.own, kin.providers(tree)
         having = {at for name, _ in names for at, _ in kin.having.get(name, ())}
-        # providers without any of the classes fail in the same way, so they are counted in one entry
+        # providers without any of the classes have equal results, so one entry counts all of them
         bare: dict[FilterResult, list[int]] = {}
         rest = [at for at in range(own) if at not in having]
         if part.need.conditions:
@@ -258,7 +261,7 @@ class _HostSurveyor:
         elif rest:
             bare[self._result_of(number, providers[rest[0]], tree)] = rest
         owned = {standing: len(positions) for standing, positions in bare.items()}
-        # a sharing provider serves several hosts, so its free amounts are checked here
+        # a sharing provider serves several hosts, so its free amounts are checked here, once for the kin
         for at, provider in enumerate(alike.shared_providers, start=own):
             bare.setdefault(self._result_of_shared(number, provider), []).append(at)
         giving = []
@@ -276,7 +279,7 @@ class _HostSurveyor:
         )
 
     def _result_of(self, number: int, provider: Provider, tree: HostTree) -> FilterResult:
-        """Return the result of a provider of a tree; providers that are equal to the checks share one."""
+        """Return the result of a provider of a tree; providers with equal checked attributes share it."""
         part = self._found.parts[number]
         portions: list[tuple[bool, bool, bool] | None] = []
         for name, amount in part.need.resources:
@@ -286,7 +289,7 @@ class _HostSurveyor:
             else:
                 in_steps = amount % inventory.step_size == 0
                 portions.append((amount >= inventory.min_unit, amount <= inventory.max_unit, in_steps))
-        # portions instead of inventories, so that hosts of all sizes which can give the amount look equal
+        # portions instead of inventories, so that hosts of all sizes that can give the amount have equal keys
         key: Hashable = (number, *portions)
         if part.need.conditions:
             key = (key, self._read_provider[number](provider, tree.root))
@@ -297,7 +300,7 @@ class _HostSurveyor:
 
     def _result_of_shared(self, number: int, provider: Provider) -> FilterResult:
         key = (number, provider.id)
-        # with its current usage, because a sharing provider is not one of a class of providers
+        # checked with its current usage, because a sharing provider shares its result with no other provider
         if key not in self._sharing:
             self._sharing[key] = self._check_provider(self._found.parts[number], provider, in_use=True)
         return self._sharing[key]
@@ -305,11 +308,11 @@ class _HostSurveyor:
     def _check_provider(self, part: RequestPart, provider: Provider, *, in_use: bool) -> FilterResult:
         """Check one provider; ``in_use`` includes its free amounts, which ``demands`` check otherwise."""
         first, spared = len(part.checks), 0
-        #: for each condition with alternative checks, the clauses that each alternative lacks
+        #: for each condition with alternative checks, the clauses that fail in each alternative
         by_ways: dict[str, list[Bits]] = {}
         self._budget.spend(1 + len(part.checks) // 4)
         for index, check in enumerate(part.checks):
-            # alternatives are compared over all these clauses together, after the loop
+            # alternatives are combined over all clauses of the condition, after the loop
             if check.ways:
                 lacking = by_ways.setdefault(check.clause.condition, [0] * len(check.ways))
                 for way, met_by in enumerate(check.ways):
@@ -318,15 +321,15 @@ class _HostSurveyor:
                 first = min(first, index)
                 if not check.ways:
                     spared |= self._bit[check.drop]
-        # one alternative of each such condition has to be met
+        # the provider has to pass one alternative of each condition with alternatives
         sets = {spared}
         for ways in by_ways.values():
             sets = {one | other for one in sets for other in ways}
         return FilterResult(first, minimal_sets(sets), ())
 
     def _lacking_together(self, alike: LikeTrees) -> Iterable[frozenset[Bits]]:
-        """Yield alternative sets of clauses to leave out, for each check that a group passes together."""
-        # the common case: no group that several providers serve has traits
+        """Yield alternative sets of clauses to leave out, for each check on a group's providers together."""
+        # the common case: the group without a suffix requires no traits
         if not self._found.together:
             return
         classes = {name for part in self._unsuffixed for name, _ in part.need.resources}
@@ -343,7 +346,7 @@ class _HostSurveyor:
 
 
 def minimal_sets(sets: Iterable[Bits]) -> frozenset[Bits]:
-    """Return the minimal sets: those that contain no other set."""
+    """Return the sets that contain no other of these sets."""
     kept: list[Bits] = []
     # small sets first, so that one pass finds all sets that contain another
     for each in sorted(sets, key=int.bit_count):
