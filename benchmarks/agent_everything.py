@@ -254,7 +254,8 @@ def running(sections, guests, seconds, with_isolation):
         pid, ended = system.processes[AGENT].pid, threading.Event()
         if with_isolation:
             threading.Thread(target=scrape, args=(system, ended), daemon=True).start()
-        time.sleep(min(seconds, 12))  # what the starts left to do is done
+        # Until what the starts left to do is done.
+        time.sleep(min(seconds, 60 if with_isolation else 12))
         if with_isolation:
             shown = system.agent("status")
             print({name: shown[name] for name in ("quiet_cpus", "alone_cpus", "isolation_refusals")})

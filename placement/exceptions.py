@@ -1,8 +1,8 @@
-"""Errors of requests, in the words of the API.
+"""The exceptions that become errors of the API.
 
-Each class is a kind of error that a client may get. The class decides the HTTP status
-(:mod:`placement.api.errors` maps it). ``code`` is the error code, shown from microversion 1.23 on (API
-reference, "Error codes").
+Each class is a kind of error that a client may get. The class determines the HTTP status
+(:mod:`placement.api.errors` has the table). ``code`` is the error code, which answers show from microversion
+1.23 on (API reference, "Error codes").
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ CANNOT_DELETE_PARENT: Final = "placement.resource_provider.cannot_delete_parent"
 
 
 class ServiceError(Exception):
-    """Base of all errors; ``str(error)`` is the ``detail`` that a client reads."""
+    """Base class of all errors; ``str(error)`` is the ``detail`` in the answer."""
 
     def __init__(self, detail: str, code: str = UNDEFINED) -> None:
         super().__init__(detail)
@@ -34,13 +34,13 @@ class ServiceError(Exception):
 
 
 class InvalidRequest(ServiceError):
-    """The request cannot be understood or asks for the impossible: 400."""
+    """The request is malformed or asks for something impossible: 400."""
 
     @classmethod
     def too_long(cls, failure: str, seconds: float, option: str, advice: str) -> Self:
         """Return the refusal of a request that takes too long to answer.
 
-        :param failure: the result that was not reached, as a main clause.
+        :param failure: a main clause that tells which result was not reached.
         :param seconds: the limit of CPU time.
         :param option: the option in ``[api]`` that sets the limit.
         :param advice: the end of the sentence, with its punctuation.
@@ -50,7 +50,7 @@ class InvalidRequest(ServiceError):
 
 
 class Forbidden(ServiceError):
-    """The caller may not do this: 403."""
+    """The policy does not allow the operation to the caller: 403."""
 
 
 class NotFound(ServiceError):
@@ -58,22 +58,22 @@ class NotFound(ServiceError):
 
 
 class Conflict(ServiceError):
-    """The request contradicts the present state: 409."""
+    """The request conflicts with the current state: 409."""
 
 
 class ConcurrentUpdate(Conflict):
-    """A generation in the request is not the current one: 409."""
+    """A generation in the request is not the current generation: 409."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(detail, CONCURRENT_UPDATE)
 
 
 class ConsumerExists(ConcurrentUpdate):
-    """A consumer that the request calls new exists already: 409."""
+    """A consumer that the request declares as new exists already: 409."""
 
 
 class NoCandidate(Conflict):
-    """No candidate serves a claim: 409, with the explanation as a document if there is one."""
+    """No candidate serves a claim: 409. The answer has an explanation if there is one."""
 
     def __init__(self, detail: str, explanation: Mapping[str, Any] | None) -> None:
         super().__init__(detail, NO_CANDIDATE)
@@ -81,12 +81,12 @@ class NoCandidate(Conflict):
 
 
 class Gone(ServiceError):
-    """The state that the request continues from does not exist any more: 410."""
+    """The cursor in the request refers to changes that are not known any more: 410."""
 
 
 RETRY_AFTER: Final = "5"
-"""Seconds until a refused request may be repeated, if the length of an outage is unknown."""
+"""Seconds after which a client may repeat a refused request, if the length of an outage is unknown."""
 
 
 class Unavailable(ServiceError):
-    """The database cannot be reached, or refuses the service: 503."""
+    """The database or another server does not answer, or refuses the service: 503."""

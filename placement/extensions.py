@@ -1,19 +1,21 @@
-"""Extension points of the service, to which packages outside of the core add parts.
+"""Extension points (seams) at which packages outside of the core add parts to the service.
 
-The core imports no extra. The core reads a seam, which is a group of entry points of installed distributions,
-and uses the objects that it finds. Without any extension, the service is the Placement API with claims,
-reservations and explanations. In the same distribution, ``placement_extras`` registers everything that the
-service comes with.
+The core does not import ``placement_extras``. A seam is a group of entry points of installed distributions;
+the core loads the objects that are registered there. Without any extension, the service is the Placement API
+with claims, reservations and explanations. ``placement_extras``, in the same distribution, registers the
+extensions that come with the service.
 
 - ``options``: modules with ``list_opts`` and ``register_opts``, as in :mod:`placement.conf`
 - ``rules``: lists of policy rules with their defaults
 - ``blueprints``: Flask blueprints of operations below ``/ext/v1``
-- ``request_forms``: :class:`placement.schemas.request_form.RequestForm`, ways to ask without a query
+- ``request_forms``: :class:`placement.schemas.request_form.RequestForm`, ways to ask for candidates without a
+  query
 - ``applications``: :class:`placement.api.middleware.SideApplication`, WSGI applications below a path
 - ``commands``: :class:`placement.cmd.manage.ManageCommand`, commands of ``placement-manage``
-- ``takeovers``: :class:`placement.maintenance.sync.Takeover`, databases of other programs
-- ``tables``: :class:`placement.db.tables.ExtensionTables`, tables, and migrations that make them
-- ``trait_attributes``: mappings of traits to names of attributes, which a provider loses with the trait
+- ``takeovers``: :class:`placement.maintenance.sync.Takeover`, conversions of databases of other programs
+- ``tables``: :class:`placement.db.tables.ExtensionTables`, further tables and the migrations that create them
+- ``trait_attributes``: mappings from a trait to names of attributes, which a provider loses together with the
+  trait
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Results of functions, kept in bounded memory for later calls with the same arguments."""
+"""A cache for results of functions, limited by memory."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -7,18 +7,18 @@ from typing import Final, Generic, TypeVar
 
 Result = TypeVar("Result")
 
-# a result has some fields for each parameter of a query; the factor is generous, because objects of Python
-# are large
+# a result has some fields for each parameter of a query, and Python objects are large, so the factor is
+# generous
 _EXPANSION: Final = 64
-"""Bytes that are counted for each character of an argument: for its result and the key."""
+"""Assumed number of bytes of a result and its key, for each character of the argument."""
 
 
 class KeptResults(Generic[Result]):
-    """Keeps the most recently used results.
+    """A cache that keeps the most recently used results.
 
-    Clients choose the length of the arguments, so the size of all results is limited, and not their number.
+    Clients choose the length of arguments, so the total size of results is limited instead of their number.
 
-    :param max_bytes: the size of all results together, estimated generously.
+    :param max_bytes: the maximum total size of all results, by a generous estimate.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -31,7 +31,7 @@ class KeptResults(Generic[Result]):
         return len(self._kept)
 
     def get(self, key: Hashable, make: Callable[[], Result]) -> Result:
-        """Return the result kept for the key, or else make it; errors of ``make`` are not kept."""
+        """Return the cached result for the key, otherwise make it; errors of ``make`` are not cached."""
         with self._lock:
             if (known := self._kept.get(key)) is not None:
                 self._kept.move_to_end(key)
@@ -40,7 +40,7 @@ class KeptResults(Generic[Result]):
         # result
         result = make()
         size = _EXPANSION * len(repr(key))
-        # a result above the limit would remove all others, and then itself
+        # a result above the limit would first remove all other results, and then itself
         if size > self._max_bytes:
             return result
         with self._lock:

@@ -1,7 +1,7 @@
-"""Microversions of the Placement API, each named by its change.
+"""Microversions of the Placement API; constants have the names of the changes.
 
-A version is a ``(major, minor)`` tuple, so that versions compare as tuples do.
-Source: "REST API Version History" of the OpenStack Placement documentation.
+A version is a tuple ``(major, minor)``, so that versions can be compared. Source: "REST API Version History"
+of the OpenStack Placement documentation.
 """
 
 from typing import Final

@@ -1,10 +1,11 @@
-"""Extras of the distribution: parts of the service that need packages which may not be installed."""
+"""Messages about optional packages, which pip installs with an extra of the distribution."""
 
 
 def how_to_install(extra: str) -> str:
     """Return the command that installs an extra.
 
-    The index has no package of this name: a name without a path would install any package published under it.
+    The command has a path, because PyPI has no package of this service: a name alone would install any
+    package that is published under this name.
     """
     return (
         f"install this release's wheel with its extra {extra}: "
@@ -13,7 +14,7 @@ def how_to_install(extra: str) -> str:
 
 
 def missing_package(wanted: str, package: str, extra: str) -> ValueError:
-    """Return the error of an option that needs a missing package, with the remedy."""
+    """Return the error for an option that needs a missing package, with the remedy."""
     return ValueError(
         f"{wanted} needs {package}, which is not installed: leave the option out, or {how_to_install(extra)}"
     )

@@ -1,4 +1,4 @@
-"""Outages of peers: one request of a worker tries a silent peer, and all others are refused at once."""
+"""Outages of peers: one request at a time tries a silent peer, and all other requests are refused at once."""
 
 import threading
 import time
@@ -11,10 +11,10 @@ from placement.exceptions import Unavailable
 
 
 class PeerOutage(ABC):
-    """Keeps requests from waiting for a peer that accepts requests and does not answer.
+    """Keeps requests from waiting for a peer that accepts connections but does not answer.
 
-    A worker has only few threads. If each request waited until its time limit, no thread would be left for
-    requests that do not need the peer, such as health checks.
+    A worker has few threads. If each request waited for the peer until its time limit, no thread would be
+    free for requests that do not need the peer, such as health checks.
     """
 
     #: the error text of refused requests
@@ -40,10 +40,11 @@ class PeerOutage(ABC):
     def attempt_request(self) -> Iterator[None]:
         """Ask the peer in this context; errors of the peer are raised unchanged.
 
-        :raises Unavailable: the peer did not answer the last time, and another request is trying it.
+        :raises Unavailable: the peer did not answer the last request, and another request is trying the peer
+            now.
         """
-        # read once, because another thread may begin or end the outage meanwhile, and the lock must be
-        # released
+        # read once: another thread may begin or end the outage meanwhile, but this thread has to release the
+        # lock that it took
         alone = self._since is not None
         if alone and not self._trying.acquire(blocking=False):
             raise Unavailable(self.refusal)

@@ -30,7 +30,7 @@ _MEMORY_TYPES: Final = {
 }
 ISOLATION_CHOICES: Final = {
     IsolationLevel.SHARED.value: "interrupts, workqueues and watchdogs of the host may run on these CPUs",
-    IsolationLevel.QUIET.value: "interrupts and processes of the host run on other CPUs, as far as the kernel can move them",
+    IsolationLevel.QUIET.value: "interrupts and processes of the host run on other CPUs, if they can move",
     IsolationLevel.ALONE.value: "as quiet, and the CPUs also form a cpuset partition (Linux 6.7)",
 }
 """The levels of isolation with their descriptions, for options of rules and of classes."""
@@ -39,7 +39,7 @@ _THREAD_POLICIES: Final = {
     ThreadPolicy.PREFER.value: "sibling threads together, if there are any",
     ThreadPolicy.REQUIRE.value: "sibling threads; without them the guest is refused",
     ThreadPolicy.ISOLATE.value: "one thread of each core; the other threads stay empty",
-    ThreadPolicy.SPREAD.value: "different cores; the guest shares a core with another guest only if no core is free",
+    ThreadPolicy.SPREAD.value: "different cores; guests share a core only if no core is free",
 }
 _EMULATOR_POLICIES: Final = {
     EmulatorPolicy.SHARE.value: "on the shared CPUs of the host",

@@ -101,8 +101,9 @@ GUESTS_OPTS: Final = [
         "reconcile_interval",
         default=10.0,
         min=0.1,
-        help="Seconds between two comparisons of all guests with the kernel. Each comparison corrects"
-        " changes that other programs have made (drift).",
+        help="Seconds between two comparisons of all guests with the kernel. Each comparison corrects the"
+        " places of threads. Each third one also corrects values that change only if another program"
+        " writes them (drift): limits, frequencies, block I/O, and masks of interrupts.",
     ),
     cfg.Opt(
         "verify_interval",

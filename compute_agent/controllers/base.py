@@ -114,6 +114,10 @@ def items_by_guest(
             yield failed_item(kind, str(guest), error)
 
 
+FOREIGN_ROUNDS: Final = 3
+"""The usual ``compare_rounds`` of settings that change only if another program writes them."""
+
+
 class KernelController(Protocol):
     """The interface of a controller. Only the worker calls a controller.
 
@@ -128,6 +132,12 @@ class KernelController(Protocol):
     awaits: bool = False
     """Whether sync() also gets guests that are about to start. Such guests have no process and no assignment
     of CPUs yet.
+    """
+
+    compare_rounds: int = 1
+    """A periodic comparison leaves the controller out until this number of rounds has passed.
+
+    Above 1 for settings that change only if another program writes them, unlike the places of threads.
     """
 
     refused: Mapping[str, Sequence[str]]

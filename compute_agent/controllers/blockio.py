@@ -10,7 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
-from compute_agent.controllers.base import GuestController, GuestTarget, ReleaseItem, items_by_guest
+from compute_agent.controllers.base import (
+    FOREIGN_ROUNDS,
+    GuestController,
+    GuestTarget,
+    ReleaseItem,
+    items_by_guest,
+)
 from compute_agent.drivers.base import BlockIoTuning
 from compute_agent.host.block_devices import BlockDevices
 from compute_agent.inventory.provider_tree import ProviderNode
@@ -23,6 +29,7 @@ class BlockIoController(GuestController):
     """Sets weights, rates and latency targets of guests through the driver."""
 
     name = "blockio"
+    compare_rounds = FOREIGN_ROUNDS
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final
 
 from compute_agent.controllers.base import (
+    FOREIGN_ROUNDS,
     GuestTarget,
     KernelController,
     PlannedChange,
@@ -47,6 +48,7 @@ class CoreCookieController(KernelController):
     """Gives each group of guests a core scheduling cookie."""
 
     name = OPTION
+    compare_rounds = FOREIGN_ROUNDS
     acts_early = False
 
     def __init__(

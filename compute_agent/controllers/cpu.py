@@ -27,6 +27,7 @@ from types import MappingProxyType
 from typing import Final
 
 from compute_agent.controllers.base import (
+    FOREIGN_ROUNDS,
     PINS,
     GuestController,
     GuestTarget,
@@ -161,6 +162,7 @@ class CpuController(GuestController):
     """Sets the weights, quotas and bursts of guests through the driver."""
 
     name = "cpu"
+    compare_rounds = FOREIGN_ROUNDS
 
     def __init__(
         self,

@@ -23,6 +23,7 @@ from typing import Final, Protocol
 from prometheus_client import CollectorRegistry, Gauge
 
 from compute_agent.controllers.base import (
+    FOREIGN_ROUNDS,
     ControllersInForce,
     GuestTarget,
     KernelController,
@@ -172,6 +173,8 @@ class CpuClassController(KernelController):
         :param count_drift: called for each file that another program has changed.
         :param clock: returns monotonic seconds, for the idle times of CPUs.
         """
+        # Cores become idle by themselves.
+        self.compare_rounds = 1 if configured.parking else FOREIGN_ROUNDS
         self._clock = clock
         self._idle = IdleTimes()
         self._driver = driver

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry, Gauge
 
 from compute_agent.controllers.base import (
+    FOREIGN_ROUNDS,
     ControllersInForce,
     GuestTarget,
     KernelController,
@@ -71,6 +72,7 @@ class IsolationController(KernelController):
     """
 
     name = "isolation"
+    compare_rounds = FOREIGN_ROUNDS
     acts_early = False
 
     def __init__(

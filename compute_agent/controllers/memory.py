@@ -32,6 +32,7 @@ from types import MappingProxyType
 from typing import Final
 
 from compute_agent.controllers.base import (
+    FOREIGN_ROUNDS,
     PINS,
     GuestController,
     GuestTarget,
@@ -59,6 +60,7 @@ class MemoryController(GuestController):
     """Binds the memory of guests through the driver. A guest without an assignment keeps its binding."""
 
     name = "memory"
+    compare_rounds = FOREIGN_ROUNDS
 
     def __init__(
         self,
@@ -159,6 +161,7 @@ class MemoryLimitController(GuestController):
     """Sets limits and protection of guests' memory through the driver."""
 
     name = "memory_limit"
+    compare_rounds = FOREIGN_ROUNDS
 
     def __init__(
         self,

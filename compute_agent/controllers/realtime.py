@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from compute_agent.controllers.base import (
+    FOREIGN_ROUNDS,
     GuestTarget,
     KernelController,
     PlannedChange,
@@ -47,10 +49,25 @@ LOG = logging.getLogger(__name__)
 OPTION: Final = "realtime_priority"
 
 
+@dataclass(frozen=True, slots=True)
+class GuestPlan:
+    """The changes of schedules that a guest needs.
+
+    :ivar changes: the new schedules by thread id.
+    :ivar reasons: sentences about what the guest does not get.
+    :ivar threads: the ids of all threads that run guest CPUs.
+    """
+
+    changes: Mapping[int, ThreadSchedule]
+    reasons: tuple[str, ...]
+    threads: frozenset[int]
+
+
 class RealtimeController(KernelController):
     """Sets and removes realtime schedules of the threads that run guest CPUs."""
 
     name = "realtime"
+    compare_rounds = FOREIGN_ROUNDS
     acts_early = False
 
     def __init__(
@@ -114,7 +131,7 @@ class RealtimeController(KernelController):
         """The threads that would get another schedule, by guest."""
         for target in sorted(without_preserved(targets), key=lambda target: target.guest.uuid):
             try:
-                changes = self._plan_guest(target)[0]
+                changes = self._plan_guest(target, self._is_noted(target.guest)).changes
             except GuestGoneError:
                 continue
             priorities = {one.priority for one in changes.values()}
@@ -164,11 +181,11 @@ class RealtimeController(KernelController):
         priority, noted = self.priority_of(guest), self._is_noted(guest)
         if priority is None and not noted:
             return False, ()
-        changes, reasons = self._plan_guest(target)
+        plan = self._plan_guest(target, noted)
+        changes, reasons = plan.changes, plan.reasons
         if not noted and changes:
             self._keep_note(guest, priority)
-        present = self._driver.vcpu_threads(guest)
-        set_before = self._threads.get(guest.uuid, frozenset()) & present
+        set_before = self._threads.get(guest.uuid, frozenset()) & plan.threads
         done: dict[int, ThreadSchedule] = {}
         for tid, schedule in changes.items():
             try:
@@ -249,16 +266,17 @@ class RealtimeController(KernelController):
             self._schedules.write(tid, schedule)
         return schedule
 
-    def _plan_guest(self, target: GuestTarget) -> tuple[dict[int, ThreadSchedule], tuple[str, ...]]:
-        """The threads that need another schedule, and messages about requests that cannot be met.
+    def _plan_guest(self, target: GuestTarget, noted: bool) -> GuestPlan:
+        """The threads that need another schedule.
 
+        :param noted: whether the guest may have priorities of the agent.
         :raises GuestGoneError: the guest has ended.
         """
         guest, place = target.guest, target.assignment
-        present, noted = self._read_schedules(guest), self._is_noted(guest)
-        priority = self.priority_of(guest)
+        present = self._read_schedules(guest)
+        priority, members = self.priority_of(guest), frozenset(present)
         if priority is None or place is None:
-            return decide_schedules(present, (), USUAL, noted), ()
+            return GuestPlan(decide_schedules(present, (), USUAL, noted), (), members)
         found = {tid: procfs.thread_affinity(tid) for tid in present}
         threads = {tid: cpus for tid, cpus in found.items() if cpus is not None}
         has_others = bool(self._driver.thread_ids(guest) - present.keys())
@@ -271,7 +289,7 @@ class RealtimeController(KernelController):
         # time slices.
         schedule = realtime_schedule(priority, in_turn=not has_names)
         changes = decide_schedules(present, chosen, schedule, noted)
-        return changes, (f"{OPTION}: {reason}",) if reason else ()
+        return GuestPlan(changes, (f"{OPTION}: {reason}",) if reason else (), members)
 
     def _read_schedules(self, guest: Guest) -> dict[int, ThreadSchedule]:
         """The schedules of the threads that run guest CPUs, by thread id.

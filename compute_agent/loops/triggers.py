@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -25,12 +25,12 @@ from compute_agent.throttling.samplers import GuestReader, MetricSampler
 from compute_agent.throttling.settings import ThrottlingSettings
 from compute_agent.throttling.state_file import ThrottlingFile
 from compute_agent.throttling.triggers import InterferenceTrigger, WatermarkTrigger
-from compute_agent.throttling.watermarks.breaches import Streaks
+from compute_agent.throttling.watermarks.breaches import Streaks, lacks_rates, needs_guests
 from compute_agent.throttling.watermarks.schedule import WeekMoment, local_moment
 from compute_agent.throttling.watermarks.sections import WatermarkRules
 from compute_agent.throttling.watermarks.state import WatermarkState
 from compute_agent.usage.rounds import CacheReader, OversoldReader, SourceReader
-from compute_agent.usage.snapshot import UsageSnapshot
+from compute_agent.usage.snapshot import GuestUsage, UsageSnapshot
 from compute_agent.usage.subjects import CacheAllotments, SubjectFactory, open_allotments
 
 LOG = logging.getLogger(__name__)
@@ -39,6 +39,10 @@ INTERVAL: Final = 10.0
 """Seconds between two samples of interference. Shorter samples would be noise; a trial takes seven
 samples."""
 
+
+GUEST_SECONDS: Final = 15.0
+"""Seconds between two measurements of guests while the host is far below all thresholds. Each takes two
+rounds, so that it has rates."""
 
 WATERMARKS_THREAD: Final = ThreadSpec(
     "watermarks",
@@ -92,6 +96,7 @@ class WatermarkLoop:
         read_source: SourceReader = lambda name: None,
         read_oversold: OversoldReader = lambda resource_class: None,
         moment: Callable[[], WeekMoment] = local_moment,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare the loop, and pass the limits that a former agent saved to the arbiter.
 
@@ -101,8 +106,10 @@ class WatermarkLoop:
         :param read_source: returns the last value of a metric from a source outside the kernel, by its name.
         :param read_oversold: returns the reclaimed amount that guests hold beyond the present offers.
         :param moment: returns the present minute of the week.
+        :param clock: returns monotonic seconds.
         """
         self._moment = moment
+        self._clock = clock
         self._settings = settings
         self._pipeline = pipeline
         self._executor = executor
@@ -110,7 +117,7 @@ class WatermarkLoop:
         self._evictions = evictions
         self._new_sampler = partial(MetricSampler, root, cache, read_source, read_oversold)
         self._subjects = SubjectFactory(driver, cache_allotments, root)
-        self._sampler = self._new_sampler()
+        self._renew_sampler()
         self._trigger = WatermarkTrigger(
             settings.rules, file.state.watermarks, executor, file.keep_watermarks
         )
@@ -126,6 +133,7 @@ class WatermarkLoop:
             begin=self._renew_sampler,
         )
         self._latest: tuple[UsageSnapshot | None, Streaks] = (None, {})
+        self._guests: Mapping[str, GuestUsage] = {}
 
     # For other threads
 
@@ -169,13 +177,18 @@ class WatermarkLoop:
     def _renew_sampler(self) -> None:
         # A new sampler, because rates since the last round before a pause would be means over the pause.
         self._sampler = self._new_sampler()
+        self._look_due, self._rounds_due = 0.0, 0
 
     def is_needed(self) -> bool:
         """Whether a round is needed: there are watermarks, or limits, evictions or the switch to undo."""
-        state = self._trigger.state
         # Limits outlive the watermarks that set them, and only rounds remove them.
-        owed = state.throttles or state.evictions or state.scheduling_off
-        return bool(self._settings.rules.watermarks or owed)
+        return bool(self._settings.rules.watermarks) or self._is_owed
+
+    @property
+    def _is_owed(self) -> bool:
+        """Whether limits, evictions or the switch of scheduling are in force."""
+        state = self._trigger.state
+        return bool(state.throttles or state.evictions or state.scheduling_off)
 
     def _count_failure(self, is_new: bool) -> None:
         if is_new:  # a metric of another package may have raised it, and may work in the next round
@@ -192,21 +205,46 @@ class WatermarkLoop:
             return
         settings, trigger = self._settings, self._trigger
         # Read once at the beginning, so that a reload during the round does not mix two configurations.
-        trigger.use_rules(settings.rules.at_moment(self._moment()))
+        rules = settings.rules.at_moment(self._moment())
+        trigger.use_rules(rules)
         # Once, and only after guests are known, because limits of unknown guests would be dropped.
         if not self._resumed:
             trigger.resume_actions()
             self._resumed = True
-        views = self._pipeline.guest_views()
         self._keep_limits()
+        time = self._clock()
+        if not self._guests_due(rules, time):
+            host = self._sampler.measure_host(rules, time)
+            if not needs_guests(rules, host):
+                # With the latest values of guests, which commands show.
+                self._finish_round(replace(host, guests=self._guests))
+                return
+        views = self._pipeline.guest_views()
         # Before measuring: a guest that was started again has lost its limit, and its use without the limit
         # would lead to a lower limit than necessary.
         self._arbiter.repair_limits(views)
         subjects = self._subjects.build_subjects(views, settings.classes)
-        snapshot = self._sampler.take_snapshot(settings.rules, subjects, time.monotonic())
-        trigger.run_round(snapshot)
-        # Assigned as one tuple, so that other threads read both values of the same round.
-        self._latest = (snapshot, trigger.all_streaks)
+        snapshot = self._sampler.take_snapshot(rules, subjects, time)
+        # After a jump of the usage, only the next round has the rates of guests, and decides.
+        if not self._sampler.has_rates and lacks_rates(rules, snapshot):
+            return
+        if self._sampler.has_rates or not self._guests:
+            self._guests = snapshot.guests
+        self._finish_round(snapshot)
+
+    def _guests_due(self, rules: WatermarkRules, time: float) -> bool:
+        """Whether the round measures guests, whatever the usage of the host is."""
+        if time >= self._look_due:
+            self._look_due, self._rounds_due = time + GUEST_SECONDS, 2
+        self._rounds_due -= 1
+        # Without any usage, only metrics that are computed from guests need them.
+        return self._rounds_due >= 0 or self._is_owed or needs_guests(rules, UsageSnapshot(time, {}))
+
+    def _finish_round(self, snapshot: UsageSnapshot) -> None:
+        self._trigger.run_round(snapshot)
+        # Assigned as one tuple, so that other threads read both values of the same round. The guests have the
+        # values of the latest round with rates.
+        self._latest = (replace(snapshot, guests=self._guests), self._trigger.all_streaks)
 
 
 class InterferenceLoop:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from pathlib import Path
 from statistics import median
-from typing import Final
-
-import sqlalchemy as sa
+from typing import Any, Final
 
 from compute_agent.drawing.svg import COLOURS, ChartCurve, ChartPanel, Point, draw_chart
 from compute_agent.monitoring.readings import CacheUse, add_up
-from compute_agent.monitoring.samples import NO_CACHE, SAMPLES, TARGETS, StoredSample, engine_to_read
+from compute_agent.monitoring.samples import NO_CACHE, StoredSample, connect_to_read
 
 
 class HistoryError(Exception):
@@ -41,7 +40,6 @@ class SampleHistory:
         if not path.is_file():
             raise HistoryError(f"there are no samples: no file {path}; does the agent store any here?")
         self._path = path
-        self._engine = engine_to_read(path)
 
     def latest_samples(self) -> list[StoredSample]:
         """The latest samples of each guest and class, one for each cache.
@@ -50,10 +48,8 @@ class SampleHistory:
         """
         with self._connect() as connection:
             # SQLite finds the last time of a target by the primary key, which begins with target and time.
-            other = SAMPLES.alias()
-            last = sa.select(sa.func.max(other.c.time)).where(other.c.target_id == TARGETS.c.id)
-            query = _sample_query().where(SAMPLES.c.time == last.correlate(TARGETS).scalar_subquery())
-            found = [_stored_sample(row) for row in connection.execute(query)]
+            last = "SELECT max(other.time) FROM samples AS other WHERE other.target_id = targets.id"
+            found = [_stored_sample(row) for row in connection.execute(f"{_QUERY} AND time = ({last})")]
         newest: dict[str, float] = {}
         # A guest that had another class or name before has several targets: only the newest counts.
         for one in found:
@@ -78,24 +74,23 @@ class SampleHistory:
         :raises HistoryError: the file cannot be read, or has no such guest or class.
         """
         with self._connect() as connection:
-            columns = TARGETS.c
-            targets = connection.execute(
-                sa.select(columns.id, columns.guest, columns.name, columns.qos_class)
-            )
-            chosen = _choose_targets(wanted, [tuple(row) for row in targets])
-            query = _sample_query().where(
-                columns.id.in_(chosen), SAMPLES.c.time >= span.since, SAMPLES.c.time <= span.until
-            )
-            found = [_stored_sample(row) for row in connection.execute(query)]
+            targets = connection.execute("SELECT id, guest, name, class FROM targets").fetchall()
+            found = [
+                _stored_sample(row)
+                for target in _choose_targets(wanted, targets)
+                for row in connection.execute(
+                    f"{_QUERY} AND id = ? AND time BETWEEN ? AND ?", (target, span.since, span.until)
+                )
+            ]
         return sorted(found, key=lambda one: (one.time, _cache_order(one)))
 
     @contextmanager
-    def _connect(self) -> Iterator[sa.Connection]:
+    def _connect(self) -> Iterator[sqlite3.Connection]:
         try:
-            with self._engine.connect() as connection:
+            with closing(connect_to_read(self._path)) as connection:
                 yield connection
-        except sa.exc.DatabaseError as error:
-            raise HistoryError(f"the samples in {self._path} cannot be read: {error.orig}") from error
+        except sqlite3.DatabaseError as error:
+            raise HistoryError(f"the samples in {self._path} cannot be read: {error}") from error
 
 
 def _add_caches(samples: Sequence[StoredSample]) -> StoredSample:
@@ -105,17 +100,14 @@ def _add_caches(samples: Sequence[StoredSample]) -> StoredSample:
     )
 
 
-def _sample_query() -> sa.Select[tuple[object, ...]]:
-    return sa.select(SAMPLES, TARGETS.c.guest, TARGETS.c.name, TARGETS.c.qos_class).where(
-        SAMPLES.c.target_id == TARGETS.c.id
-    )
+_QUERY: Final = """
+SELECT time, guest, name, class, cache_id, occupancy, local, total, cpu
+FROM samples, targets WHERE target_id = id"""
 
 
-def _stored_sample(row: sa.Row[tuple[object, ...]]) -> StoredSample:
-    cache = None if row.cache_id == NO_CACHE else row.cache_id
-    return StoredSample(
-        row.time, row.guest, row.name, row.qos_class, cache, row.occupancy, row.local, row.total, row.cpu
-    )
+def _stored_sample(row: tuple[Any, ...]) -> StoredSample:
+    time, guest, name, qos_class, cache, *values = row
+    return StoredSample(time, guest, name, qos_class, None if cache == NO_CACHE else cache, *values)
 
 
 def _choose_targets(wanted: str, targets: Sequence[tuple[int, str, str, str]]) -> list[int]:

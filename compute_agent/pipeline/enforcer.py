@@ -125,9 +125,11 @@ class GuestEnforcer:
         self._metrics = metrics
         self.cache = GuestCache(frozenset(controller.name for controller in controllers))
         self._expected = ExpectedGuests(self.cache)
+        self._comparisons = 0
 
     def use_controllers(self, controllers: Sequence[KernelController]) -> None:
         """Replace the controllers, such as after a reload, and mark each as pending for all guests."""
+        self._comparisons = 0
         self._controllers = controllers
         self.cache.controllers = frozenset(controller.name for controller in controllers)
         # Controllers run even without guests, because sync() applies the classes of CPUs to the host.
@@ -136,11 +138,24 @@ class GuestEnforcer:
             self.cache.mark_pending(entry)
 
     def compare_all(self, host_state: HostState) -> None:
-        """Compare the kernel with the target of each guest; controllers with a difference become pending."""
-        self.cache.synced = False
-        self._sync(host_state)
+        """Compare the kernel with the target of each guest; controllers with a difference become pending.
+
+        A controller is left out until its ``compare_rounds`` have passed.
+        """
+        # Each controller begins at another round, so that the work is spread over the rounds.
+        due = [
+            controller
+            for number, controller in enumerate(self._controllers, self._comparisons)
+            if self._comparisons == 0 or number % controller.compare_rounds == 0
+        ]
+        self._comparisons += 1
+        if self.cache.synced:
+            self._sync_with(due, host_state)
+        else:
+            self._sync(host_state)
         for entry in self.cache:
-            self._compare_guest(entry, host_state)
+            # A limit of throttling is repaired at once, because it protects other guests.
+            self._compare_guest(entry, self._controllers if entry.limits else due, host_state)
 
     def apply(self, host_state: HostState, but: CachedGuest | None = None) -> None:
         """Run the controllers for all pending changes. A change that fails is logged and stays pending.
@@ -236,13 +251,15 @@ class GuestEnforcer:
             self._metrics.pending.labels(controller.name).set(waiting)
 
     def _sync(self, host_state: HostState) -> None:
-        if self.cache.synced:
-            return
+        if not self.cache.synced:
+            self._sync_with(self._controllers, host_state)
+
+    def _sync_with(self, controllers: Sequence[KernelController], host_state: HostState) -> None:
         # Preserved guests are among the targets, so that no other guest gets their CPUs and cache ways.
         targets = [self._target_for(entry, host_state) for entry in self.cache]
         expected = [_target_of(one, host_state) for one in self._expected.waiting_guests()]
         synced = True
-        for controller in self._controllers:
+        for controller in controllers:
             try:
                 controller.sync([*targets, *expected] if controller.awaits else targets, host_state.all_zones)
             # ``synced`` stays False, so that the next event calls all controllers again.
@@ -271,12 +288,14 @@ class GuestEnforcer:
             refusals = sum(entry.guest.uuid in controller.refused for entry in self.cache)
             self._metrics.refused_settings.labels(controller.name).set(refusals)
 
-    def _compare_guest(self, entry: CachedGuest, host_state: HostState) -> None:
+    def _compare_guest(
+        self, entry: CachedGuest, controllers: Sequence[KernelController], host_state: HostState
+    ) -> None:
         # The agent must not change a preserved guest, so its differences are no drift.
         if entry.guest.settings.preserve:
             return
         target = self._target_for(entry, host_state)
-        for controller in self._controllers:
+        for controller in controllers:
             # A change that is pending is not drift.
             if controller.name in entry.pending:
                 continue

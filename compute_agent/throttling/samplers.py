@@ -245,7 +245,18 @@ class MetricSampler:
         self._read_source = read_source
         self._read_oversold = read_oversold
         self._before: MeasuringRound | None = None
+        self._present: MeasuringRound | None = None
+        self._has_guests = False
         self._missing: frozenset[str] = frozenset()
+        self.has_rates = False
+        """Whether the round before measured guests, so that the present one has their rates."""
+
+    def measure_host(self, rules: WatermarkRules, time: float) -> UsageSnapshot:
+        """Measure the host alone at ``time`` (monotonic seconds).
+
+        take_snapshot() of the same time adds the guests to the round.
+        """
+        return self._measure(rules, self._begin_round(time))
 
     def take_snapshot(
         self, rules: WatermarkRules, subjects: Sequence[MeasuredGuest], time: float
@@ -253,12 +264,29 @@ class MetricSampler:
         """Measure the host and its guests at ``time`` (monotonic seconds).
 
         The snapshot lacks values that cannot be read. The log has a line when a metric becomes unreadable,
-        and when it is readable again. Rates are means since the snapshot before, so the first one has none.
+        and when it is readable again. Rates are means since the round before, so the first one has none.
         """
-        now = MeasuringRound(time, self._root, subjects, self._cache, self._read_source, self._read_oversold)
+        now = self._begin_round(time)
+        now.subjects = subjects
+        self._has_guests = True
+        return self._measure(rules, now)
+
+    def _begin_round(self, time: float) -> MeasuringRound:
+        """The round at ``time``: a new one, or that of measure_host(), which lacks the guests so far."""
+        if self._present is None or self._present.time != time or self._has_guests:
+            # This round uses the parsed values of the one before; reading on would mix two moments.
+            if self._present is not None:
+                self._present.close()
+            self._before, self.has_rates, self._has_guests = self._present, self._has_guests, False
+            self._present = MeasuringRound(
+                time, self._root, (), self._cache, self._read_source, self._read_oversold
+            )
+        return self._present
+
+    def _measure(self, rules: WatermarkRules, now: MeasuringRound) -> UsageSnapshot:
         host: dict[MetricSeries, float] = {}
         capacity: dict[MetricSeries, float] = {}
-        usage: dict[str, dict[MetricSeries, float]] = {subject.facts.uuid: {} for subject in subjects}
+        usage: dict[str, dict[MetricSeries, float]] = {subject.facts.uuid: {} for subject in now.subjects}
         # needed_metrics() names a metric once, also if several watermarks have it.
         for metric in needed_metrics(rules):
             measured = _measure_metric(metric, now, self._before)
@@ -275,14 +303,11 @@ class MetricSampler:
         # Not in the first round, in which all rates are missing.
         if self._before is not None:
             self._log_missing({one.metric for one in rules.watermarks} - {one.metric for one in host})
-        # The next round uses the parsed values of this one; reading on would mix two moments.
-        now.close()
-        self._before = now
         guests = {
             subject.facts.uuid: replace(subject.facts, usage=usage[subject.facts.uuid])
-            for subject in subjects
+            for subject in now.subjects
         }
-        return UsageSnapshot(time, host, guests, capacity)
+        return UsageSnapshot(now.time, host, guests, capacity)
 
     def _log_missing(self, missing: Collection[str]) -> None:
         for metric in sorted(set(missing) - self._missing):

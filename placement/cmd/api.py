@@ -35,12 +35,12 @@ CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
     ),
 )
 
-# agents keep their connections from one report to the next
+# agents keep their connections open between reports
 _MAX_CONNECTIONS: Final = 10_000
 """Maximum number of connections of a worker, if its limit of open files allows them."""
 _SECONDS_TO_STOP: Final = 15
-"""Seconds that a stopping worker has to answer its current requests."""
-# a socket in the file system belongs to the owner and the group
+"""Maximum seconds in which a stopping worker answers its current requests."""
+# only owner and group may use a UNIX socket
 _UMASK: Final = 0o117
 
 
@@ -54,7 +54,7 @@ def main(args: Sequence[str] | None = None) -> int:
         return 1
     log.setup(conf, PROJECT)
     try:
-        # in the parent process, so that a wrong option causes one message and not one for each worker
+        # checked in the parent process, so that a wrong option causes one message and not one for each worker
         auth.check_options(conf)
         middleware.check_requirements(conf)
         engine.check_url(conf.placement_database.connection)
@@ -63,14 +63,14 @@ def main(args: Sequence[str] | None = None) -> int:
         return 1
     for warning in unknown_options(conf):
         LOG.warning("%s", warning)
-    # before the fork, so that all workers share the folder
+    # called before the fork, so that all workers share the folder
     with metrics_sharing.shared_directory(conf):
         ApiServer(conf).run()
     return 0
 
 
 class ApiServer(BundledServer):
-    """Creates one application in each worker after the fork, so that no two processes share a connection."""
+    """The web server of the service. Each worker makes its own application after the fork."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
@@ -91,7 +91,8 @@ class ApiServer(BundledServer):
 
     def load(self) -> "WSGIApplication":
         """Return the application; gunicorn calls this in each worker."""
-        # prepared in the background, because the server can answer 503 while the database is unreachable
+        # the database is prepared in the background, because the server can answer 503 while the database is
+        # unreachable
         return middleware.build_application(self._conf, in_background=True, alone=True)
 
 

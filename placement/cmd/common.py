@@ -1,4 +1,4 @@
-"""Parts that several commands share: the open database, tables for readers, addresses to listen on."""
+"""Functions that several commands share: opening the database, printing tables, checking addresses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from placement.db.database import ServiceDatabase
 from placement.maintenance import sync
 
 _HANDED_OVER: Final = ("GUNICORN_FD", "LISTEN_FDS")
-"""Environment variables of a server that inherits its sockets, from its predecessor or from systemd."""
+"""Environment variables that tell a server to inherit sockets, from its predecessor or from systemd."""
 
 
 def check_bind(bind: str) -> None:
@@ -34,7 +34,7 @@ def check_bind(bind: str) -> None:
     :raises ValueError: the server cannot listen at this address; the text names the option and the remedy.
     """
     if any(name in os.environ for name in _HANDED_OVER):
-        # the sockets exist already, so nothing has to be bound
+        # the server inherits its sockets, so nothing has to be bound
         return
     try:
         # without a port, gunicorn would listen at its default port 8000
@@ -44,7 +44,7 @@ def check_bind(bind: str) -> None:
             f"--bind {bind}: {error} Give ADDRESS:PORT, such as 127.0.0.1:8778, or unix:PATH."
         ) from error
     try:
-        # the third kind is the number of an open descriptor, which needs no check
+        # otherwise the address is the number of an open descriptor, which needs no check
         if isinstance(address, str):
             _check_path(Path(address))
         elif isinstance(address, tuple):
@@ -54,10 +54,11 @@ def check_bind(bind: str) -> None:
 
 
 def _check_port(address: tuple[str, int]) -> None:
-    """Bind the address for a moment, as the server will do."""
+    """Bind the address for a moment, to check that the server can bind it."""
     family = socket.AF_INET6 if is_ipv6(address[0]) else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # as the server does, so that closed connections of its predecessor do not prevent it
+        # the server uses this option, too, so that closed connections of its predecessor do not prevent
+        # binding
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(address)
 
@@ -69,7 +70,7 @@ def _check_path(path: Path) -> None:
     """
     if not path.parent.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, f"{path.parent} is not a folder")
-    # the server creates the socket and removes it later, which needs both rights to the folder
+    # the server creates the socket and removes it later, which needs both permissions for the folder
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, f"user {os.geteuid()} cannot write to {path.parent}")
     if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
@@ -91,7 +92,7 @@ def _error_remedy(error: OSError | OverflowError) -> str:
 
 
 _PASSWORDS: Final = frozenset({"password", "passwd"})
-"""Names under which a driver takes a password after the question mark of a URL, too."""
+"""Parameters after the question mark of a URL in which drivers also accept a password."""
 
 
 def open_database(conf: cfg.ConfigOpts) -> AbstractContextManager[ServiceDatabase]:
@@ -110,7 +111,7 @@ def warn_of_password(program: str, argument: str, url: str, instead: str) -> Non
     try:
         parsed = make_url(url)
     except (exc.ArgumentError, ValueError):
-        # the text is no URL, which is refused where it is used
+        # an invalid URL is refused where it is used
         return
     if parsed.password is not None or not _PASSWORDS.isdisjoint(parsed.query):
         warn_of_secret(program, argument, "a password", instead)
@@ -138,9 +139,9 @@ def _no_arguments(parser: ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ManageCommand:
-    """A command of ``placement-manage``. The help of the command is the docstring of ``run``.
+    """A command of ``placement-manage``; its help is the docstring of ``run``.
 
-    :param words: the name of the command, one word or two (``db sync``).
+    :param words: the name of the command, which is one word or two words (``db sync``).
     :param add_arguments: adds the arguments of the command line.
     """
 
@@ -150,7 +151,7 @@ class ManageCommand:
 
 
 def table_text(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a table for readers, with columns of numbers aligned to the right."""
+    """Return a table as text, with columns of numbers aligned to the right."""
     table = PrettyTable(list(titles))
     table.align = "l"
     for index, title in enumerate(titles):

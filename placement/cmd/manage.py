@@ -1,4 +1,4 @@
-"""The command ``placement-manage``: care of the database."""
+"""The command ``placement-manage``, which maintains the database."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from placement.maintenance.heal import heal_database
 from placement.maintenance.sync import incomplete_owner, sync
 
 FINDINGS: Final = 3
-"""The exit status if something is wrong with the data, and not with the command."""
+"""The exit status if the command has found contradictions in the database."""
 
 
 def add_audit_arguments(parser: ArgumentParser) -> None:
@@ -109,7 +109,7 @@ def db_sync(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
         print(said)
     after = migration.version(conf.placement_database.connection)
     print(f"The database is at revision {after}.")
-    # these releases accept exactly their own revision
+    # releases with these revisions accept exactly their own revision
     if before in migration.EXACT and after != before:
         print(
             f"Releases of revision {before} answer every request with 503 on any other revision. Before"
@@ -188,7 +188,7 @@ def build_parser() -> ArgumentParser:
     )
     for each in chain(COMMANDS, *extensions.registered_objects("commands").values()):
         *in_group, name = each.words.split()
-        # one text serves as the help of the command and as documentation of the code
+        # the docstring also serves as the help of the command
         summary = each.run.__doc__
         added = (db if in_group else groups).add_parser(name, help=summary, description=summary)
         each.add_arguments(added)
@@ -210,7 +210,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return command(conf, arguments)
     except (ServiceError, cfg.Error, ValueError) as error:
         print(f"placement-manage: {error}", file=sys.stderr)
-    # Alembic raises it for a revision that does not exist
+    # Alembic raises this error for a revision that does not exist
     except CommandError as error:
         print(f"placement-manage: {error}", file=sys.stderr)
     # the text is no URL, or names a driver that is not installed

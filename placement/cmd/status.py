@@ -1,4 +1,4 @@
-"""The command ``placement-status upgrade check``: whether the service can start with this version."""
+"""The command ``placement-status upgrade check``, which checks whether this version can start."""
 
 import os
 import sys
@@ -22,7 +22,8 @@ from placement.maintenance import audit
 # oslo.upgradecheck documents this number
 _UNEXPECTED: Final = 255
 """The exit status after an error that no check expects."""
-# no answer or an old schema; no URL, or tables that are not ours; a database or a driver that is missing
+# errors for an unreachable database or old schema, for an invalid URL or foreign tables, and for a missing
+# driver
 _UNUSABLE: Final = (Unavailable, sa.exc.SQLAlchemyError, ImportError)
 _AUDIT: Final = "'placement-manage audit' names them;"
 
@@ -35,7 +36,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
         self._conf = conf
         #: the errors that earlier checks have shown already
         self._told: set[str] = set()
-        # checks that OpenStack Placement has, too, keep the names of its command
+        # checks that OpenStack Placement also has keep their names
         self._upgrade_checks = (
             ("Configuration", UpgradeChecks._check_options),
             ("Database", UpgradeChecks._check_database),
@@ -61,7 +62,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
         user = sqlite_file.SystemUser.find_user(sqlite_file.SERVICE_USER)
         if result.code is not Code.SUCCESS or os.geteuid() != 0 or user is None:
             return result
-        # permissions of root prove nothing about the user of the service
+        # permissions of root would prove nothing about the user of the service
         reason = sqlite_file.file_obstacle(self._conf.placement_database.connection, user)
         return (
             result
@@ -73,7 +74,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
         return self._try_action(migration.require_schema)
 
     def _try_action(self, action: Callable[[str], object]) -> Result:
-        """Call the action with the URL of the database; an error that makes it unusable is a failure."""
+        """Call the action with the URL of the database; if the database is unusable, return a failure."""
         try:
             self._require_file()
             action(self._conf.placement_database.connection)
@@ -130,11 +131,12 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
         )
 
     def _check_keystone(self) -> Result:
-        # a warning and no failure, because the check may run when, or where, Keystone cannot be reached
+        # a warning instead of a failure, because Keystone may be unreachable at the time or place of the
+        # check
         try:
             strategy = self._conf.api.auth_strategy
         except (cfg.Error, ValueError):
-            return Result(Code.SUCCESS)  # another check says so
+            return Result(Code.SUCCESS)  # another check reports this error
         reason = keystone_obstacle(self._conf) if strategy == "keystone" else None
         if reason is None:
             return Result(Code.SUCCESS)
@@ -146,13 +148,13 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
         advice: str = "",
         code: Code = Code.FAILURE,
     ) -> Result:
-        """Return success if ``find`` returns None; else the result ``code`` with its text and the advice."""
+        """Return success if ``find`` returns None, otherwise ``code`` with the text and the advice."""
         try:
             self._require_file()
             with open_database(self._conf) as database, database.read() as conn:
                 wrong = find(conn)
         except _UNUSABLE as error:
-            # an error is shown once, because each check of the database would repeat it
+            # an error is only shown once, because each check of the database would repeat it
             see_above = "the database cannot be used yet: correct the problem above, and run the check again."
             reason = see_above if str(error) in self._told else str(error)
             return Result(Code.FAILURE, f"Not checked: {reason}")
@@ -171,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(installed_version())
         return 0
     conf = new_config(config_files=[])
-    # the options stay registered, and the library reads the files that the command line names
+    # options stay registered; the library reads the files that the command line names
     conf.clear()
     try:
         return upgradecheck.main(

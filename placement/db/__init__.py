@@ -1,1 +1,1 @@
-"""The database: tables, connections, repeated transactions, and migrations of the schema."""
+"""The database: tables, connections, transactions that run again after conflicts, and schema migrations."""

@@ -1,4 +1,4 @@
-"""The record of a takeover from OpenStack Placement, or of the return to it, in a database."""
+"""The record in a database about its takeover from OpenStack Placement, or about its return."""
 
 import re
 import time
@@ -12,24 +12,24 @@ REVISIONS: Final = ("b4ed3a175331", "611cd6dffd7b", "b5c396305c25", "422ece57136
 """The revisions of OpenStack Placement's own schema, from Stein (1.0.0) to 2026.1 (16.0.0)."""
 
 KEPT: Final = "stock_"
-"""Prefix of the names of the tables of OpenStack Placement after the takeover."""
+"""Prefix of the names that the tables of OpenStack Placement get in a takeover."""
 
 
 CARRIED: Final = "carried"
-"""The ``way`` of a database with all its data in the old tables already: it can only go on."""
+"""The ``way`` of a reversal that has copied all data to the old tables: it can only be completed."""
 
 
 class AdoptionStage(StrEnum):
-    """The progress of a takeover, or of its reversal.
+    """The progress of a takeover or of its reversal.
 
-    MySQL cannot change tables in a transaction, so a takeover may be interrupted half way.
+    MySQL cannot change tables in a transaction, so a takeover may be interrupted between two stages.
     """
 
     ADOPTING = "adopting"
     ADOPTED = "adopted"
     ABANDONING = "abandoning"
     DROPPING = "dropping"
-    """The takeover is complete, and the old tables are being removed: some may be gone."""
+    """The takeover is complete, and the old tables are being removed: some may not exist any more."""
 
 
 _record: Final = sa.Table(
@@ -47,10 +47,10 @@ _record: Final = sa.Table(
 
 @dataclass(frozen=True, slots=True)
 class AdoptionRecord:
-    """The only row about a takeover; it exists as long as the old tables are kept.
+    """The single row about a takeover, which exists as long as the old tables are kept.
 
-    :param way: how the takeover is being reversed; empty if it is not.
-    :param revision: the revision of the old tables.
+    :param way: how the takeover is being reversed; empty if it is not being reversed.
+    :param revision: the schema revision of the old tables.
     """
 
     stage: AdoptionStage
@@ -86,7 +86,7 @@ def remove(conn: sa.Connection) -> None:
 
 
 def explain_adoption(present: str | None, record: AdoptionRecord | None) -> str | None:
-    """Return why this service cannot use such a database, and the remedy; None if the service can use it."""
+    """Return why this service cannot use the database, and the remedy; None if the service can use it."""
     if record is not None and record.stage is AdoptionStage.ADOPTING:
         return (
             "The adoption of this database from OpenStack Placement is not complete: 'placement-manage db"
@@ -110,5 +110,5 @@ def explain_adoption(present: str | None, record: AdoptionRecord | None) -> str 
 
 
 def is_ours(revision: str) -> bool:
-    """Return whether a revision is one of this service, which all have four digits."""
+    """Return whether a revision belongs to this service; all its revisions have four digits."""
     return re.fullmatch("[0-9]{4}", revision) is not None

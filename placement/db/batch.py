@@ -1,9 +1,10 @@
-"""Statements that are compiled once and sent together, in a single round trip if the driver can.
+"""Statements that are compiled once and sent together, if possible in a single round trip.
 
-SQLAlchemy's work for each execution takes longer than most of our statements take in the database. Waiting
-for each answer before the next statement takes longer, too. Frequent statements are therefore
-:class:`PreparedStatement` objects. A transaction gathers statements in a :class:`StatementBatch`, which calls
-the driver (PEP 249) itself, and sends them together on PostgreSQL (:mod:`placement.db.pipeline`).
+For each execution, SQLAlchemy needs more time than the database needs for most of our statements. Waiting for
+the answer to each statement also takes longer than the statement itself. Therefore frequent statements are
+:class:`PreparedStatement` objects. A transaction collects statements in a :class:`StatementBatch`, which
+calls the driver (PEP 249) directly. On PostgreSQL the batch sends all statements together
+(:mod:`placement.db.pipeline`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,20 +22,20 @@ Rows = Sequence[Sequence[Any]]
 Values = Mapping[str, Any]
 Statement = sa.Select[Any] | sa.sql.dml.UpdateBase
 
-# a statement is compiled once for each number of its values, and most requests have few different numbers
+# a statement is compiled once for each number of values, and most requests have one of few numbers
 KEPT_SIZES: Final = 64
-"""Number of statements of each kind that are kept compiled."""
+"""Maximum number of compiled statements of each kind in a cache."""
 
-# SQLite takes 32,766 values
+# SQLite allows 32,766 values in a statement
 MAX_ROWS: Final = 500
-"""Maximum rows in one insertion."""
+"""Maximum number of rows in one insertion."""
 # PostgreSQL's protocol counts the values of a statement with 16 bits
 _MAX_PARAMETERS: Final = 65_000
-"""Maximum parameters in one statement."""
+"""Maximum number of parameters in one statement."""
 
 
 class PreparedStatement:
-    """A statement, with its text for each kind of database.
+    """A statement, with its compiled text for each kind of database.
 
     Values are given by the names of the bind parameters. No parameter may be ``expanding``.
     """
@@ -45,19 +46,19 @@ class PreparedStatement:
         self.returns_rows = isinstance(statement, sa.Select)
 
     def text_and_values(self, dialect: sa.Dialect, values: Values) -> tuple[str, Any]:
-        """Return the text and the values for the driver: in order, or by name if the driver takes names."""
+        """Return the text and the values for the driver: a list, or a dict if the driver uses names."""
         # the driver is part of the key, because two drivers of PostgreSQL write parameters differently
         kind = f"{dialect.name}+{dialect.driver}"
         compiled = self._compiled.get(kind)
         if compiled is None:
             compiled = self._compiled[kind] = _CompiledStatement.compile(self._statement, dialect)
-        # SQLAlchemy also turns literals of a statement into parameters, which have values of their own
+        # SQLAlchemy also turns literals in a statement into parameters; their values are added here
         every = {**compiled.constants, **values}
         return compiled.text, every if compiled.order is None else [every[name] for name in compiled.order]
 
 
 class _CompiledStatement(NamedTuple):
-    """A statement compiled for one kind of database; ``order`` is the order of parameters without names."""
+    """A statement compiled for one kind of database; ``order`` has the names of positional parameters."""
 
     text: str
     constants: Values
@@ -66,8 +67,8 @@ class _CompiledStatement(NamedTuple):
     @classmethod
     def compile(cls, statement: Statement, dialect: sa.Dialect) -> "_CompiledStatement":
         if _supports_pipelines(dialect):
-            # libpq numbers parameters ($1, $2 and so on), while the engine's dialect writes psycopg's format;
-            # the common interface of dialects lacks the argument, which every dialect takes
+            # libpq needs numbered parameters ($1, $2 and so on), while the engine's dialect writes psycopg's
+            # format. The type of dialects lacks this argument, which every dialect accepts
             dialect = type(dialect)(paramstyle="numeric_dollar")  # type: ignore[call-arg]
         compiled = statement.compile(dialect=dialect)
         # only compilations with positional parameters have this attribute
@@ -78,10 +79,10 @@ def _supports_pipelines(dialect: sa.Dialect) -> bool:
     return dialect.driver == "psycopg" and _pipeline_is_supported()
 
 
-# cached because each batch asks, and the installed libpq does not change while a process runs
+# cached because each batch needs the answer, and the installed libpq does not change while a process runs
 @cache
 def _pipeline_is_supported() -> bool:
-    # imported here because it needs psycopg, which is installed only for PostgreSQL
+    # imported here because the module needs psycopg, which is installed only for PostgreSQL
     from placement.db import pipeline
 
     return pipeline.is_supported()
@@ -98,7 +99,7 @@ class StatementAnswer:
 
     @property
     def rows(self) -> Rows:
-        """The rows of the answer; reading them first sends all statements that wait in the batch.
+        """The rows of the answer; the first access sends all queued statements of the batch.
 
         :raises sqlalchemy.exc.DBAPIError: a statement of the batch failed.
         """
@@ -115,14 +116,14 @@ class StatementAnswer:
 
 
 class StatementBatch:
-    """Statements of one transaction that wait to be sent together, in order."""
+    """The queued statements of one transaction, in order."""
 
     def __init__(self, conn: sa.Connection) -> None:
         self._conn = conn
         self.waiting: list[StatementAnswer] = []
 
     def add(self, statement: PreparedStatement, values: Values) -> StatementAnswer:
-        """Append a statement to the waiting ones."""
+        """Queue a statement."""
         answer = StatementAnswer(self, statement, values)
         self.waiting.append(answer)
         return answer
@@ -134,15 +135,15 @@ class StatementBatch:
 
     @property
     def sends_at_once(self) -> bool:
-        """Whether all waiting statements are sent together, without waiting for each answer."""
+        """Whether all queued statements are sent together, without waiting for each answer."""
         return _supports_pipelines(self._conn.dialect)
 
     def send(self, *, commit: bool = False) -> None:
-        """Execute the waiting statements; with ``commit``, also commit if that saves a round trip.
+        """Execute the queued statements; with ``commit``, also commit if this saves a round trip.
 
-        :raises sqlalchemy.exc.DBAPIError: a statement failed; none after it was executed.
+        :raises sqlalchemy.exc.DBAPIError: a statement failed; no later statement was executed.
         """
-        # removed first, so that a later answer does not send a batch again that has failed
+        # the queue is emptied first, so that after a failure no statement is sent again
         waiting, self.waiting = self.waiting, []
         if not waiting:
             return
@@ -156,7 +157,7 @@ class StatementBatch:
         except dialect.loaded_dbapi.Error as error:
             known = errors.of_driver(dialect, error, connection)
             if known.connection_invalidated:
-                # without this, the rollback would fail, too, and hide the error
+                # otherwise the rollback on the lost connection would fail, too, and hide this error
                 self._conn.invalidate(error)
             raise known from error
 
@@ -177,9 +178,9 @@ class StatementBatch:
     def _execute(self, waiting: Sequence[StatementAnswer]) -> None:
         connection: Any = self._conn.connection.driver_connection
         for answer in waiting:
-            # If an error leaves a cursor of SQLite open, the next thread that collects garbage closes it.
-            # This thread then waits for the thread that uses the connection, which may wait for a lock of the
-            # first.
+            # If an error left a cursor of SQLite open, a garbage collection in any thread would close it.
+            # That thread would then wait for the thread that uses the connection, which may wait for a lock
+            # of the first thread: a deadlock.
             with closing(connection.cursor()) as cursor:
                 cursor.execute(*answer.statement.text_and_values(self._conn.dialect, answer.values))
                 answer.received = cursor.fetchall() if answer.statement.returns_rows else ()
@@ -192,7 +193,7 @@ def bind_parameters(name: str, count: int, type_: Any = sa.String) -> list[sa.Bi
     """
     if count > _MAX_PARAMETERS:
         raise InvalidRequest("The request names more objects than can be handled at once.")
-    # not one expanding parameter, because SQLAlchemy would make the text of the statement again for each
+    # not a single expanding parameter, because SQLAlchemy would make the text of its statement again for each
     # execution
     return [sa.bindparam(f"{name}_{index}", type_=type_) for index in range(count)]
 
@@ -205,13 +206,13 @@ def bind_values(name: str, values: Iterable[Any]) -> dict[str, Any]:
 def insertion_statements(
     table: sa.Table, rows: Sequence[Values]
 ) -> Iterator[tuple[PreparedStatement, Values]]:
-    """Yield statements, with their values, that together insert the rows; all rows have the same columns."""
+    """Yield statements with their values, which together insert the rows; all rows have the same columns."""
     for chunk in split_rows(rows):
         yield _insertion_statement(table, tuple(chunk[0]), len(chunk)), bind_rows(chunk)
 
 
 def split_rows(rows: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Split rows into parts of which each fits into one statement."""
+    """Split rows into parts that each fit into one statement."""
     return (rows[start : start + MAX_ROWS] for start in range(0, len(rows), MAX_ROWS))
 
 

@@ -1,25 +1,27 @@
-"""Change counters, which serialise writers and tell readers that something has changed.
+"""Change counters, which serialise writers and show readers that something has changed.
 
-Every provider belongs to one of :data:`PROVIDER_BUCKETS` buckets for good, chosen by its uuid. Further
-buckets stand for the names of resource classes and traits, for the parents in trees, and for the expiry of
-reservations. One bucket, :data:`EPOCH`, stands for the whole database. Groups of consumers have
-:data:`GROUP_BUCKETS` buckets, chosen by the name of the group. A transaction that writes to a provider first
-increments the counter of its bucket, and so holds the lock of that row until it ends. Two things follow:
+Every provider permanently belongs to one of :data:`PROVIDER_BUCKETS` buckets, which its uuid determines.
+Other buckets stand for the names of resource classes and traits, for the parents in trees, and for the expiry
+of reservations and claims. The bucket :data:`EPOCH` stands for the whole database. The name of a group of
+consumers determines one of :data:`GROUP_BUCKETS`. A transaction that writes to a provider first increments
+the counter of the provider's bucket, and so holds the lock of this database row until it ends. Two things
+follow:
 
-- Transactions on the same provider run one after the other. Data read under the lock stay true until the
-  commit.
-- Within a bucket, counters become visible in ascending order. So a query for all stamps above a known counter
-  misses no change. A sequence would not give this order, because transactions that share it commit out of
-  order.
+- Transactions on the same provider run one after the other. Data that a transaction reads under the lock stay
+  valid until its commit.
+- Within a bucket, new values of the counter become visible in ascending order. So a query for all stamps
+  above a known counter misses no change. A database sequence would not guarantee this, because transactions
+  may commit in another order than they take numbers.
 
 Each increment is a random number, so a counter also identifies the history of its database. A restore from a
-backup, or a failover that loses the last changes, sets counters back. Later changes then lead to other
-counters. (The chance of equal ones is one in some million restores, and lasts until the next change.)
+backup, or a failover that loses the last changes, sets counters back. Later changes then lead to different
+counters. (The probability of equal counters is one in some million restores, and they differ again after the
+next change.)
 
-Operations that bypass the counters renew the epoch, so that every worker reads everything again: an import, a
-repair, a migration, an operator after a restore. The epoch is not a counter, but a random number from a large
-range. If two databases continue from one backup, plain counters could become equal; sums of random numbers do
-not.
+Operations that bypass the counters renew the epoch, so that every worker reads everything again. These are
+imports, repairs and migrations, and a command for operators after a restore. The epoch is not a counter, but
+a random number from a large range. If two databases continue from one backup, plain counters could become
+equal, while sums of random numbers do not.
 """
 
 from collections.abc import Container, Iterable
@@ -34,31 +36,31 @@ from placement.db.batch import KEPT_SIZES, PreparedStatement, StatementBatch, bi
 from placement.db.tables import change_buckets
 
 PROVIDER_BUCKETS: Final = 256
-"""Number of buckets of providers, which have the ids from 0 on."""
+"""Number of buckets of providers; their ids begin at 0."""
 NAMES: Final = 256
 """The bucket of the names of resource classes and traits."""
 TREES: Final = 257
-"""The bucket of the parents of all providers; moves in trees lock it."""
+"""The bucket of the parents of all providers, which a move of a provider locks."""
 EPOCH: Final = 258
 """The bucket of the whole database."""
 GROUP_BUCKETS: Final = range(EPOCH + 1, EPOCH + 65)
 """The buckets of groups of consumers."""
 RESERVATIONS: Final = GROUP_BUCKETS.stop
-"""The bucket of the times at which reservations and claims expire."""
+"""The bucket of the expiry times of reservations and claims."""
 ALL: Final = (*range(PROVIDER_BUCKETS), NAMES, TREES, EPOCH, *GROUP_BUCKETS, RESERVATIONS)
 """The ids of all buckets; the table ``change_buckets`` has a row for each."""
 
 # the sum of the epoch and all counters has to fit into a signed integer of 64 bits
 _EPOCHS: Final = 1 << 60
 """Number of possible epochs."""
-# 64 bits hold the sum of a trillion steps, which on average have half of this size
+# 64 bits hold the sum of a trillion steps, which on average are half as large as this
 _MAX_STEP: Final = 1 << 24
 """The largest step of a counter."""
 
 
 def bucket_of(uuid: str) -> int:
     """Return the bucket of the provider with this uuid."""
-    # not Python's hash(), which differs between processes
+    # CRC-32 instead of Python's hash(), which differs between processes
     return crc32(uuid.encode()) % PROVIDER_BUCKETS
 
 
@@ -73,7 +75,7 @@ def missing_buckets(present: Container[int]) -> list[int]:
 
 
 def explain_missing(present: Container[int]) -> str | None:
-    """Return which rows a database with the given buckets lacks, and the remedy; None if it lacks none."""
+    """Return which rows are missing in a database with these buckets, and the remedy; None if none is."""
     count = len(missing_buckets(present))
     if not count:
         return None
@@ -84,21 +86,22 @@ def explain_missing(present: Container[int]) -> str | None:
 
 
 def present_counter(bucket: sa.ColumnElement[int]) -> sa.ScalarSelect[int]:
-    """Return the present counter of the bucket, as part of a statement."""
+    """Return a sub-query for the current counter of a bucket."""
     return sa.select(change_buckets.c.counter).where(change_buckets.c.id == bucket).scalar_subquery()
 
 
 def random_step() -> int:
-    """Return a step for a counter: an unpredictable number."""
+    """Return an unpredictable number by which a counter is incremented."""
     return 1 + randbelow(_MAX_STEP)
 
 
 def lock(batch: StatementBatch, buckets: Iterable[int], *, in_order: bool) -> None:
     """Increment the counters of these buckets, which locks the buckets.
 
-    :param in_order: whether an update of several rows could lock them in different orders, and so deadlock.
+    :param in_order: whether the statement has to enforce the order of locks, because an UPDATE may lock
+        several rows in any order and so deadlock.
     """
-    # all transactions lock in this order, because two that wait for each other would deadlock
+    # all transactions lock in this order, so that no two of them wait for each other
     chosen = sorted(set(buckets))
     if not chosen:
         return
@@ -107,8 +110,8 @@ def lock(batch: StatementBatch, buckets: Iterable[int], *, in_order: bool) -> No
     # on other databases, a separate statement first locks the rows in order
     if in_order and not batch.sends_at_once:
         batch.add(_in_order(len(chosen)), values)
-    # PostgreSQL may lock the rows of an UPDATE in any order; a common table expression that locks first fixes
-    # the order
+    # PostgreSQL may lock the rows of an UPDATE in any order; a common table expression that locks them first
+    # fixes the order
     increment = _increment_in_order if in_order and batch.sends_at_once else _increment_statement
     batch.add(increment(len(chosen)), {**values, "step": random_step()})
 

@@ -1,4 +1,4 @@
-"""The clock of the database, which all workers share, because their own clocks may differ by hours."""
+"""The clock of the database, which all workers use, because their own clocks may differ by hours."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 
-class ServerNow(FunctionElement[float]):  # named as functions of SQL are
-    """Seconds since 1970 (UTC) when the server executes the statement, not when the transaction began."""
+class ServerNow(FunctionElement[float]):  # the name is like those of SQL functions
+    """The time (seconds since 1970) when the server executes the statement, not of the BEGIN."""
 
     type = sa.Double()
     inherit_cache = True
@@ -27,5 +27,5 @@ def _postgresql_now(element: ServerNow, compiler: Any, **kwargs: Any) -> str:
 @compiles(ServerNow, "mysql")
 @compiles(ServerNow, "mariadb")
 def _mysql_now(element: ServerNow, compiler: Any, **kwargs: Any) -> str:
-    # this difference does not jump with daylight saving time, as one to the local time of the session would
+    # in UTC, because a difference of local times would jump with daylight saving time
     return "(timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(6)) / 1000000e0)"

@@ -1,7 +1,7 @@
-"""Transactions on the database: snapshots to read, serialised and repeated transactions to write.
+"""Transactions on the database: consistent snapshots for reading, and writes that run again after conflicts.
 
-During an outage of the database one request of each worker tries to reach it, and all others are refused at
-once.
+During an outage of the database, one request of each worker at a time tries to reach the database, and all
+other requests are refused at once.
 """
 
 from __future__ import annotations
@@ -67,16 +67,16 @@ class WriteTransaction:
     """One write transaction with its statements, locks and changed providers.
 
     Statements are :meth:`queued <queue>`, and sent when an answer is read, when ``conn`` is used, or at the
-    end. ``now`` is the time of the changes, in seconds since 1970. An ``optimistic`` transaction may insert
-    rows that may exist already. If such a row exists, ``work`` runs again in a transaction that is not
-    optimistic.
+    end. ``now`` is the time of the changes, in seconds since 1970. In an ``optimistic`` transaction, ``work``
+    may insert rows without checking whether they exist. If the database refuses a row, ``work`` runs again in
+    a transaction that is not optimistic.
     """
 
     def __init__(self, conn: sa.Connection, *, optimistic: bool) -> None:
         self._conn = conn
         self._batch = StatementBatch(conn)
         self.optimistic = optimistic
-        # all rows of a transaction get one time
+        # all rows of a transaction get the same time
         self.now = time.time()
         self._changed: dict[int, _ProviderChange] = {}
         #: whether the database may have received the commit
@@ -103,11 +103,11 @@ class WriteTransaction:
             self.queue(statement, values)
 
     def lock(self, uuids: Iterable[str], more: Iterable[int] = ()) -> None:
-        """Lock providers, given by uuid: from the next answer on, no other transaction writes to them.
+        """Lock providers by uuid: from the next answer on, no other transaction writes to them.
 
-        ``more`` are other buckets, which are locked together with those of the providers. A second call in
-        the same transaction may deadlock with another transaction. The database then ends one of the two, and
-        :meth:`ServiceDatabase.write` repeats it.
+        ``more`` has further buckets, which are locked together with the buckets of the providers. A second
+        call in the same transaction may deadlock with another transaction. Then the database ends one of the
+        two transactions, and :meth:`ServiceDatabase.write` repeats this transaction.
         """
         self.lock_buckets({*(buckets.bucket_of(uuid) for uuid in uuids), *more})
 
@@ -120,12 +120,12 @@ class WriteTransaction:
         self.lock_buckets((buckets.TREES,))
 
     def renew_epoch(self) -> None:
-        """Make every worker read all content again, after changes that increment no counter."""
+        """Make every worker read all content again; necessary after changes that increment no counter."""
         buckets.renew_epoch(self._batch)
 
     def lock_buckets(self, bucket_ids: Iterable[int]) -> None:
         """Lock all providers or other objects in these buckets, as :meth:`lock` locks providers."""
-        # a writer of SQLite locks the whole file, so no order of locks can deadlock
+        # SQLite locks the whole file for a writer, so no order of locks can deadlock
         buckets.lock(self._batch, bucket_ids, in_order=self._conn.dialect.name != "sqlite")
 
     def has_row(self, condition: sa.ColumnElement[bool]) -> bool:
@@ -137,11 +137,12 @@ class WriteTransaction:
     ) -> None:
         """Note that these locked providers have changed; ``generation`` also raises their generations by one.
 
-        With ``usage_only`` only the usage of the providers has changed, which readers follow faster.
+        ``usage_only`` means that only the usage of the providers changes, so that readers need to read less.
         """
         for provider_id in provider_ids:
             before = self._changed.get(provider_id, _NO_CHANGE)
-            # recorded, and written once at the end, because an operation may change a provider several times
+            # recorded now and written once at the end, because an operation may change a provider several
+            # times
             self._changed[provider_id] = _ProviderChange(
                 before.bumps + generation, before.usage_only and usage_only
             )
@@ -157,7 +158,7 @@ class WriteTransaction:
             ids = sorted(provider_id for provider_id, each in self._changed.items() if each == change)
             values = {**bind_values("id", ids), "now": self.now, "by": change.bumps}
             self.queue(_stamp_statement(len(ids), described=not change.usage_only), values)
-        # set before sending, because after an error it would be unknown whether the commit arrived
+        # set before sending, because after an error it is unknown whether the database received the commit
         self.committing = self._batch.carries_commit
         self._batch.send(commit=True)
         self.committing = True
@@ -203,18 +204,18 @@ class ServiceDatabase:
         max_seconds = options.statement_timeout and options.statement_timeout + options.lock_timeout
         writer = engine.create_engine(url, "READ COMMITTED", replace(options, statement_timeout=max_seconds))
         self._writer = writer.execution_options(**{engine.WRITES: True})
-        # no transaction waits for one that only reads, so a reader may pause between two statements
+        # no transaction waits for a reading transaction, so a reader may pause between two statements
         self._reader = engine.create_engine(
             url, "REPEATABLE READ", replace(options, idle_timeout=0), ping=True
         )
-        # for the query before each answer: a server that does not answer even this in time counts as
+        # for the query before each answer: if a server does not answer this small query in time, it counts as
         # unreachable
         brief = replace(options, statement_timeout=options.connect_timeout)
         self._autocommitting = engine.create_engine(url, "AUTOCOMMIT", brief)
         self._change_probe = ChangeProbe(self._autocommitting)
         self._history: str | None = None
-        self._is_elsewhere = False  # whether it was logged that the server must not be asked
-        self._is_not_ours = False  # whether it was logged that the database belongs to another program
+        self._is_elsewhere = False  # whether the log already says that this server is the wrong one
+        self._is_not_ours = False  # whether the log already says that another program owns the database
 
     def close(self) -> None:
         """Close all connections."""
@@ -233,7 +234,7 @@ class ServiceDatabase:
             self._is_elsewhere = self._is_not_ours = False
             if position.history != self._history:
                 known, self._history = self._history, position.history
-                # the first history is that of the start, and not a change
+                # the first history is no change, because none was known before
                 if known is not None:
                     LOG.info("the database shows another history: %s, after %s", position.history, known)
                     self._renew_connections()
@@ -241,7 +242,7 @@ class ServiceDatabase:
 
     @contextmanager
     def _asking_database(self) -> Iterator[None]:
-        """Translate errors of the database in this context into those that a client gets.
+        """Translate errors of the database in this context into errors for clients.
 
         :raises Unavailable: the database does not answer.
         :raises InvalidRequest: the database cannot process these values.
@@ -256,7 +257,7 @@ class ServiceDatabase:
             raise
 
     def _require_schema(self, error: exc.SQLAlchemyError) -> None:
-        """Check the schema if the error reports a missing table, or a missing value of a row.
+        """Check the schema if the error reports a missing table or a missing value.
 
         :raises Unavailable: the database belongs to another program now (for instance after its return to
             OpenStack Placement), lacks rows that each write needs, or does not answer.
@@ -274,7 +275,7 @@ class ServiceDatabase:
             raise
 
     def _look_elsewhere(self, error: exc.SQLAlchemyError) -> None:
-        """Close all connections if the error means that they may lead to the wrong server."""
+        """Replace all connections if the error means that they may lead to the wrong server."""
         if errors.is_elsewhere(error.orig if isinstance(error, exc.DBAPIError) else error):
             if not self._is_elsewhere:
                 self._is_elsewhere = True
@@ -293,7 +294,7 @@ class ServiceDatabase:
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
-        """Yield a connection for reading; all its queries see one state of the database.
+        """Yield a connection for reading; all its queries see one snapshot of the database.
 
         :raises Unavailable: the database does not answer.
         :raises InvalidRequest: the database cannot process a value, or the number of values.
@@ -305,9 +306,9 @@ class ServiceDatabase:
     def write(self, work: Callable[[WriteTransaction], T]) -> T:
         """Run ``work`` in a transaction of its own, and commit.
 
-        If ``work`` loses against another transaction (a deadlock, a row that both inserted), the lost attempt
-        is rolled back and ``work`` runs again from the start. A commit with an unknown outcome is never
-        repeated.
+        If the attempt fails because of another transaction (by a deadlock, or because both have inserted a
+        row), it is rolled back, and ``work`` runs again from its beginning. A commit with an unknown outcome
+        is never repeated.
 
         :raises Unavailable: the database does not answer, or contention does not end.
         :raises InvalidRequest: the database cannot store a value, or the number of values.
@@ -318,22 +319,22 @@ class ServiceDatabase:
             tx = None
             try:
                 with self._outage.attempt_request(), self._writer.connect() as conn, conn.begin() as begun:
-                    # optimistic only if a second attempt, which reads first, is allowed
+                    # optimistic only if there may be a second attempt, which reads first
                     tx = WriteTransaction(conn, optimistic=attempt == 1 and self._attempts > 1)
                     result = work(tx)
                     tx.send_rest()
-                    # if the batch has committed already, this only ends SQLAlchemy's transaction
+                    # if the batch has already committed, this only ends the transaction object of SQLAlchemy
                     begun.commit()
                     return result
-            # No exception is kept beyond its block: its traceback refers to this frame, and the circle would
-            # keep all objects of the transaction until garbage is collected.
+            # No exception is kept after its block: its traceback refers to this frame, and this reference
+            # cycle would keep all objects of the transaction until a garbage collection.
             except exc.SQLAlchemyError as error:
                 self._look_elsewhere(error)
                 self._require_schema(error)
                 committing = tx is not None and tx.committing
                 again = errors.is_conflict(error) or (errors.is_unavailable(error) and not committing)
-                # an optimistic insertion that fails proves nothing, so it is repeated however long it has
-                # waited for locks
+                # a failed optimistic insertion proves nothing, so it is repeated, however long it has waited
+                # for locks
                 refuted = tx is not None and tx.optimistic and isinstance(error, exc.IntegrityError)
                 late = time.monotonic() > deadline and not refuted
                 if not again or attempt == self._attempts or late:
@@ -346,7 +347,7 @@ class ServiceDatabase:
 
 
 def _refuse_unless_defect(error: exc.SQLAlchemyError) -> None:
-    """Return only if neither the request nor the state of the database explains the error.
+    """Raise an error for the client, unless the error of the database is a defect of this service.
 
     :raises InvalidRequest: the request can never succeed.
     :raises Unavailable: the database does not answer, or the transaction was rolled back in favour of

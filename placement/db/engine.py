@@ -1,6 +1,6 @@
-"""Engines with connection pools, which behave in the same way for the three kinds of database.
+"""Makes SQLAlchemy engines that behave in the same way for all kinds of database.
 
-Drivers need not be installed: each is imported by the function that connects to its database.
+Unused drivers need not be installed: a driver is imported when its database is connected.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from placement.db import errors, position
 
 
 def find_connector(driver: str) -> Callable[..., Any] | None:
-    """Return a function that connects, with a timeout for answers before the driver's own arguments.
+    """Return a function that connects; its first argument is the timeout for answers.
 
-    None for an untested driver, for which only the timeouts of the server and of the operating system apply.
+    None for an untested driver; for these, only the timeouts of the server and of the operating system apply.
 
     :raises ImportError: the driver is not installed.
     """
@@ -38,14 +38,14 @@ def find_connector(driver: str) -> Callable[..., Any] | None:
 
 
 WRITES: Final = "placement_writes"
-"""Execution option of connections that take SQLite's write lock when a transaction begins."""
+"""Execution option of connections: transactions take SQLite's write lock at their beginning."""
 
 _RETURNED: Final = "placement.returned"
-# a server takes longer to restart, so it cannot have restarted since the last use
+# a restart of a server takes longer, so the server cannot have restarted since the last use
 _TRUSTED_SECONDS: Final = 0.1
-"""Seconds after the last use of a connection for which it is not tested."""
+"""A connection is not tested for this number of seconds after its last use."""
 _GRACE: Final = 1.0
-"""Seconds for a server to report that a statement took too long."""
+"""Additional seconds in which a server can report that a statement took too long."""
 _KEEPALIVES: Final = 3
 """Number of unanswered keepalives that end a connection."""
 _SECONDS_BETWEEN_TRIES: Final = 0.01
@@ -53,19 +53,19 @@ _SECONDS_BETWEEN_TRIES: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class PoolOptions:
-    """Sizes and times (seconds) of the connection pools, and limits for locks.
+    """Sizes and times (in seconds) of connection pools, and limits of statements and locks.
 
-    - ``lock_timeout`` bounds each wait for a lock.
-    - ``retries`` is the number of times that a transaction runs again after it lost to another one.
-    - ``connect_timeout`` bounds the time to connect.
-    - ``statement_timeout`` bounds each statement, ``idle_timeout`` the time between two statements of a
-      transaction; then the server ends it. Zero means no limit.
-    - ``wsrep_sync_wait`` is MariaDB's variable: the statements before which a node of a Galera cluster
-      applies the commits of others.
+    - ``lock_timeout`` limits each wait for a lock.
+    - ``retries`` is the maximum number of times that a transaction runs again after conflicts with others.
+    - ``connect_timeout`` limits the time to connect.
+    - ``statement_timeout`` limits each statement, and ``idle_timeout`` the time between two statements of a
+      transaction. The server ends a statement or transaction that takes longer. Zero means no limit.
+    - ``wsrep_sync_wait`` is the MariaDB variable for the kinds of statements before which a node of a Galera
+      cluster applies all commits of other nodes.
     """
 
     max_pool_size: int = 5
-    # the usual defaults of oslo.db, so that operators find the numbers that they know
+    # the usual default of oslo.db, which operators know
     max_overflow: int = 50
     pool_timeout: float = 30.0
     connection_recycle_time: int = 3600
@@ -74,7 +74,7 @@ class PoolOptions:
     connect_timeout: int = 5
     statement_timeout: float = 20.0
     idle_timeout: float = 5.0
-    # the bits are 1 for reads, 2 for updates and deletions, 4 for insertions
+    # bit 1 stands for reads, bit 2 for updates and deletions, bit 4 for insertions
     wsrep_sync_wait: int = 7
 
 
@@ -87,14 +87,15 @@ def create_engine(
 ) -> sa.Engine:
     """Return an engine with this isolation level for all its transactions.
 
-    On SQLite only ``AUTOCOMMIT`` matters, because each transaction is a snapshot. Transactions of connections
-    with the execution option :data:`WRITES` take the write lock when they begin, so that they never have to
-    give up half way. A broken connection of the pool is replaced before it is used: with ``ping`` always,
-    otherwise if it was unused for a moment.
+    On SQLite, of all levels only ``AUTOCOMMIT`` has an effect, because each transaction is a snapshot. With
+    the execution option :data:`WRITES`, transactions take the write lock at their beginning, so that they
+    never fail half way. A broken connection of the pool is replaced before use. With ``ping``, connections
+    are tested before each use, otherwise only if they were unused for a moment.
 
-    A server may disappear silently, for instance behind a network that drops all packets. On PostgreSQL the
-    operating system detects the loss of a connection. Otherwise the answer is missing a second after the
-    server's own limit of the statement, or after ``connect_timeout`` in a test of the connection.
+    A server may disappear silently, for instance if the network drops all packets. On PostgreSQL the
+    operating system detects the loss of the connection. Otherwise the wait for an answer ends one second
+    after the server's own limit for the statement. In a test of a connection, it ends after
+    ``connect_timeout``.
 
     :raises ImportError: the driver of the URL is not installed; the message has the remedy.
     """
@@ -120,7 +121,7 @@ def create_engine(
 
     @sa.event.listens_for(made, "do_connect")
     def _connect(dialect: object, record: object, cargs: Sequence[Any], cparams: Mapping[str, Any]) -> Any:
-        # None makes SQLAlchemy connect in its usual way
+        # a result of None makes SQLAlchemy connect in its usual way
         return connect(answer_timeout, *cargs, **cparams, **session) if connect else None
 
     @sa.event.listens_for(made, "connect")
@@ -156,7 +157,7 @@ def _session_arguments(url: URL, options: PoolOptions) -> dict[str, Any]:
 
 
 def _limit_arguments(url: URL, options: PoolOptions) -> dict[str, Any]:
-    """Return parameters of connections; the values in the URL take precedence."""
+    """Return parameters for connections; values in the URL take precedence."""
     ours = (
         _postgresql_arguments(options)
         if url.get_backend_name() == "postgresql"
@@ -164,7 +165,7 @@ def _limit_arguments(url: URL, options: PoolOptions) -> dict[str, Any]:
     )
     chosen = {name: value for name, value in ours.items() if name not in url.query}
     if "options" in ours and "options" in url.query:
-        # if a name occurs twice the last value counts, so the URL has precedence
+        # if a name occurs twice, the last value counts, so the options in the URL come last
         chosen["options"] = f"{ours['options']} {url.query['options']}"
     return chosen
 
@@ -177,11 +178,11 @@ def _postgresql_arguments(options: PoolOptions) -> dict[str, Any]:
         "idle_in_transaction_session_timeout": options.idle_timeout,
     }
     return {
-        # limits that the server applies, so that locks are freed even if the worker stops
+        # the server applies these limits, so that locks are freed even if the worker hangs
         "options": " ".join(f"-c {name}={int(seconds * 1000)}" for name, seconds in settings.items()),
         "connect_timeout": options.connect_timeout,
-        # for a server that has become silent: the operating system ends a connection with unacknowledged data
-        # or keepalives
+        # if the server becomes silent, the operating system ends a connection with unacknowledged data or
+        # keepalives
         "tcp_user_timeout": options.connect_timeout * 1000,
         "keepalives_idle": options.connect_timeout,
         "keepalives_interval": max(1, options.connect_timeout // _KEEPALIVES),
@@ -194,12 +195,12 @@ def _postgresql_arguments(options: PoolOptions) -> dict[str, Any]:
 def _mysql_arguments(options: PoolOptions) -> dict[str, Any]:
     """Return parameters of PyMySQL. Only MariaDB executes the part of ``init_command`` in the comment."""
     ours = {
-        # MariaDB's variable takes fractions of seconds, MySQL's takes whole ones
+        # the variable of MariaDB allows fractions of seconds, the variable of MySQL does not
         "max_statement_time": f"{options.statement_timeout:g}",
         "idle_transaction_timeout": round(options.idle_timeout),
     }
     of_mariadb = "".join(f", {name}={value}" for name, value in ours.items())
-    # InnoDB takes whole seconds, and at least one
+    # InnoDB only allows whole seconds, at least one
     lock_timeout = max(1, int(options.lock_timeout))
     return {
         "init_command": f"SET SESSION innodb_lock_wait_timeout={lock_timeout} /*M!100300 {of_mariadb} */",
@@ -210,18 +211,19 @@ def _mysql_arguments(options: PoolOptions) -> dict[str, Any]:
 def _test_unused(engine: sa.Engine, trusted: float, timeout: float | None) -> None:
     """Test connections that have been unused for ``trusted`` seconds.
 
-    :param timeout: seconds to wait for the answer; None if its class has no timeout for answers.
+    :param timeout: seconds to wait for the answer; None if the class of the connection has no timeout for
+        answers.
     """
 
     @sa.event.listens_for(engine, "checkin")
     def _note_return(connection: Any, record: Any) -> None:
         record.info[_RETURNED] = time.monotonic()
 
-    # The last batch of a transaction carries its commit, and on a dead connection its outcome is unknown. A
-    # test for each transaction would cost a round trip.
+    # The last batch of a transaction includes its commit, and on a lost connection the outcome of the commit
+    # is unknown. So unused connections are tested. A test before each transaction would cost a round trip.
     @sa.event.listens_for(engine, "checkout")
     def _test_connection(connection: Any, record: Any, proxy: object) -> None:
-        # None means a new connection, to which the server has just answered
+        # None means a new connection, on which the server has just answered
         returned = record.info.get(_RETURNED)
         if returned is None or time.monotonic() - returned < trusted:
             return
@@ -264,17 +266,17 @@ def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.E
     @sa.event.listens_for(engine, "connect")
     def _connect(connection: sqlite3.Connection, record: Any) -> None:
         record.info[position.HISTORY] = position.of_file(url.database)
-        connection.isolation_level = None  # the driver must not begin transactions by itself
+        connection.isolation_level = None  # stops the driver from beginning transactions by itself
         _write_ahead(connection, options.lock_timeout)
-        # with NORMAL, the default of some builds for WAL, a power failure may lose the last commits
+        # with NORMAL, the default of some builds in WAL mode, a power failure may lose the last commits
         connection.execute("PRAGMA synchronous = FULL")
-        # SQLite checks them only on demand, and optimistic writes rely on them
+        # SQLite checks foreign keys only if asked to, and optimistic writes rely on them
         # (doc/developer/decisions/foreign-keys.md)
         connection.execute("PRAGMA foreign_keys = ON")
 
     @sa.event.listens_for(engine, "checkout")
     def _check_file(connection: object, record: Any, proxy: object) -> None:
-        # if the file was replaced, the connection would still read and write the old one
+        # if the file was replaced, the connection would still read and write the old file
         if not position.is_same_file(url.database, record.info[position.HISTORY]):
             raise sa.exc.InvalidatePoolError
 
@@ -298,17 +300,17 @@ def _write_ahead(connection: sqlite3.Connection, timeout: float) -> None:
             connection.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
-            # the busy timeout of the connection does not apply to a change of the mode
+            # the busy timeout of the connection does not apply to a change of the journal mode
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
                 raise
         time.sleep(_SECONDS_BETWEEN_TRIES)
 
 
 def _make_private(path: str) -> None:
-    """Create the missing file of a database, readable for the owner and the group only."""
+    """Create the missing file of a database, readable only for its owner and group."""
     if path == ":memory:" or path.startswith("file:"):
         return
-    # the file may exist; other errors are reported by SQLite
+    # the file may exist already; SQLite will report other errors
     with suppress(OSError):
         # SQLite gives the same mode to the other files of the database
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o640))

@@ -1,10 +1,10 @@
-"""The meaning of a database error, for the code that caused it and for operators.
+"""Classifies errors of databases, and explains them to operators.
 
-A transaction that lost against another one (:func:`is_conflict`) may succeed when it runs again. If the
-database is unavailable (:func:`is_unavailable`), the same request may succeed later. A request may be too
-large (:func:`is_too_much`), or have a value that no column can store (``DataError``). Every other error is a
-wrong statement, a defect of this service. :func:`explain_error` puts a refusal of the database into words,
-with the remedy.
+A transaction that failed because of another transaction (:func:`is_conflict`) may succeed when it runs again.
+If the database is unavailable (:func:`is_unavailable`), the same request may succeed later. A request may be
+too large (:func:`is_too_much`), or have a value that no column can store (``DataError``). Every other error
+is caused by a wrong statement, which is a defect of this service. :func:`explain_error` returns the error
+message of the database with a remedy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MYSQL_ELSEWHERE: Final = {1047, 1290, 1836}  # the node is outside of its clust
 _LIMITS_OF_STATEMENTS: Final = "54"  # class of sqlstates: too complex, too many columns
 
 _OWN_FAULT: Final = {"23502", "23514", 1048, 3819, "SQLITE_CONSTRAINT_NOTNULL", "SQLITE_CONSTRAINT_CHECK"}
-"""Errors that no other transaction causes: a column without a value, a value that a check refuses."""
+"""Integrity errors that no other transaction can cause: a missing value, or a value that a check refuses."""
 
 _NO_TABLE: Final = "42P01"
 _MYSQL_NO_TABLE: Final = 1146
@@ -51,30 +51,29 @@ _MYSQL_UNABLE: Final = {
     # a node of a cluster refuses the commit
     *(3100, 3101),
 }
-"""Errors of MySQL and MariaDB that cannot work now. The driver reports wrong statements as operational
-errors, too, and does not pass the SQLSTATE on."""
+"""Errors of MySQL and MariaDB that mean that the server cannot work at the moment. The driver reports wrong
+statements as operational errors, too, and does not pass the SQLSTATE on."""
 
 
 class WrongServer(exc.DisconnectionError):
-    """The server that answers does not take writes now: a standby, or a primary that was deposed."""
+    """The answering server does not accept writes: it is a standby, or not the primary any more."""
 
 
 def of_driver(dialect: sa.Dialect, error: Any, connection: Any) -> exc.DBAPIError:
-    """Return SQLAlchemy's error for an error of the driver, in a statement that SQLAlchemy did not execute.
+    """Return SQLAlchemy's exception for a driver's error in a statement that SQLAlchemy did not execute.
 
-    :param connection: the driver's connection, to test whether the connection is lost; None if the driver has
-        caused none.
+    :param connection: the driver's connection, which is tested for a loss; None if there is no connection.
     """
     base = dialect.loaded_dbapi.Error
     lost = is_elsewhere(error) or dialect.is_disconnect(error, connection, None)
     made = exc.DBAPIError.instance(None, None, error, base, dialect=dialect, connection_invalidated=lost)
-    # instance() returns other errors unchanged only if the driver has not raised them
+    # for the type checker: instance() wraps all errors of the driver
     assert isinstance(made, exc.DBAPIError)
     return made
 
 
 def is_elsewhere(original: BaseException | None) -> bool:
-    """Return whether this error (of the driver) means that another server has to be used.
+    """Return whether this error (of the driver) means that the connection leads to the wrong server.
 
     The connection itself works, so drivers and pools would keep using it.
     """
@@ -94,7 +93,7 @@ def is_missing_table(error: BaseException) -> bool:
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Return whether the transaction may succeed when it runs again, because it lost against another one."""
+    """Return whether another transaction caused the failure, so that another attempt may succeed."""
     if not isinstance(error, exc.DBAPIError):
         return False
     original: Any = error.orig
@@ -105,10 +104,10 @@ def is_conflict(error: BaseException) -> bool:
 
 
 def is_too_much(error: BaseException) -> bool:
-    """Return whether a statement had more parameters than the database takes."""
+    """Return whether a statement had more parameters than the database allows."""
     return isinstance(error, exc.DBAPIError) and any(
         words in str(error.orig)
-        # SQLite and psycopg have no code for this error, only these words
+        # SQLite and psycopg have no code for this error, only these texts
         for words in ("too many SQL variables", "number of parameters must be between")
     )
 
@@ -116,12 +115,13 @@ def is_too_much(error: BaseException) -> bool:
 def is_timeout(error: BaseException) -> bool:
     """Return whether the error is a timeout: the database neither answered nor refused."""
     original = error.orig if isinstance(error, exc.DBAPIError) else error
-    # PyMySQL raises its error while it handles the TimeoutError, our own code raises it "from" one
+    # PyMySQL raises its error while it handles the TimeoutError; our own code raises its error from the
+    # TimeoutError
     return original is not None and isinstance(original.__cause__ or original.__context__, TimeoutError)
 
 
 def is_unavailable(error: BaseException) -> bool:
-    """Return whether the connection is lost, or the database cannot work now, whatever the statement."""
+    """Return whether the connection is lost, or the database cannot execute any statement at the moment."""
     if isinstance(error, exc.DBAPIError):
         return error.connection_invalidated or _is_unable(error)
     # These errors mean that the pool had no free connection in time, that each new connection was broken, or
@@ -142,13 +142,13 @@ def _is_unable(error: exc.DBAPIError) -> bool:
         return False
     if (code := mysql_code(original)) is not None:
         return code in _MYSQL_UNABLE or code in _MYSQL_CLIENT
-    # except MySQL's: internal errors of PostgreSQL and SQLite are defects, such as a statement in a failed
-    # transaction
+    # MySQL's errors were handled before; internal errors of PostgreSQL and SQLite are defects, such as a
+    # statement in a failed transaction
     if isinstance(error, exc.InternalError):
         return False
     if (sqlite_code := getattr(original, "sqlite_errorcode", None)) is not None:
         return bool(sqlite_code & _SQLITE_PRIMARY != _SQLITE_ERROR)
-    # operational errors of psycopg concern the connection or the server, except this class of limits
+    # operational errors of psycopg concern the connection or the server, except limits of statements
     return not (sqlstate or "").startswith(_LIMITS_OF_STATEMENTS)
 
 
@@ -162,7 +162,7 @@ def mysql_code(original: Any) -> int | None:
 _FORBIDDEN: Final = {"42501", 1044, 1142, 1143, 1227, 1370, "SQLITE_READONLY"}
 _FULL: Final = {"53100", 1021, 1114, "SQLITE_FULL"}
 _FULL_WORDS: Final = ("no space left", "no more room", "errno: 28")
-"""Texts of MySQL and MariaDB about a full disk, under the numbers of several errors."""
+"""Parts of error messages of MySQL and MariaDB for a full disk, which have several error numbers."""
 _SQLITE_IO: Final = "SQLITE_IOERR"
 
 _DRIVERS: Final = {"postgresql": ("psycopg", "postgresql"), "mysql": ("pymysql", "mysql")}
@@ -170,12 +170,12 @@ _DRIVERS: Final = {"postgresql": ("psycopg", "postgresql"), "mysql": ("pymysql",
 
 
 def explain_error(error: exc.SQLAlchemyError) -> str:
-    """Return the words of the database and the remedy in one line, without the statement and its values."""
+    """Return the database's error message and the remedy, in one line, without statement and values."""
     return f"{database_words(error)}. {_remedy_for(error)}"
 
 
 def database_words(error: exc.SQLAlchemyError) -> str:
-    """Return the words of the database for an error, in one line."""
+    """Return the error message of the database in one line."""
     if not isinstance(error, exc.DBAPIError):
         words, _, _ = str(error).partition("(Background on")  # an address of SQLAlchemy's
     else:

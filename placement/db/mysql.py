@@ -1,4 +1,4 @@
-"""Connections to MySQL and MariaDB with a changeable timeout for answers."""
+"""Connections to MySQL and MariaDB with a timeout for answers that can be changed."""
 
 from typing import Any, Final
 
@@ -31,14 +31,14 @@ class MysqlConnection(PyMySQLConnection):  # type: ignore[misc]  # PyMySQL has n
 
     @answer_timeout.setter
     def answer_timeout(self, seconds: float | None) -> None:
-        # PyMySQL reads these two before it reads and writes; its constructor sets one timeout for both
+        # PyMySQL checks these two attributes before each read and write
         self._read_timeout = seconds
         self._write_timeout = seconds
 
     def note_history(self, wsrep_sync_wait: int) -> None:
-        """Note the history of the server, or of its cluster, which all nodes share.
+        """Read the id of the server, or of its cluster, and store it as the history.
 
-        A node of a cluster then applies the commits of other nodes before it answers.
+        Also make a node of a cluster apply the commits of other nodes before it answers.
 
         :raises pymysql.err.OperationalError: the server is outside of its cluster.
         """
@@ -50,8 +50,7 @@ class MysqlConnection(PyMySQLConnection):  # type: ignore[misc]  # PyMySQL has n
             return
         cluster = _shown_values(self, _OF_CLUSTER)
         if cluster.get("wsrep_ready") != "ON":
-            # the code that the server itself uses, so that the error has the same effect: another node is
-            # tried
+            # the server itself uses this code, so the error has the same effect: another node is tried
             raise OperationalError(_NODE_NOT_READY, "the node has not joined its cluster, or has lost it")
         self.history = cluster.get("wsrep_cluster_state_uuid", "")
         with self.cursor() as cursor:
@@ -59,16 +58,17 @@ class MysqlConnection(PyMySQLConnection):  # type: ignore[misc]  # PyMySQL has n
 
 
 def connect(answer_timeout: float | None, *args: Any, wsrep_sync_wait: int, **kwargs: Any) -> MysqlConnection:
-    """Connect with this timeout for answers; the other arguments are those of :func:`pymysql.connect`.
+    """Connect with this timeout for answers; all other arguments are passed to :func:`pymysql.connect`.
 
-    The greeting of the server has to come within ``connect_timeout``, too.
+    The greeting of the server has to arrive within ``connect_timeout``, too.
 
     :raises pymysql.err.OperationalError: no connection is possible, or the node is outside of its cluster.
     """
     brief = kwargs.get("connect_timeout")
     connection = MysqlConnection(*args, **{**kwargs, "read_timeout": brief, "write_timeout": brief})
     try:
-        # first the timeout is that of connecting, so that a server which hangs after its greeting is noticed
+        # at first the timeout for connecting applies, so that a server that hangs after its greeting is
+        # noticed
         connection.note_history(wsrep_sync_wait)
     except BaseException:
         connection.close()

@@ -1,4 +1,4 @@
-"""Several statements in one exchange with a PostgreSQL server, through psycopg's wrapper of libpq.
+"""Executes several statements in one round trip to a PostgreSQL server, by psycopg's wrapper of libpq.
 
 psycopg's own pipeline mode makes a system call for each statement, which takes longer than the statement
 itself. This module sends all statements first and then reads the answers. See "Pipeline Mode" in the
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 _BEGIN: Final = {level: f"BEGIN ISOLATION LEVEL {level.name.replace('_', ' ')}" for level in IsolationLevel}
 _COMMIT: Final = "COMMIT"
 _NAMES: Final = "placement.prepared"
-# statements with more parameters are rarely the same in two requests
+# statements with more parameters rarely occur in two requests
 _PREPARED_UP_TO: Final = 64
-"""Number of parameters up to which statements are prepared."""
+"""Maximum number of parameters of a prepared statement."""
 _Names = dict[str, bytes]
 """The names of prepared statements of a connection, by the text of the statement."""
 _Encoded = tuple[str, list[bytes | None]]
@@ -53,11 +53,11 @@ def exchange_statements(
 ) -> list[list[tuple[Any, ...]]]:
     """Execute statements in a transaction, which is begun if necessary; return the rows of each statement.
 
-    :param notes: data that are kept with the connection until it is closed.
-    :raises psycopg.Error: a statement failed, and none after it was executed; or the connection is lost, or
-        was closed after a timeout.
+    :param notes: a dict for data that belong to the connection until it is closed.
+    :raises psycopg.Error: a statement failed, and no later statement was executed; or the connection is lost,
+        or was closed after a timeout.
     """
-    # psycopg would send BEGIN by itself and wait for its answer; here it is sent with the statements
+    # psycopg would send BEGIN separately and wait for its answer; here BEGIN is sent with the statements
     level = connection.isolation_level or IsolationLevel.READ_COMMITTED
     begin = [PipelineStep(_BEGIN[level], ())] * (connection.info.transaction_status == TransactionStatus.IDLE)
     end = [PipelineStep(_COMMIT, ())] * commit
@@ -68,13 +68,13 @@ def exchange_statements(
         # statements at each rollback
         connection.prepare_threshold = None
     exchanging = _PipelineExchange(connection, names)
-    # encoded before anything is sent, so that a value which cannot be encoded does not leave half an exchange
+    # values are encoded before anything is sent, so that an error of encoding does not interrupt an exchange
     encoded = [_encode_step(step) for step in (*begin, *steps, *end)]
     try:
         with connection.closed_on_timeout():
             exchanging.run(encoded)
     except BaseException:
-        # nothing else can be sent in the middle of an exchange, so the connection is closed
+        # after an interrupted exchange the connection cannot be used any more, so it is closed
         connection.close()
         raise
     if exchanging.failure is not None:
@@ -92,7 +92,7 @@ def exchange_statements(
 
 
 def _encode_step(step: PipelineStep) -> _Encoded:
-    """Return the statement with its values in PostgreSQL's text format, which ends at a NUL."""
+    """Return the statement, and its values in PostgreSQL's text format."""
     # in text format, the server derives the types of parameters from the statement, as for literals
     values = [None if value is None else str(value).encode() for value in step.values]
     if any(value is not None and b"\0" in value for value in values):
@@ -114,9 +114,9 @@ class _PipelineExchange:
         self._prepares = connection.prepares
         self._timeout = connection.answer_timeout
         self._names = names
-        # separate from the confirmed names, because a preparation that fails or is skipped creates no name
+        # names that are not confirmed yet, because a preparation may fail or be skipped
         self._new: _Names = {}
-        #: for each expected result, the text that it prepares; None if it executes a statement
+        #: for each expected result, the text of the statement that it prepares; None for an execution
         self._sent: list[str | None] = []
         self._poll = select.poll()
         self._poll.register(self._pgconn.socket, select.POLLIN)
@@ -130,12 +130,13 @@ class _PipelineExchange:
         self._pgconn.enter_pipeline_mode()
         for step in steps:
             self._send(step)
-        # one sync at the end makes the server skip all statements after a failed one, also COMMIT
+        # a single sync at the end makes the server skip all statements after a failed statement, including
+        # COMMIT
         self._pgconn.pipeline_sync()
         self._flush()
         for prepared in self._sent:
             result = self._read()
-            # later failures are PIPELINE_ABORTED, and do not tell the reason
+            # only the first failure has the reason; all later results are PIPELINE_ABORTED
             if result.status == ExecStatus.FATAL_ERROR and self.failure is None:
                 self.failure = result
             if prepared is None:
@@ -146,7 +147,7 @@ class _PipelineExchange:
         self._pgconn.exit_pipeline_mode()
 
     def _send(self, step: _Encoded) -> None:
-        """Add a statement to the output; before it its preparation, if the server does not have it yet."""
+        """Add a statement to the output, after its preparation if the server has not prepared it yet."""
         text, values = step
         if len(values) > _PREPARED_UP_TO or not self._prepares:
             self._pgconn.send_query_params(text.encode(), values)
@@ -164,15 +165,15 @@ class _PipelineExchange:
         while self._pgconn.flush():
             self._poll.modify(self._pgconn.socket, select.POLLIN | select.POLLOUT)
             wait_for(self._poll, self._timeout)
-            # the server may wait until this client reads before it reads more itself
+            # the server may stop reading until this client reads its output
             self._pgconn.consume_input()
             self._poll.modify(self._pgconn.socket, select.POLLIN)
 
     def _read(self) -> "PGresult":
         """Return the result of the next statement."""
         result = self._next_result()
-        # libpq ends the results of each statement with NULL, which has to be read before those of the next
-        # statement
+        # libpq ends the results of each statement with NULL, which has to be read before the results of the
+        # next statement
         while self._next_or_none() is not None:
             pass
         return result
@@ -183,7 +184,7 @@ class _PipelineExchange:
             return result
         if result is not None and result.error_field(DiagnosticField.SQLSTATE):
             self.failure = self.failure or result
-        # the error may be the last message of a server that shuts down, and that has rolled back
+        # the failure may be the last message of a server that shuts down and has rolled back
         if self.failure is not None:
             raise errors.error_from_result(self.failure)
         raise psycopg.OperationalError(f"the connection is lost: {self._pgconn.get_error_message()}")

@@ -1,14 +1,14 @@
 """The version of a database: the sum of its change counters, and the history of these counters.
 
-Equal counters of another history are a rare coincidence. So the same query also reads the identity of the
+Another history may, by coincidence, have equal counters. So the same query also reads the identity of the
 server:
 
-- of a PostgreSQL server its system identifier, its timeline, which every promotion changes, and the id of the
-  table, which a restored dump creates again;
-- of a Galera node its cluster, of another MariaDB or MySQL server its own id;
-- of the file of SQLite its device and inode.
+- for PostgreSQL, the system identifier, the timeline, which every promotion changes, and the id of the table,
+  which differs after a restored dump;
+- for a Galera node, the id of the cluster; for any other MariaDB or MySQL server, the id of the server;
+- for SQLite, the device and inode of the file.
 
-The query also reads the time of the server, by which reservations expire.
+The query also reads the time of the server's clock, by which reservations expire.
 """
 
 import os
@@ -24,7 +24,7 @@ from placement.db.errors import WrongServer
 from placement.db.tables import change_buckets
 
 HISTORY: Final = "placement.history"
-"""The key under which a pool notes the history of a connection."""
+"""The key of a connection's history in the notes of the pool."""
 
 _SUM: Final = sa.select(sa.func.sum(change_buckets.c.counter))
 
@@ -35,20 +35,20 @@ SELECT ({sum}), pg_is_in_recovery(), (SELECT system_identifier FROM pg_control_s
 """
 """The row has the sum, whether the server is a standby, its system identifier, its timeline, the id of the
 table, and the time. Any user may read these values; only a primary server shows a timeline."""
-#: for servers that do not permit the other functions, such as hosted ones
+#: for servers that do not permit the functions about identity, such as hosted servers
 _OF_POSTGRESQL_AT_LEAST: Final = (
     "SELECT ({sum}), pg_is_in_recovery(), to_regclass('change_buckets')::oid, {clock}"
 )
-#: SQLSTATEs of functions that the user may not call, that are unsupported or unknown
+#: SQLSTATEs for functions that the user may not call, or that the server does not have
 _UNTOLD: Final = {"42501", "0A000", "42883"}
-# the identity of a MySQL server does not change during a connection, so mysql.py notes it once
+# the identity of a MySQL server does not change during a connection, so mysql.py reads it once
 _OF_MYSQL: Final = "SELECT ({sum}), @@global.read_only, {clock}"
 _OF_SQLITE: Final = "SELECT ({sum}), {clock}"
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseVersion:
-    """The sum of all change counters, and their history.
+    """The sum of all change counters, and the id of their history.
 
     An equal version means that nothing has changed. ``clock`` is the time of the database at the query, in
     seconds since 1970 (UTC).
@@ -60,7 +60,7 @@ class DatabaseVersion:
 
 
 def question_for(dialect: sa.Dialect, *, least: bool = False) -> str:
-    """Return the statement with the row for :func:`of_row`.
+    """Return the statement that reads the row for :func:`of_row`.
 
     :param least: whether the statement leaves out the identity of the server (:func:`is_untold`).
     """
@@ -77,19 +77,19 @@ def is_untold(error: BaseException) -> bool:
 
 
 def of_row(dialect: sa.Dialect, row: Sequence[Any], noted: str) -> DatabaseVersion:
-    """Return the version in the answer of a server.
+    """Return the version from the row that a server has returned.
 
-    :param noted: the history that was noted for the connection.
-    :raises WrongServer: the server does not take writes.
+    :param noted: the history that was noted for the connection, for servers other than PostgreSQL.
+    :raises WrongServer: the server does not accept writes.
     """
     total, others, time = int(row[0] or 0), [_text(value) for value in row[1:-1]], float(row[-1])
     if dialect.name == "postgresql":
         standby, *history = others
-        # the text of libpq, or of a Python value if another driver is used
+        # "t" is the text of libpq, "True" the text of the Python value of other drivers
         if standby in ("t", "True"):
             raise WrongServer("the server is a standby")
         return DatabaseVersion(total, "/".join(history), time)
-    # MySQL shows a number, some releases of MariaDB a word; only 0 and OFF permit writes
+    # MySQL returns a number, some releases of MariaDB a word; only 0 and OFF permit writes
     if others and others[0] not in ("0", "OFF"):
         raise WrongServer("the server is read-only")
     return DatabaseVersion(total, noted, time)
@@ -111,7 +111,8 @@ def of_file(path: str | None) -> str:
 def is_same_file(path: str | None, noted: str) -> bool:
     """Return whether the opened file still has this name.
 
-    :raises sqlite3.OperationalError: no file has this name, and a new connection would create an empty one.
+    :raises sqlite3.OperationalError: the file does not exist, and a new connection would create an empty
+        file.
     """
     present = of_file(path)
     if noted and not present:

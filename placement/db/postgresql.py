@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL with a timeout for answers, which psycopg does not have."""
+"""Connections to PostgreSQL with a timeout for answers, a feature that psycopg does not have."""
 
 import select
 import time
@@ -25,14 +25,14 @@ class PostgresqlConnection(psycopg.Connection[Any]):
 
     answer_timeout: float | None = None
     """Seconds to wait for the server; None waits without a limit."""
-    #: whether the server may keep prepared statements; a pooler may use another connection each time
+    #: whether statements may be prepared; not with a pooler that may use another server connection each time
     prepares = True
     _knows_question = False
 
     def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
-        """Wait as psycopg does, but at most :attr:`answer_timeout` seconds for the server to send anything.
+        """Wait like psycopg, but at most :attr:`answer_timeout` seconds until the server sends something.
 
-        :raises psycopg.OperationalError: nothing came, and the connection is closed.
+        :raises psycopg.OperationalError: the server has sent nothing; the connection is closed.
         """
         if self.answer_timeout is None:
             return super().wait(gen, *args, **kwargs)
@@ -43,7 +43,7 @@ class PostgresqlConnection(psycopg.Connection[Any]):
     def closed_on_timeout(self) -> Iterator[None]:
         """Close the connection on a timeout in this context.
 
-        :raises psycopg.OperationalError: for a :class:`TimeoutError`.
+        :raises psycopg.OperationalError: instead of a :class:`TimeoutError`.
         """
         try:
             yield
@@ -52,7 +52,7 @@ class PostgresqlConnection(psycopg.Connection[Any]):
             raise psycopg.OperationalError(str(error)) from error
 
     def ask_question(self, question: bytes) -> list[bytes | None]:
-        """Return the only row of a statement outside of transactions; a cursor would take twice as long.
+        """Return the row of a statement outside of transactions; a cursor would take twice as long.
 
         Each call on a connection has to pass the same statement, because it is prepared once.
 
@@ -73,16 +73,16 @@ class PostgresqlConnection(psycopg.Connection[Any]):
     def _only_result(self) -> "PGresult":
         """Return the only result of a statement.
 
-        :raises TimeoutError: nothing came in time.
+        :raises TimeoutError: the server has sent nothing in time.
         """
         poll = select.poll()
         poll.register(self.pgconn.socket, select.POLLIN)
-        self.pgconn.flush()  # a small statement goes out as a whole
+        self.pgconn.flush()  # a small statement is sent completely by one call
         while self.pgconn.is_busy():
             wait_for(poll, self.answer_timeout)
             self.pgconn.consume_input()
         result = self.pgconn.get_result()
-        # libpq returns NULL when a statement is finished; before that no other one can be sent
+        # libpq returns NULL when a statement is finished; only then can another statement be sent
         while self.pgconn.get_result() is not None:
             pass
         if result is None or result.status == ExecStatus.FATAL_ERROR:
@@ -93,13 +93,13 @@ class PostgresqlConnection(psycopg.Connection[Any]):
 def connect(
     answer_timeout: float | None, *args: Any, prepare_threshold: int | str | None = 5, **kwargs: Any
 ) -> PostgresqlConnection:
-    """Connect with this timeout for answers; the other arguments are those of :func:`psycopg.connect`.
+    """Connect with this timeout for answers; all other arguments are passed to :func:`psycopg.connect`.
 
-    :param prepare_threshold: the value of psycopg. In a URL the value is a text: ``none`` if a pooler
-        (PgBouncer in transaction mode) uses another connection each time, so that statements cannot be
-        prepared.
-    :raises psycopg.OperationalError: no connection is possible; from a :class:`TimeoutError` if it took too
-        long.
+    :param prepare_threshold: psycopg's argument; a URL may have it as a text. ``none`` is for poolers that
+        use another server connection for each transaction (PgBouncer in transaction mode), so that statements
+        cannot be prepared.
+    :raises psycopg.OperationalError: no connection is possible; its cause is a :class:`TimeoutError` if
+        connecting took too long.
     """
     threshold = _parse_threshold(prepare_threshold)
     try:
@@ -134,7 +134,7 @@ def _no_answer(seconds: float | None) -> TimeoutError:
 
 
 def _limit_wait(gen: PQGen[RV], seconds: float) -> PQGen[RV]:
-    """Wrap a generator that wakes up periodically: raise TimeoutError after a time without events."""
+    """Wrap a generator that psycopg resumes at intervals: raise TimeoutError after a time without events."""
     try:
         wanted = next(gen)
         deadline = time.monotonic() + seconds

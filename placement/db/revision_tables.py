@@ -1,6 +1,7 @@
 """Helpers for revisions in ``migrations/versions`` that create tables.
 
-MySQL commits each statement that creates a table. So some tables may exist after an interrupted upgrade.
+MySQL commits after each statement that creates a table. So some tables may already exist when an interrupted
+upgrade runs again.
 """
 
 from collections.abc import Sequence
@@ -19,15 +20,15 @@ _OPTIONS: Final[dict[str, Any]] = {
 
 
 def make_table(name: str, *elements: sa.schema.SchemaItem, **options: Any) -> None:
-    """Create a table, unless it exists; ``options`` are further options of the dialects.
+    """Create a table, unless it exists; ``options`` are options for dialects.
 
-    :raises Unavailable: a table of that name has other columns.
+    :raises Unavailable: a table with this name exists, but has other columns.
     """
     present = sa.inspect(op.get_bind())
     if not present.has_table(name):
         op.create_table(name, *elements, **_OPTIONS, **options)
         return
-    # only names are compared, because databases report types in other spellings
+    # only names of columns are compared, because databases report types in different spellings
     columns = {element.name for element in elements if isinstance(element, sa.Column)}
     if {column["name"] for column in present.get_columns(name)} != columns:
         raise Unavailable(

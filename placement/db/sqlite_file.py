@@ -1,7 +1,8 @@
-"""Checks whether a user can work with the file of an SQLite database, and names the remedy.
+"""Checks whether a user can work with the file of an SQLite database; error messages have a remedy.
 
-SQLite writes other files to the same folder (``-wal``, ``-shm``), even to read, so it needs rights to the
-folder. SQLite's own message ("unable to open database file") names neither the file nor the folder.
+Even for reading, SQLite writes other files (``-wal``, ``-shm``) in the folder of the database, so it needs
+permissions for the folder. SQLite's own error message ("unable to open database file") names neither the file
+nor the folder.
 """
 
 import os
@@ -13,16 +14,16 @@ from typing import Final
 from sqlalchemy.engine import make_url
 
 SERVICE_USER: Final = "placement"
-"""The user of the service in its units."""
+"""The user of the service in the systemd units."""
 
 _READ_WRITE: Final = os.R_OK | os.W_OK
 _BESIDE: Final = ("", "-wal", "-shm")
-"""Suffixes of the name of a database in the names of its files."""
+"""The files of a database: its name with each of these suffixes."""
 
 
 @dataclass(frozen=True, slots=True)
 class SystemUser:
-    """A user of the operating system, with the ids that decide on access to files."""
+    """A user of the operating system, with the ids for file permissions."""
 
     name: str
     uid: int
@@ -30,7 +31,7 @@ class SystemUser:
 
     @classmethod
     def find_user(cls, name: str) -> "SystemUser | None":
-        """Return the user with this name, or None."""
+        """Return the user with this name; None if there is none."""
         try:
             entry = pwd.getpwnam(name)
         except KeyError:
@@ -51,7 +52,7 @@ def path_of(url: str) -> Path | None:
 
 
 def missing_file(url: str) -> str | None:
-    """Return a text about the missing file, with the command that creates it; None if the file exists."""
+    """Return an error message about the missing file, with the command to create it; None if it exists."""
     path = path_of(url)
     if path is None or path.exists():
         return None
@@ -89,7 +90,7 @@ def file_obstacle(url: str, user: SystemUser | None = None) -> str | None:
 
 
 def _may_exist(path: Path) -> bool:
-    """Return whether the path exists, as far as that is visible; another check reports forbidden folders."""
+    """Return whether the path exists; True if this is not visible, which another check reports."""
     try:
         return path.exists()
     except PermissionError:
@@ -98,11 +99,11 @@ def _may_exist(path: Path) -> bool:
 
 def _has_access(path: Path, wanted: int, user: SystemUser | None) -> bool:
     if user is None:
-        # effective ids, because sudo and setuid change these, and the kernel checks these
+        # effective ids, because sudo and setuid change them, and the kernel checks them
         return os.access(path, wanted, effective_ids=True)
     found = path.stat()
-    # the kernel checks exactly one of the three parts: an owner without a right does not have it through the
-    # group
+    # the kernel checks exactly one of the three parts of the mode: an owner without a permission does not get
+    # it through the group
     shift = 6 if found.st_uid == user.uid else 3 if found.st_gid in user.groups else 0
     return found.st_mode >> shift & wanted == wanted
 
@@ -112,5 +113,5 @@ def _own_name() -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
-        # in a container the process may run as a user without a name
+        # in a container, the process may run with a user id that has no name
         return str(uid)

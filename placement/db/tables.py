@@ -30,10 +30,10 @@ _mysql: Final[dict[str, Any]] = {
 metadata = sa.MetaData(naming_convention=_naming)
 
 NO_ID: Final[sa.ColumnElement[int]] = sa.literal_column("-1")
-"""The id of no row: no foreign key allows it."""
+"""An id that no row has, so that foreign keys forbid it."""
 
 ConsumerId: Final = sa.BigInteger().with_variant(sa.Integer, "sqlite")
-"""Each attempted claim takes an id, so 32 bits do not suffice; SQLite's integers always have 64 bits."""
+"""Each attempted claim uses up an id, so 32 bits are not enough; SQLite's integers always have 64 bits."""
 
 
 RESERVATION: Final = "RESERVATION"
@@ -43,14 +43,14 @@ RESERVATION: Final = "RESERVATION"
 def define_table(name: str, *parts: sa.schema.SchemaItem, among: sa.MetaData = metadata) -> sa.Table:
     """Define a table with the options of each kind of database.
 
-    :param among: the metadata that the table belongs to; extensions have their own.
+    :param among: the metadata to which the table belongs; each extension has its own metadata.
     """
     return sa.Table(name, among, *parts, sqlite_autoincrement=True, **_mysql)
 
 
 @dataclass(frozen=True, slots=True)
 class ExtensionTables:
-    """The tables of an extension, and the branch of migrations that creates them.
+    """The tables of an extension, and the branch of Alembic migrations that creates them.
 
     :param revisions: the folder of the branch; its revisions are numbers of four digits.
     """
@@ -61,7 +61,7 @@ class ExtensionTables:
 
     @classmethod
     def from_branch(cls, name: str, revisions: Path) -> "ExtensionTables":
-        """Return the tables of an extension, at first only the table with the revision of its branch."""
+        """Return the tables of an extension; at first, only the table for the revision of its branch."""
         tables = cls(name, revisions, sa.MetaData(naming_convention=_naming))
         sa.Table(
             tables.version_table, tables.metadata, sa.Column("version_num", sa.String(32), primary_key=True)
@@ -84,7 +84,7 @@ def extension_tables() -> list[ExtensionTables]:
 
 
 def all_metadata() -> list[sa.MetaData]:
-    """Return the metadata of all tables: first those of the core, then those of extensions."""
+    """Return the metadata of the core's tables, and then of the tables of extensions."""
     return [metadata, *(each.metadata for each in extension_tables())]
 
 
@@ -108,11 +108,11 @@ resource_providers = define_table(
     sa.Column("uuid", sa.String(36), nullable=False, unique=True),
     sa.Column("name", sa.String(200), nullable=False, unique=True),
     sa.Column("generation", sa.BigInteger, nullable=False),
-    # a provider without a parent is a root: then both columns are NULL
+    # if a provider is a root, parent_id and root_id are NULL
     sa.Column("root_id", sa.Integer, sa.ForeignKey("resource_providers.id"), nullable=True, index=True),
     sa.Column("parent_id", sa.Integer, sa.ForeignKey("resource_providers.id"), nullable=True, index=True),
-    # the change bucket of the provider, and the values of the bucket's counter at the last change of any kind
-    # and at the last change of more than usage
+    # the change bucket of the provider, and two values of the bucket's counter: at the last change, and at
+    # the last change of anything but usage
     sa.Column("bucket", sa.SmallInteger, nullable=False),
     sa.Column("change_seq", sa.BigInteger, nullable=False),
     sa.Column("described_seq", sa.BigInteger, nullable=False, server_default="0"),
@@ -149,7 +149,7 @@ provider_attributes = define_table(
     "provider_attributes",
     sa.Column("provider_id", sa.ForeignKey("resource_providers.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("name", sa.String(64), primary_key=True),
-    # one of the two columns has the value, and the other one is NULL
+    # either the text or the number has the value, and the other column is NULL
     sa.Column("text", sa.String(255), nullable=True),
     sa.Column("number", sa.Double, nullable=True),
 )
@@ -177,16 +177,18 @@ allocations = define_table(
 
 consumer_groups = define_table(
     "consumer_groups",
-    # no id of its own: a member is a consumer, and leaves the group with its last allocation
+    # the consumer is the key: a consumer is in at most one group, and leaves the group with its last
+    # allocation
     sa.Column("consumer_id", sa.ForeignKey("consumers.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("name", sa.String(255), nullable=False, index=True),
 )
 
 reservations = define_table(
     "reservations",
-    # the consumer has the allocations and the project; without a consumer there is no reservation
+    # allocations and project belong to the consumer; if the consumer is deleted, the reservation is deleted,
+    # too
     sa.Column("consumer_id", sa.ForeignKey("consumers.id", ondelete="CASCADE"), primary_key=True),
-    # the only group of claims that may take from the reservation; NULL: all claims of the project
+    # only claims for this group may use the reservation; NULL: all claims of the project may use it
     sa.Column("claim_group", sa.String(255), nullable=True),
     # by the clock of the database (see placement.db.clock)
     sa.Column("expires_at", sa.Double, nullable=False, index=True),
@@ -203,7 +205,7 @@ deleted_providers = define_table(
 
 claim_expiries = define_table(
     "claim_expiries",
-    # as long as the consumer has this generation, it expires at that time by the clock of the database
+    # the consumer expires at that time by the clock of the database, if it still has this generation
     sa.Column("consumer_id", sa.ForeignKey("consumers.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("generation", sa.BigInteger, nullable=False),
     sa.Column("expires_at", sa.Double, nullable=False, index=True),

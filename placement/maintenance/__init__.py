@@ -1,17 +1,18 @@
 """Maintenance of whole databases, for the commands of ``placement-manage``.
 
 Modules
-    - ``sync`` first takes over a database of OpenStack Placement, then brings the schema up to date.
-    - ``audit`` finds contradictions between rows: pure queries.
-    - ``heal`` repairs contradictions that need no decision of an operator, while the service runs.
+    - ``sync`` takes over a database of OpenStack Placement if necessary, and migrates the schema.
+    - ``audit`` finds contradictions between rows, by queries alone.
+    - ``heal`` repairs contradictions that need no decision of an operator; the service may run meanwhile.
 
 A worked example
-    A consumer was deleted by hand, and its allocation of 2 VCPU is left. The audit finds "allocations without
-    consumer": no client can see or release them, and they occupy capacity. The repair gives the allocation a
-    new consumer, of the project that the options name. Now an operator can see and delete it.
+    An operator has deleted a consumer with SQL, but not its allocation of 2 VCPU. The audit reports
+    "allocations without consumer": these occupy capacity, but no client can see or release them. The repair
+    gives the allocation a new consumer, in the project that the options name. Now an operator can see and
+    delete the allocation.
 
 Invariants
     - No repair deletes an allocation, or guesses lost data.
-    - Each repair runs in a transaction of its own, under the locks of ordinary requests.
+    - Each repair runs in a separate transaction, with the locks that requests take.
     - After a repair all workers read everything again.
 """

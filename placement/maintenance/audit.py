@@ -16,10 +16,10 @@ from placement.read_model.rows import INVENTORY_COLUMNS
 
 @dataclass(frozen=True, slots=True)
 class TreeRoots:
-    """The roots by the id of the provider, and the providers that have none.
+    """The roots of providers by their ids, and the providers that have no root.
 
-    In ``of`` a root maps to None, as in the database. The ``orphans`` have an ancestor that does not exist;
-    ``loops`` are providers that are their own ancestors, or descend from such a provider.
+    In ``of`` a root maps to None, as in the database. ``orphans`` are providers with an ancestor that does
+    not exist. ``loops`` are providers that are their own ancestors, and descendants of these.
     """
 
     of: Mapping[int, int | None]
@@ -33,7 +33,7 @@ def find_roots(parents: Mapping[int, int | None]) -> TreeRoots:
     orphans: set[int] = set()
     loops: set[int] = set()
     for start in parents:
-        # ids of the current chain in order; a dictionary, because each step looks for a loop
+        # ids of the current chain of parents, in order; a dictionary, because each step checks for a loop
         chain: dict[int, None] = {}
         provider_id = start
         while True:
@@ -56,9 +56,9 @@ def find_roots(parents: Mapping[int, int | None]) -> TreeRoots:
 
 
 def parents_first(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the rows (with ``id`` and ``parent_id``), each after its parent and otherwise in the given order.
+    """Yield the rows (with ``id`` and ``parent_id``) in the given order, but each row after its parent.
 
-    Foreign keys require that order. Rows with a parent that is not among the rows are left out.
+    Foreign keys require that parents come first. Rows are left out if their parent is not among the rows.
     """
     done: set[int] = set()
     waiting: dict[int, list[dict[str, Any]]] = {}
@@ -76,7 +76,7 @@ def parents_first(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 class AuditProblem(StrEnum):
-    """The kinds of findings; operators read the value."""
+    """The kinds of findings; commands print the values."""
 
     NO_CONSUMER = "allocations without consumer"
     NO_ALLOCATIONS = "consumer without allocations"
@@ -96,7 +96,7 @@ class AuditProblem(StrEnum):
 class DatabaseFinding:
     """A contradiction in the rows of a provider or consumer.
 
-    ``id`` is the id of its row; ``subject`` is the uuid of the item, if it has one.
+    ``id`` is the id of the row; ``subject`` is the uuid of the provider or consumer, if it has one.
     """
 
     problem: AuditProblem
@@ -135,7 +135,7 @@ _without_allocations: Final = (
 
 
 def without_consumer(conn: sa.Connection) -> list[DatabaseFinding]:
-    """Return allocations with a missing consumer row: no client can see or release them."""
+    """Return allocations without a consumer row, which no client can see or release."""
     held: dict[int, list[str]] = {}
     for consumer_id, provider, name, used in conn.execute(_without_consumer):
         held.setdefault(consumer_id, []).append(f"{used} {name} of {provider}")
@@ -156,7 +156,7 @@ def without_allocations(conn: sa.Connection) -> list[DatabaseFinding]:
 
 
 def wrong_trees(conn: sa.Connection) -> Iterator[DatabaseFinding]:
-    """Yield providers without a root, or with another root than their parents lead to."""
+    """Yield providers without a root, or with a root that is not the end of their chain of parents."""
     rows, roots = _read_trees(conn)
     for provider_id, row in rows.items():
         if provider_id in roots.loops:
@@ -173,7 +173,7 @@ def wrong_trees(conn: sa.Connection) -> Iterator[DatabaseFinding]:
 
 
 def right_roots(conn: sa.Connection) -> dict[int, int | None]:
-    """Return the right ``root_id`` by id of the provider, for providers with a wrong one."""
+    """Return the right ``root_id`` of each provider with a wrong ``root_id``, by id of the provider."""
     rows, roots = _read_trees(conn)
     return {provider_id: root for provider_id, root in roots.of.items() if rows[provider_id].root_id != root}
 
@@ -202,7 +202,7 @@ _with_names: Final = (
     .order_by(_p.id, resource_classes.c.id)
 )
 _over_capacity: Final = _with_names.add_columns(*INVENTORY_COLUMNS).where(
-    # not rounded, which makes no difference in a comparison with a whole number
+    # the capacity is not rounded here, which makes no difference in a comparison with an integer
     _used.c.used > (_i.total - _i.reserved) * _i.allocation_ratio
 )
 _without_inventory: Final = _with_names.where(_i.provider_id.is_(None))
@@ -211,7 +211,7 @@ _without_inventory: Final = _with_names.where(_i.provider_id.is_(None))
 def over_capacity(conn: sa.Connection) -> list[DatabaseFinding]:
     """Return inventories with more allocated than their capacity.
 
-    No request can allocate that much, but an inventory may shrink below its usage.
+    No request can allocate more than the capacity, but an inventory may be reduced below its usage.
     """
     return [
         DatabaseFinding(
@@ -225,7 +225,7 @@ def over_capacity(conn: sa.Connection) -> list[DatabaseFinding]:
 
 
 def without_inventory(conn: sa.Connection) -> list[DatabaseFinding]:
-    """Return allocations of a resource class that their provider has no inventory of."""
+    """Return allocations of a resource class without an inventory at their provider."""
     return [
         DatabaseFinding(AuditProblem.NO_INVENTORY, provider_id, uuid, f"{name}: {used} used, no inventory")
         for provider_id, uuid, name, used in conn.execute(_without_inventory)

@@ -1,4 +1,4 @@
-"""Repairs findings of an audit that need no guess and lose no allocation."""
+"""Repairs findings of an audit, if the repair needs no guess and loses no allocation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from placement.store.consumers import ConsumerOwnership
 def advance_sequence(conn: sa.Connection, table: sa.Table) -> None:
     """Set the sequence of a table so that the next id is above all existing ids.
 
-    PostgreSQL keeps its sequence apart from the rows; SQLite and MySQL derive the next id from existing ids.
+    PostgreSQL has a sequence that is independent of rows; SQLite and MySQL derive the next id from existing
+    ids.
     """
     if conn.dialect.name == "postgresql":
         sequence = sa.func.pg_get_serial_sequence(table.name, "id")
@@ -29,14 +30,14 @@ def advance_sequence(conn: sa.Connection, table: sa.Table) -> None:
         conn.execute(sa.select(sa.func.setval(sequence, highest)))
 
 
-# SQLite takes 32,766 values in one statement
+# SQLite allows 32,766 values in one statement
 _CHUNK: Final = 10_000
-"""Number of ids in one statement."""
+"""Maximum number of ids in one statement."""
 
 
 @dataclass(frozen=True, slots=True)
 class HealOutcome:
-    """The repaired findings (in a dry run the repairable ones), and the remaining findings."""
+    """The repaired findings (in a dry run, the repairable findings), and the remaining findings."""
 
     repaired: Sequence[DatabaseFinding]
     remaining: Sequence[DatabaseFinding]
@@ -45,7 +46,7 @@ class HealOutcome:
 def heal_database(
     database: ServiceDatabase, owner: ConsumerOwnership, *, dry_run: bool = False
 ) -> HealOutcome:
-    """Repair contradictions while the service runs, each kind in transactions of its own.
+    """Repair contradictions while the service runs, with separate transactions for each kind.
 
     :param owner: the owner of allocations without a consumer.
     :raises Unavailable: the database does not answer.
@@ -70,7 +71,7 @@ def heal_database(
 
 
 def _adopt_allocations(tx: WriteTransaction, owner: ConsumerOwnership) -> None:
-    """Give allocations a new consumer with a new uuid, because the old uuid is lost."""
+    """Give allocations without a consumer a new consumer; its uuid is new, because the old one is lost."""
     # searched again in this transaction, because clients may have changed the findings
     consumer_ids = [finding.id for finding in audit.without_consumer(tx.conn)]
     if consumer_ids:
@@ -90,12 +91,12 @@ def _adopt_allocations(tx: WriteTransaction, owner: ConsumerOwnership) -> None:
                 for consumer_id in consumer_ids
             ],
         )
-        # PostgreSQL's sequence does not notice rows with explicit ids
+        # rows with explicit ids do not advance PostgreSQL's sequence
         advance_sequence(tx.conn, consumers)
 
 
 def _delete_idle(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> None:
-    """Lock these consumers, and delete those that still have no allocations."""
+    """Lock these consumers, and delete consumers that still have no allocations."""
     subjects = [finding.subject for finding in findings]
     locked = [row.id for row in consumer_store.rows(consumer_store.lock(tx, subjects))]
     query = sa.select(allocations.c.consumer_id).where(allocations.c.consumer_id.in_(locked))
@@ -108,7 +109,7 @@ def _delete_idle(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> N
 
 def _set_roots(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> None:
     """Correct the roots of these providers from their parents, under the lock of all trees."""
-    # first the providers, then the trees, in the same order as requests that move a provider
+    # providers are locked before trees, in the same order as by requests that move a provider
     tx.lock(finding.subject for finding in findings)
     tx.lock_trees()
     right = audit.right_roots(tx.conn)

@@ -1,4 +1,4 @@
-"""Brings the schema up to date, as ``placement-manage db sync`` and a service with ``sync_on_startup`` do."""
+"""Migrates the schema, for ``placement-manage db sync`` and for a service with ``sync_on_startup``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Takeover(Protocol):
     def __call__(self, conf: cfg.ConfigOpts) -> str | None:
         """Take over the database if it belongs to another program and the configuration allows it.
 
-        :returns: the steps that were done, in sentences; None if there was nothing to take over.
+        :returns: a description of the steps; None if there was nothing to take over.
         :raises Unavailable: the database cannot be taken over.
         """
 
@@ -51,10 +51,10 @@ def incomplete_owner(conf: cfg.ConfigOpts) -> ConsumerOwnership:
 def sync(conf: cfg.ConfigOpts, revision: str = "head") -> list[str]:
     """Bring the schema up to date, after the registered takeovers.
 
-    :returns: the steps of the takeovers, in sentences.
+    :returns: descriptions of the steps of takeovers.
     :raises Unavailable: the database does not answer, or this version cannot work with its content.
     """
-    # before the migration, which refuses tables of another program
+    # takeovers come before the migration, which refuses tables of another program
     takeovers: list[Takeover] = list(extensions.registered_objects("takeovers").values())
     done = [said for each in takeovers if (said := each(conf)) is not None]
     migration.upgrade_schema(conf.placement_database.connection, revision)

@@ -1,10 +1,10 @@
 """The rules of the service for oslo.policy: names, defaults, and decisions.
 
 Modules
-    - ``base`` has the parts of all other rules, such as "an administrator or a service".
-    - ``rest`` has the rules of the resources of OpenStack Placement, ``ext`` those of ``/ext/v1``. Each
-      module names its rules in constants, and has their defaults in ``RULES``.
-    - ``enforcer`` decides by these defaults and the operator's files.
+    - ``base`` has common parts of rules, such as "an administrator or a service".
+    - ``rest`` has the rules of the resources of OpenStack Placement, ``ext`` the rules of ``/ext/v1``. In
+      each module, constants have the names of rules, and ``RULES`` has their defaults.
+    - ``enforcer`` decides by these defaults and by the operator's policy files.
 
 The order of calls
     The service makes one :class:`~placement.policies.enforcer.PolicyEnforcer` when it starts. A handler names
@@ -13,8 +13,8 @@ The order of calls
     :func:`~placement.policies.enforcer.get_enforcer` by entry points.
 
 Imports
-    The API and the extras import it. The package imports the options and ``extensions``: extensions register
-    rules of their own.
+    The API and the extras import this package. The package imports the options, and ``extensions``, because
+    extensions register rules.
 """
 
 from oslo_policy import policy

@@ -1,7 +1,7 @@
-"""The common parts of rules, and the definition of the rule of an operation.
+"""Common parts of rules, and the function that defines the rule of an operation.
 
-Names and defaults are those of "Placement Policies" in the OpenStack Placement documentation. So an
-operator's policy file has the same effect in both services.
+Names and defaults are those of "Placement Policies" in the OpenStack Placement documentation. So a policy
+file has the same effect in both services.
 """
 
 from typing import Final
@@ -62,7 +62,7 @@ def define_rule(
     check: str = ADMIN_OR_SERVICE,
     old_name: str | None = None,
 ) -> policy.DocumentedRuleDefault:
-    """Return the rule of these operations ``(method, path)``, for tokens with the scope of a project.
+    """Return the rule for these operations, pairs of method and path, for tokens with project scope.
 
     :param check: the default of the rule.
     :param old_name: the former name of the rule, which policy files may still use.

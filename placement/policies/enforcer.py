@@ -1,8 +1,8 @@
-"""Decides by oslo.policy whether a caller may do something.
+"""Decides with oslo.policy whether a caller may perform an operation.
 
-Rules are loaded as a whole, and never change. When the operator's files change, newly loaded rules replace
-the old ones. So most requests read no file, and a file that cannot be read never leaves half of its rules in
-force.
+All rules are loaded at once, and loaded rules never change. If the operator's files change, newly loaded
+rules replace the old rules. So most requests read no file, and if a file cannot be read, all old rules stay
+in force.
 """
 
 import logging
@@ -21,14 +21,14 @@ from placement.policies import list_rules
 
 LOG = logging.getLogger(__name__)
 
-# checking some files takes tens of microseconds, which would slow down each request
+# checking the files takes tens of microseconds, too long for each request
 _SECONDS_BETWEEN_LOOKS: Final = 1.0
 """Seconds between two checks whether the files have changed."""
-# a tool may be replacing the file, and without the file the defaults would apply, which may allow more
+# a tool may be replacing the file; without the file the defaults would apply, which may allow more
 _LOOKS_WITHOUT_FILE: Final = 60
-"""Number of checks without the policy file after which its rules are dropped."""
+"""Number of checks that find no policy file, after which its rules are dropped."""
 _REMEMBERED: Final = 1024
-"""Number of remembered decisions: callers, rules and targets repeat."""
+"""Maximum number of cached decisions; callers, rules and targets mostly repeat."""
 # some of these classes have no public name
 _PURE: Final = (
     _checks.TrueCheck,
@@ -39,30 +39,30 @@ _PURE: Final = (
 )
 
 _Frozen = tuple[tuple[str, Any], ...]
-"""Attributes as hashable pairs of name and value."""
+"""Attributes as a hashable tuple of pairs of name and value."""
 _Decide = Callable[[str, _Frozen, _Frozen], bool]
 
 
 class PolicyCaller(Protocol):
-    """The attributes of a caller that rules can compare."""
+    """A caller with the attributes that rules can check."""
 
     def to_policy_values(self) -> dict[str, Any]:
         """Return attributes by name: ``user_id``, ``project_id``, ``roles``, ``system_scope`` ..."""
 
 
 class PolicyEnforcer:
-    """The rules in force: the defaults, overridden by the operator's policy file and folders.
+    """The rules in force: the defaults, which the operator's policy file and folders override.
 
-    ``[oslo_policy] policy_file`` and ``policy_dirs`` name the files. Changes of the files apply within a
-    second. If a changed file cannot be used, the error is logged, and the earlier rules stay in force.
+    ``[oslo_policy] policy_file`` and ``policy_dirs`` name the files. Changes of the files take effect within
+    a second. If a changed file is invalid, the error is logged, and the old rules stay in force.
 
-    :raises ValueError: the files cannot be used.
+    :raises ValueError: a policy file is invalid.
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
         self._next_look = time.monotonic() + _SECONDS_BETWEEN_LOOKS
-        # listed before the rules are loaded, so that a change in between is noticed at the next check
+        # files are listed before the rules are loaded, so that the next check notices a change in between
         self._loaded = _list_files(conf)
         self._file = conf.find_file(conf.oslo_policy.policy_file)
         #: number of successive checks that found no policy file
@@ -74,9 +74,9 @@ class PolicyEnforcer:
     ) -> None:
         """Check that ``rule`` allows the caller to act on ``target``.
 
-        :param target: values that rules compare with, for instance the ``project_id`` of a query. None means
-            ``project_id`` and ``user_id`` of the caller.
-        :raises placement.exceptions.Forbidden: the rule does not allow it.
+        :param target: values for comparisons in rules, for instance the ``project_id`` of a query. None means
+            the ``project_id`` and ``user_id`` of the caller.
+        :raises placement.exceptions.Forbidden: the rule does not allow the operation.
         :raises oslo_policy.policy.PolicyNotRegistered: the rule does not exist.
         """
         if time.monotonic() >= self._next_look:
@@ -89,7 +89,7 @@ class PolicyEnforcer:
 
     def _follow_files(self) -> None:
         """Load the rules again if the files have changed."""
-        # set first, so that no other thread checks at the same time
+        # the time of the next check is set first, so that no other thread checks at the same time
         self._next_look = time.monotonic() + _SECONDS_BETWEEN_LOOKS
         try:
             found = _list_files(self._conf)
@@ -108,7 +108,7 @@ class PolicyEnforcer:
                 if self._absent < _LOOKS_WITHOUT_FILE:
                     return
             loaded = _load(self._conf)
-            # a file is being written at this moment, so the next check loads it
+            # a file has changed while the rules were loaded, so the next check loads them
             if _list_files(self._conf) != found:
                 return
             self._loaded, self._file, self._absent = found, file, 0
@@ -120,7 +120,7 @@ class PolicyEnforcer:
 
 def get_enforcer() -> policy.Enforcer:
     """Return the rules in force on this machine, for oslo.policy's tools (``oslo.policy.enforcer``)."""
-    # these tools use the global configuration, which the service itself never uses
+    # oslo.policy's tools use the global configuration, which the service itself never uses
     cfg.CONF([], project=PROJECT, default_config_files=files_from_environment(os.environ))
     return _load(cfg.CONF)
 
@@ -130,10 +130,10 @@ def _load(conf: cfg.ConfigOpts) -> policy.Enforcer:
     rules.register_defaults(list_rules())
     try:
         rules.load_rules()
-    # errors have many kinds: no YAML, no mapping, no permission
+    # many kinds of errors are possible: invalid YAML, no mapping, no permission
     except Exception as error:
         raise ValueError(f"Policy files {', '.join(_policy_paths(conf))} cannot be used: {error}") from error
-    # otherwise each decision would look for changed files
+    # otherwise oslo.policy would check for changed files in each decision
     rules.use_conf = False
     for old_name, name in _old_names(rules):
         LOG.warning(
@@ -146,21 +146,21 @@ def _load(conf: cfg.ConfigOpts) -> policy.Enforcer:
 
 
 def _old_names(rules: policy.Enforcer) -> Iterator[tuple[str, str]]:
-    """Yield the former name of each rule that the operator's files use, and its current name."""
-    # oslo.policy applies such a rule, too, but its warning is one of Python's, which no log contains
+    """Yield pairs of the former and the current name, for former names of rules in the operator's files."""
+    # oslo.policy also applies rules with a former name, but its warning is a Python warning, which the log
+    # does not contain
     for name, default in rules.registered_rules.items():
-        # older versions of oslo.policy have an empty list in place of None
+        # older versions of oslo.policy have an empty list instead of None
         old = default.deprecated_rule
         if old and old.name in rules.file_rules and name not in rules.file_rules:
             yield old.name, name
 
 
 def _decision_function(rules: policy.Enforcer) -> _Decide:
-    """Return the rules as a function of rule, caller and target.
+    """Return a function that decides, given a rule, a caller and a target.
 
-    oslo.policy inspects the signature of each check that it calls, which takes some 10 microseconds.
-    Decisions are remembered if all checks depend only on caller and target (no ``http:``, no class of an
-    operator).
+    For each check that oslo.policy calls, it inspects the signature, which takes some 10 microseconds.
+    Decisions are cached if all checks only depend on caller and target (no ``http:`` and no custom class).
     """
 
     def decide_rule(rule: str, caller: _Frozen, target: _Frozen) -> bool:
@@ -176,12 +176,12 @@ def _is_pure(check: _checks.BaseCheck) -> bool:
         return all(_is_pure(part) for part in check.rules)
     if isinstance(check, _checks.NotCheck):
         return _is_pure(check.rule)
-    # by exact type, because a subclass of an operator may read anything
+    # exact types are compared, because a custom subclass may depend on anything
     return type(check) in _PURE
 
 
 def _freeze_values(values: Mapping[str, Any]) -> _Frozen:
-    # hashable, because the arguments of a decision are the key under which it is remembered
+    # values are made hashable, because the arguments of a decision are its key in the cache
     return tuple([(name, tuple(value) if type(value) is list else value) for name, value in values.items()])
 
 
@@ -190,7 +190,7 @@ def _thaw_values(items: _Frozen) -> dict[str, Any]:
 
 
 def _list_files(conf: cfg.ConfigOpts) -> list[tuple[str, int, int]]:
-    """Return the path, the time of change (ns) and the size of each policy file."""
+    """Return the path, the modification time in ns, and the size of each policy file."""
     return [
         (path, status.st_mtime_ns, status.st_size)
         for path in _policy_paths(conf)
@@ -199,8 +199,8 @@ def _list_files(conf: cfg.ConfigOpts) -> list[tuple[str, int, int]]:
 
 
 def _is_emptied(file: str, loaded: Iterable[tuple[str, int, int]]) -> bool:
-    """Return whether an empty file had content before."""
-    # most programs truncate a file before they write it, so the file may be incomplete
+    """Return whether a file that is empty now had content when the rules were loaded."""
+    # most programs truncate a file before they write it, so an empty file may be incomplete
     before = next((size for path, _, size in loaded if path == file), 0)
     status = _file_status(file)
     return before > 0 and (status is None or status.st_size == 0)

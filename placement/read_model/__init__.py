@@ -55,8 +55,8 @@ A worked example
         cn1_0, child of cn1: VCPU 8, 5 used
         cn1_1, child of cn1: VCPU 8
 
-    The slots are (0, DISK_GB), (1, VCPU) and (2, VCPU), and the free amounts are (100, 3, 8). For an equal
-    host ``cn2`` without usage, the free amounts are (100, 8, 8). Both hosts belong to one class, so a request
+    The slots are (0, DISK_GB), (1, VCPU) and (2, VCPU), and the tuple of free amounts is (100, 3, 8). For an
+    equal host ``cn2`` without usage, this tuple is (100, 8, 8). Both hosts belong to one class, so a request
     that is compiled for one host applies to both. If ``cn2`` had another trait, it would be of the same
     structure, but of another class. If its ``max_unit`` of VCPU were 4, it would be of another structure. The
     index of free amounts of VCPU has 8 for both hosts, the largest free amount of one provider.
@@ -65,9 +65,9 @@ A worked example
     adds a random step, for example 7, to the counter, and stamps ``cn1_1`` with 47. ``described_seq`` of the
     provider stays unchanged, because only usage has changed. The next request finds that the sum of counters
     has grown by 7, and that the counter of the bucket is 47. One provider in the bucket has a stamp above 40.
-    The request reads only the usage of this provider. A new tree with the free amounts (100, 3, 6) replaces
-    the old tree of ``cn1``. The tree of ``cn2`` stays the same object, so cache entries with this tree as
-    their key stay valid.
+    The request reads only the usage of this provider. A new tree, which has (100, 3, 6) free, replaces the
+    old tree of ``cn1``. The tree of ``cn2`` stays the same object, so cache entries with this tree as their
+    key stay valid.
 
 Invariants
     - A view contains all changes that were committed before its request arrived.

@@ -1,4 +1,4 @@
-"""The service for other web servers: uWSGI, mod_wsgi, gunicorn and similar ones."""
+"""The service for other WSGI servers, such as uWSGI, mod_wsgi and gunicorn."""
 
 import io
 import logging
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 _CHUNK_TIMEOUT: Final = 60
-"""Seconds until the next chunk of a body has to arrive."""
+"""Maximum seconds until the next chunk of a body arrives."""
 
 
 def init_application() -> "WSGIApplication":
@@ -27,13 +27,13 @@ def init_application() -> "WSGIApplication":
     The environment variable ``OS_PLACEMENT_CONFIG_DIR`` names the folder of ``placement.conf``. The function
     also sets up logging, and warns of unknown options.
 
-    :raises oslo_config.cfg.Error: the configuration cannot be used.
-    :raises ValueError: the configuration cannot be used.
+    :raises oslo_config.cfg.Error: the configuration files are invalid.
+    :raises ValueError: the values of options are unusable.
     """
     conf = new_config()
     log.setup(conf, PROJECT)
     uwsgi = _uwsgi_module()
-    # only one worker logs what is the same for all workers
+    # only one worker logs messages that are the same for all workers
     if uwsgi is None or uwsgi.worker_id() <= 1:
         for warning in unknown_options(conf):
             LOG.warning("%s", warning)
@@ -42,7 +42,7 @@ def init_application() -> "WSGIApplication":
 
 
 def _uwsgi_module() -> Any:
-    """Return uWSGI's module for the applications in its processes; None in other servers."""
+    """Return the module that uWSGI offers to its applications; None in other servers."""
     try:
         import uwsgi
     except ImportError:
@@ -51,10 +51,10 @@ def _uwsgi_module() -> Any:
 
 
 class ChunkedInput:
-    """Passes a chunked body to ``app`` as a file, as uWSGI leaves reading the chunks to the application.
+    """Passes a chunked body to ``app`` as a file, because uWSGI itself does not decode chunks.
 
-    :param read_chunk: returns the next chunk, empty at the end; its argument is a timeout in seconds. The
-        function raises OSError if no chunk comes.
+    :param read_chunk: returns the next chunk, or an empty text at the end. Its argument is a timeout in
+        seconds, and it raises OSError if no chunk arrives in time.
     """
 
     def __init__(self, app: "WSGIApplication", read_chunk: Callable[[int], bytes]) -> None:
@@ -62,7 +62,7 @@ class ChunkedInput:
         self._read_chunk = read_chunk
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        """Call the application, with the body replaced if it is chunked (WSGI)."""
+        """Call the application (WSGI); if the body is chunked, replace the body with a file."""
         if environ.get("HTTP_TRANSFER_ENCODING", "").strip().lower() == "chunked":
             environ["wsgi.input"] = io.BufferedReader(_ChunkReader(self._read_chunk))
             # tells Flask that the input has an end although there is no Content-Length
@@ -73,7 +73,7 @@ class ChunkedInput:
 
 
 class _ChunkReader(io.RawIOBase):
-    """Reads chunk after chunk, on demand."""
+    """A file that reads the next chunk when it needs more bytes."""
 
     def __init__(self, read_chunk: Callable[[int], bytes]) -> None:
         self._read_chunk = read_chunk
@@ -81,7 +81,7 @@ class _ChunkReader(io.RawIOBase):
         self._ended = False
 
     def readable(self) -> bool:
-        """Return True, as every input can be read."""
+        """Return True: the file can be read."""
         return True
 
     def readinto(self, buffer: "WriteableBuffer") -> int:

@@ -12,7 +12,12 @@ from typing import Final, NamedTuple
 
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.throttling.levers import ThrottleLever
-from compute_agent.throttling.watermarks.metrics import GENERAL_ORDER, Sorter, WatermarkMetric
+from compute_agent.throttling.watermarks.metrics import (
+    GENERAL_ORDER,
+    GuestSampling,
+    Sorter,
+    WatermarkMetric,
+)
 from compute_agent.throttling.watermarks.sections import (
     ABOVE,
     WatermarkAction,
@@ -143,6 +148,40 @@ def is_quiet(streak: ThresholdStreak, watermark: WatermarkSection, time: float, 
     # source will come back, or an operator removes the section.
     seen = streak.unseen == 0 or (is_blind(streak, watermark) and not watermark.external)
     return seen and streak.samples == 0 and time - streak.quiet_since >= cool_down
+
+
+def needs_guests(rules: WatermarkRules, host: UsageSnapshot) -> bool:
+    """Whether decisions of this round, or soon of the next ones, need the values of guests.
+
+    :param host: the usage of the host, measured without guests.
+    """
+    return any(
+        sampling is GuestSampling.ALWAYS or _exceeds_share(watermark, host, sampling.value)
+        for watermark, sampling in _samplings(rules)
+    )
+
+
+def lacks_rates(rules: WatermarkRules, snapshot: UsageSnapshot) -> bool:
+    """Whether decisions of this round need rates of guests, which the first round with guests lacks."""
+    return any(
+        sampling is GuestSampling.NEAR and _exceeds_share(watermark, snapshot, 1.0)
+        for watermark, sampling in _samplings(rules)
+    )
+
+
+def _samplings(rules: WatermarkRules) -> list[tuple[WatermarkSection, GuestSampling]]:
+    return [(one, rules.registry[one.metric].guest_sampling) for one in rules.watermarks]
+
+
+def _exceeds_share(watermark: WatermarkSection, host: UsageSnapshot, share: float) -> bool:
+    """Whether the usage of any domain is above this share of the lowest threshold."""
+    return any(
+        usage > share * amount
+        for series, usage in host.host.items()
+        if series.metric == watermark.metric
+        for action in ABOVE
+        if (amount := watermark.threshold_amount(action, host, series.domain)) is not None
+    )
 
 
 _TOLERANCE: Final = 1e-9

@@ -251,6 +251,22 @@ class MetricUnit(enum.StrEnum):
     OTHER = ""
 
 
+class GuestSampling(enum.Enum):
+    """The rounds in which the agent measures guests for a metric; in the others it measures only the host.
+
+    - ``ALWAYS``: in each round, because the usage of the host may be computed from that of guests.
+    - ``NEAR``: while the host uses more than half of the lowest threshold, because decisions need rates of
+      guests, which need two rounds.
+    - ``ABOVE``: while the host is above a threshold, because the usage of a guest is known at once.
+
+    In all cases guests are measured while limits or evictions are in force.
+    """
+
+    ALWAYS = 0.0
+    NEAR = 0.5
+    ABOVE = 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class WatermarkMetric:
     """A metric that watermarks can name, and the actions that are possible because of it.
@@ -268,6 +284,7 @@ class WatermarkMetric:
     - ``external``: the values come from outside the kernel. While they are missing, limits are kept.
     - ``has_capacity``: ``measure`` returns the usage that counts as 100 %, so that thresholds may be
       percentages of it. It does not matter for a metric in percent.
+    - ``guest_sampling`` says in which rounds guests are measured.
     """
 
     name: str
@@ -283,6 +300,7 @@ class WatermarkMetric:
     inputs: tuple[str, ...] = ()
     external: bool = False
     has_capacity: bool = True
+    guest_sampling: GuestSampling = GuestSampling.ALWAYS
 
     def __post_init__(self) -> None:
         # The name is the value of an option, a label of Prometheus and a word in expressions.
@@ -313,16 +331,18 @@ BUILT_IN: Final = (
     WatermarkMetric(
         "memory_usage", MetricUnit.BYTES, 9, memory_usage, MEMORY_ORDER,
         MEMORY_HIGH, throttle_quantified=True, evictable=True, evict_quantified=True,
+        guest_sampling=GuestSampling.ABOVE,
     ),
     # Guests that read memory back from swap need this memory: the host is short of it even if its usage is
     # below the thresholds of memory_usage.
     WatermarkMetric(
         "swap_in", MetricUnit.BYTES_PER_SECOND, 8, swap_in, MEMORY_ORDER, CPU_QUOTA, evictable=True,
-        has_capacity=False,
+        has_capacity=False, guest_sampling=GuestSampling.NEAR,
     ),
     WatermarkMetric(
         "cpu_usage", MetricUnit.CORES, 7, cpu_usage, CPU_ORDER,
         CPU_QUOTA, throttle_quantified=True, evictable=True, evict_quantified=True,
+        guest_sampling=GuestSampling.NEAR,
     ),
     # Not evictable: the virtual CPUs of a guest that leaves no longer count either, so that an eviction may
     # even raise the percentage.
@@ -349,15 +369,23 @@ BUILT_IN: Final = (
     ),
     # Pressure on CPUs and disks falls when guests are slowed down. Pressure on memory needs evictions,
     # because a slower guest keeps its memory.
-    WatermarkMetric("cpu_pressure", MetricUnit.PERCENT, 3, pressure_measure("cpu"), CPU_ORDER, CPU_QUOTA),
     WatermarkMetric(
-        "memory_pressure", MetricUnit.PERCENT, 2, pressure_measure("memory"), None, CPU_QUOTA, evictable=True
+        "cpu_pressure", MetricUnit.PERCENT, 3, pressure_measure("cpu"), CPU_ORDER, CPU_QUOTA,
+        guest_sampling=GuestSampling.NEAR,
     ),
-    WatermarkMetric("io_pressure", MetricUnit.PERCENT, 1, pressure_measure("io"), None, BLOCKIO),
+    WatermarkMetric(
+        "memory_pressure", MetricUnit.PERCENT, 2, pressure_measure("memory"), None, CPU_QUOTA, evictable=True,
+        guest_sampling=GuestSampling.NEAR,
+    ),
+    WatermarkMetric(
+        "io_pressure", MetricUnit.PERCENT, 1, pressure_measure("io"), None, BLOCKIO,
+        guest_sampling=GuestSampling.ABOVE,
+    ),
     # Steal exists where the host is a virtual machine itself. Other virtual machines take that time, so that
     # the amount which an action frees cannot be computed.
     WatermarkMetric(
-        "cpu_steal", MetricUnit.PERCENT, 0, cpu_steal, CPU_ORDER, CPU_QUOTA, evictable=True
+        "cpu_steal", MetricUnit.PERCENT, 0, cpu_steal, CPU_ORDER, CPU_QUOTA, evictable=True,
+        guest_sampling=GuestSampling.NEAR,
     ),
 )  # fmt: skip
 

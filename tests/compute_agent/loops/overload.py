@@ -1,6 +1,7 @@
 """An overcommitted host with the agent's own pipeline, worker and loop; only the kernel is a dictionary."""
 
 import threading
+import time
 
 from prometheus_client import CollectorRegistry
 
@@ -93,6 +94,7 @@ class Overload:
 
     def __init__(self, folder, client=None):
         self.moment = WeekMoment(0, 0)
+        self.clock = time.monotonic
         self.folder, self.client = folder, client
         self.driver = StubbornDriver(TOPOLOGY.online)
         self.demand = {}
@@ -149,6 +151,7 @@ class Overload:
             self.arbiter,
             self.evictions,
             moment=lambda: self.moment,
+            clock=self.clock,
             **self.caches(controllers),
         )
         self.pipeline.start(self.state.state.guests, limits=self.arbiter.combined_limits())

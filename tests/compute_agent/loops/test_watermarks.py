@@ -11,6 +11,7 @@ from compute_agent.model.guest import ConsumerAllocations
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.events import GuestStarted, LimitGuest
 from compute_agent.throttling.arbiter import limit_differences
+from compute_agent.throttling.watermarks.metrics import GuestSampling, MetricRegistry, host_usage
 from compute_agent.throttling.watermarks.schedule import WeekMoment
 from compute_agent.throttling.watermarks.state import ThrottledGuest, WatermarkState
 from tests.compute_agent.loops.configurations import configuration
@@ -324,3 +325,78 @@ def test_rows_are_of_the_settings_in_force_though_a_round_of_others_ended_later(
     monkeypatch.setattr(overloaded.pipeline, "guest_views", reload_in_the_round)
     overloaded.rounds(1)
     assert watermark_rows(overloaded.watermarks.status) == []
+
+
+class Measured(Overload):
+    """A host of 8 cores, of which ``used`` are in use.
+
+    ``rounds_with_guests`` has the times of the rounds that measured guests.
+    """
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.time, self.used, self.rounds_with_guests = 100.0, 0.0, []
+        self.clock = lambda: self.time
+        (metric,) = self.registry.values()
+        sampled = replace(metric, measure=self._measure_rates, guest_sampling=GuestSampling.NEAR)
+        self.registry = MetricRegistry([sampled])
+
+    def _measure_rates(self, now, before):
+        if now.subjects:
+            self.rounds_with_guests.append(now.time)
+        has_rates = before is not None and before.subjects
+        used = {one.facts.uuid: self._used(one.facts.uuid) for one in now.subjects} if has_rates else {}
+        return host_usage(self.used, used, 8.0)
+
+    def run_seconds(self, seconds):
+        """One round a second; return those with guests."""
+        self.rounds_with_guests.clear()
+        for _ in range(seconds):
+            self.time += 1
+            self.watermarks.run_round()
+        return sorted(set(self.rounds_with_guests))
+
+
+@pytest.fixture
+def measured(tmp_path):
+    with Measured(tmp_path) as host:
+        host.run("big", 3.0)
+        host.run("small", 2.0)
+        yield host
+
+
+def test_a_host_far_below_its_thresholds_measures_guests_now_and_then(measured):
+    assert measured.run_seconds(20) == [101, 102, 116, 117]
+    shown = measured.watermarks.status.snapshot
+    assert shown.time == 120
+    assert [*shown.guests["big"].usage.values()] == [3.0]
+
+
+def test_a_jump_is_acted_on_in_the_first_round_that_has_rates(measured):
+    measured.run_seconds(5)
+    measured.used = 5.0
+    assert measured.run_seconds(1) == [106]
+    assert not measured.limits()
+    assert measured.run_seconds(1) == [107]
+    assert measured.limits().keys() == {"big"}
+
+
+def test_usage_near_a_threshold_is_acted_on_at_once(measured):
+    measured.used = 2.5
+    measured.run_seconds(5)
+    measured.used = 5.0
+    measured.run_seconds(1)
+    assert measured.limits().keys() == {"big"}
+
+
+def test_guests_are_measured_in_each_round_while_a_limit_is_in_force(measured):
+    measured.used = 5.0
+    measured.run_seconds(3)
+    assert measured.limits()
+    measured.used = 1.0
+    measured.driver.unlimited = {"big"}
+    assert len(measured.run_seconds(3)) == 3 or not measured.limits()
+    measured.driver.unlimited = set()
+    measured.run_seconds(60)
+    assert not measured.limits()
+    assert len(measured.run_seconds(30)) <= 4

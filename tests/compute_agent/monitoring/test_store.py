@@ -176,7 +176,7 @@ def test_a_full_disk_costs_samples_and_one_line_in_the_log(store, path, caplog, 
     full.sqlite_errorcode = sqlite3.SQLITE_FULL
 
     def refuse(*_):
-        raise store_module.sa.exc.OperationalError("INSERT", {}, full)
+        raise full
 
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
         patch.setattr(store, "_write", refuse)

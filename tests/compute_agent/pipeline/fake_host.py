@@ -80,7 +80,7 @@ class Recorder(GuestController):
     name = "recorder"
 
     def __init__(self):
-        self.applied, self.synced, self.broken = {}, [], None
+        self.applied, self.synced, self.compared, self.broken = {}, [], [], None
 
     def sync(self, targets, zones):
         if self.broken:
@@ -88,7 +88,8 @@ class Recorder(GuestController):
         self.synced.append({target.guest.uuid for target in targets})
 
     def describe_drift(self, target):
-        return None
+        self.compared.append(target.guest.uuid)
+        return
 
     def apply(self, target):
         if self.broken:

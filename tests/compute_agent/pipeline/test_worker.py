@@ -506,6 +506,35 @@ class TestControllers:
         assert recorder.synced == [{"a"}]
         assert recorder.applied["a"].allocation == {}
 
+    def test_settings_of_others_are_compared_in_some_rounds_only(self, rig):
+        always, rarely = Recorder(), Recorder()
+        rarely.name, rarely.compare_rounds = "rare", 3
+        rig.handle(HostStateChanged(HOST_STATE, (always, rarely)))
+        rig.run("a", (0, 1, 0))
+        for recorder in (always, rarely):
+            recorder.synced.clear()
+            recorder.compared.clear()
+        for _ in range(7):
+            rig.handle(ReconcileGuests())
+        assert [len(one.synced) for one in (always, rarely)] == [7, 3]
+        assert [len(one.compared) for one in (always, rarely)] == [7, 3]
+        rig.handle(HostStateChanged(HOST_STATE, (rarely,)))
+        rarely.compared.clear()
+        rig.handle(ReconcileGuests())
+        assert rarely.compared == ["a"]
+
+    def test_a_failed_sync_is_repeated_before_its_round(self, rig):
+        rarely = Recorder()
+        rarely.compare_rounds = 3
+        rig.handle(HostStateChanged(HOST_STATE, (rarely,)))
+        rig.run("a", (0, 1, 0))
+        rarely.broken = OSError(16, "Device or resource busy")
+        rig.handle(ReconcileGuests())
+        rarely.broken = None
+        rarely.synced.clear()
+        rig.handle(ReconcileGuests())
+        assert rarely.synced
+
     def test_each_new_controller_is_applied_to_every_guest(self, rig, recorder):
         rig.run("a", (0, 1, 0))
         other = Recorder()

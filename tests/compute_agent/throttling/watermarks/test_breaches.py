@@ -7,6 +7,8 @@ from compute_agent.throttling.watermarks.breaches import (
     is_confirmed,
     is_overloaded,
     is_quiet,
+    lacks_rates,
+    needs_guests,
     observe_usage,
 )
 from compute_agent.throttling.watermarks.plan import plan_switch
@@ -116,3 +118,30 @@ def test_scheduling_resumes_after_a_first_round_without_a_sample():
     snapshots = [bandwidth(0.0), *(bandwidth(time, *BANDWIDTH) for time in (1.0, 2.0))]
     state = WatermarkState(scheduling_off=True)
     assert plan_switch(by, snapshots[-1], seen(by, *snapshots), state) == [SwitchScheduling(False)]
+
+
+NEAR_LINES = rules(line("busy", "cpu_usage", throttle_down=4, throttle_up=1, disable_scheduling=6))
+MEMORY = MetricSeries("memory_usage")
+ABOVE_LINES = rules(line("full", "memory_usage", evict=100))
+
+
+def test_guests_are_needed_from_half_of_the_lowest_threshold_on_for_rates():
+    assert [needs_guests(NEAR_LINES, one) for one in host(0.0, 2.0, 2.1, 5.0)] == [0, 0, 1, 1]
+    assert [lacks_rates(NEAR_LINES, one) for one in host(2.1, 4.0, 4.1)] == [0, 0, 1]
+
+
+def test_guests_are_needed_above_a_threshold_for_amounts():
+    found = [UsageSnapshot(0.0, {MEMORY: usage}) for usage in (99.0, 100.0, 101.0)]
+    assert [needs_guests(ABOVE_LINES, one) for one in found] == [0, 0, 1]
+    assert not any(lacks_rates(ABOVE_LINES, one) for one in found)
+
+
+def test_guests_are_always_needed_for_metrics_that_are_computed_from_them():
+    assert needs_guests(rules(line("cache", "llc_occupancy", throttle_down=4, throttle_up=1)), *host(0))
+    assert not needs_guests(rules(), *host(0))
+
+
+def test_usage_or_capacity_that_is_not_known_needs_no_guests():
+    share = rules(line("busy", "cpu_usage", throttle_down=WatermarkThreshold(50, True)))
+    assert not needs_guests(share, *host(7))
+    assert not needs_guests(NEAR_LINES, *host(None))
