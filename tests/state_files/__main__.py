@@ -12,7 +12,7 @@ from tests.state_files.reading import EXPECTED, RECORDED, copy_state, read_state
 def main() -> int:
     """Copy the files, and record what the readers find."""
     parser = ArgumentParser(prog="python -m tests.state_files", description=__doc__)
-    parser.add_argument("version", help="the release whose agent wrote the folder")
+    parser.add_argument("version", help="the version of the agent that wrote the folder")
     parser.add_argument("folder", type=Path, help="[DEFAULT] state_path of the agent")
     words = parser.parse_args()
     target = RECORDED / words.version
