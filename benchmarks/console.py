@@ -85,6 +85,7 @@ def addresses() -> Mapping[str, str]:
         "candidates of a flavor": "/candidates?vcpus=4&ram=8192&disk=10",
         "capacity": "/capacity?flavors=small%3Dresources%3DPCPU:4,MEMORY_MB:8192",
         "names": "/names?all=1",
+        "neighbours": "/neighbours",
         "settings": "/settings",
         "consumer": f"/consumers/{uuid_of('guest-1')}",
         "project": "/project",
@@ -175,7 +176,10 @@ def _median(looks: Sequence[Seen]) -> Seen:
 
 
 def _follow(url: str, hosts: int) -> None:
-    """Have all hosts say which settings they work by, and a hundredth of them that they do not follow."""
+    """Attributes of all hosts: their settings, and the use of two caches and of six guests.
+
+    A hundredth of the hosts do not follow their settings, break promises and have a limited guest.
+    """
 
     def write(tx: WriteTransaction) -> None:
         uuids = {uuid_of(f"numa-{number}"): number for number in range(hosts)}
@@ -188,8 +192,18 @@ def _follow(url: str, hosts: int) -> None:
                 told: dict[str, str | float] = {
                     "fleet.group": f"rack-{number % 40}",
                     "fleet.generation": 7.0,
+                    "neighbour.measured_at": 1e9,
+                    "neighbour.valid_until": 4e9,
                 }
+                for cache in range(2):
+                    told[f"neighbour.cache.{cache}"] = f"{1000 + number} MB/s of 25600, 20.5 MiB of 32"
+                for guest in range(6):
+                    text = f"{uuid_of(f'guest-{number}-{guest}')} BE: {number + guest}.5 MB/s, 3.5 MiB"
+                    told[f"neighbour.guest.{guest}"] = text
                 if number % 100 == 0:
+                    limited, victim = uuid_of(f"guest-{number}-0"), uuid_of(f"guest-{number}-1")
+                    told["neighbour.limit.0"] = f"{limited} memory_bandwidth: interference for {victim}"
+                    told["agent.broken_promises"] = "2 cpus, 1 quiet"
                     told["fleet.trouble"] = "the revision generation 8 is not taken up: CPU 99 is not there"
                 rows += [_row(each.id, name, value) for name, value in told.items()]
         tx.conn.execute(sa.insert(tables.provider_attributes), rows)

@@ -126,7 +126,9 @@ def cost(guests: int, rounds: int, folder: Path) -> Cost:
     )
     sampler = MetricSampler()
     hands = SimulatedHost(1.0, 1.0, {})
-    executor = ThrottleExecutor(by.registry, hands, hands, hands.switch_scheduling, _telemetry())
+    executor = ThrottleExecutor(
+        by.registry, hands, hands, hands.switch_scheduling, _telemetry(), hands.reclaim_memory
+    )
     trigger = WatermarkTrigger(by, WatermarkState(scheduling_off=False), executor, lambda state: None)
     sampling, calm = [], []
     begun, began = time.process_time(), time.monotonic()

@@ -32,12 +32,14 @@ from compute_agent.loops.allocations import ClaimWatch, HistoryWatch
 from compute_agent.loops.arrivals import GuestEvents, PreStartHook
 from compute_agent.loops.audit import ConsumerLocations
 from compute_agent.loops.base import AgentLoop, ConfigurationInForce
+from compute_agent.loops.cold_memory import ColdMemoryLoop
 from compute_agent.loops.devices import DeviceSource
 from compute_agent.loops.events import EventLog, OomEvents
 from compute_agent.loops.fleet import FleetGuests, FleetLoop
 from compute_agent.loops.host_attributes import AgentHeartbeats, PositionReporter
 from compute_agent.loops.metric_sources import MetricSources
 from compute_agent.loops.monitoring import CacheMonitoring, MonitoredGuests
+from compute_agent.loops.neighbours import NeighbourReporter
 from compute_agent.loops.noise import NoiseSource
 from compute_agent.loops.promises import PromiseWatch
 from compute_agent.loops.reclaimed import ReclaimLoop
@@ -58,6 +60,7 @@ from compute_agent.threads import WakeSignal
 from compute_agent.throttling.arbiter import LimitArbiter
 from compute_agent.throttling.evictions import GuestEvictions, GuestEvictor
 from compute_agent.throttling.executor import ThrottleExecutor
+from compute_agent.throttling.reclaims import MemoryReclaimer
 from compute_agent.throttling.samplers import GuestReader
 from compute_agent.throttling.state_file import ThrottlingFile
 from compute_agent.throttling.telemetry import ThrottleTelemetry
@@ -172,7 +175,10 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         # The loops that contribute to reports, then the loop of reports. The signal is made first, because
         # the loops that wake the reports are made before the loop of reports.
         changed = WakeSignal()
-        reclaimed = ReclaimLoop(conf, pipeline, driver, recorder, metrics, changed=changed.wake)
+        cold = ColdMemoryLoop(conf, pipeline, driver, metrics.registry)
+        reclaimed = ReclaimLoop(
+            conf, pipeline, driver, recorder, metrics, changed=changed.wake, cold=lambda: cold.cold_memory
+        )
         fleet_guests = FleetGuests(pipeline, configurator.set_guest)
         fleet = FleetLoop(
             options, reloader.check_options, metrics.registry, changed.wake, fleet_guests.bring_about
@@ -181,6 +187,10 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         noise = NoiseSource(in_force, pipeline, driver, metrics.registry)
         devices = DeviceSource(Path(options.host.root), pipeline, metrics.registry)
         promises = PromiseWatch(conf, verifier.verify_all, recorder, metrics.registry, changed.wake)
+        monitored = MonitoredGuests(driver, pipeline, in_force)
+        monitoring = CacheMonitoring(conf, monitored, metrics.registry)
+        # One arbiter serves all triggers and limits by hand: the lowest limit of a guest applies.
+        limits = LimitArbiter(pipeline)
         reports = ReportLoop(
             HostReporter(conf.client, saved.owned, state.keep_owned, saved.history.generations),
             conf.client,
@@ -201,6 +211,12 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
                 fleet,
                 PositionReporter(in_force, pipeline.guest_views),
                 AgentHeartbeats(in_force),
+                NeighbourReporter(
+                    in_force,
+                    monitoring.loop.newest_reading,
+                    limits.requested_limits,
+                    lambda: throttling.state.interference.cases,
+                ),
                 promises,
             ),
             history=HistoryWatch(metrics, saved.history, state, recorder),
@@ -210,10 +226,6 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         maintenance = MaintenanceMode(saved.maintenance, state, reports, metrics.registry, recorder)
 
         # The loops that measure guests, and the loops that throttle guests
-        monitored = MonitoredGuests(driver, pipeline, in_force)
-        monitoring = CacheMonitoring(conf, monitored, metrics.registry)
-        # One arbiter serves all triggers and limits by hand: the lowest limit of a guest applies.
-        limits = LimitArbiter(pipeline)
         GuestMetrics(
             pipeline,
             driver,
@@ -230,6 +242,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             GuestEvictor(evictions.stop_guest, evictions.give_back),
             partial(reports.switch_scheduling, DisableCause.WATERMARK),
             ThrottleTelemetry(metrics.registry, recorder, reclaimed.count_blame),
+            MemoryReclaimer(pipeline, driver).reclaim_memory,
         )
         manual_throttling = ManualThrottling(limits, evictions, recorder)
         sources = MetricSources(conf, metrics.registry)
@@ -265,7 +278,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         early: tuple[AgentLoop, ...] = (events, monitoring, arrivals, announcements)
         cpu_use = CpuUse(conf, pipeline, driver)
         late: tuple[AgentLoop, ...] = (
-            *(reports, sources, watermarks, interference, oom, reclaimed, cpu_use, fleet),
+            *(reports, sources, watermarks, interference, oom, cold, reclaimed, cpu_use, fleet),
             promises,
         )
         in_force.add_followers((*early, *late))

@@ -40,7 +40,7 @@ from compute_agent.host.cpu_power import CpuPower, read_cpu_power
 from compute_agent.host.cycles import PerfEvents
 from compute_agent.inventory.options import name_warning
 from compute_agent.isolation.surroundings import writer_warnings
-from compute_agent.loops.offers import ACT
+from compute_agent.loops.offers import ACT, OFF
 from compute_agent.model.cpuset import IDLE, SHARED, CpuClass, ParkMode
 from compute_agent.model.guest_settings import IsolationLevel
 from compute_agent.model.resource import BLOCKIO, CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH, MEMORY_HIGH
@@ -94,6 +94,20 @@ def _without_counters() -> str:
         return counters.missing_reason
     finally:
         counters.read(())  # closes the counters, which are open file descriptors
+
+
+def cold_memory_warnings(conf: cfg.ConfigOpts, unusable_levers: Mapping[str, str]) -> Iterator[str]:
+    """The warnings about ``[capacity] cold_memory`` on a host where it has no effect, a sentence for each.
+
+    :param unusable_levers: the levers that cannot throttle a guest here: the reason by lever.
+    """
+    if not conf.capacity.cold_memory:
+        return
+    # Probes need what the lever needs: a cgroup v2 of each guest, and swap.
+    if reason := unusable_levers.get(MEMORY_HIGH):
+        yield f"[capacity] cold_memory: no memory is found, because {reason}"
+    elif conf.capacity.mode == OFF or not conf.capacity.memory:
+        yield "[capacity] cold_memory: cold memory is not offered, because [capacity] mode or memory is off"
 
 
 def source_warnings(conf: cfg.ConfigOpts) -> Iterator[str]:
@@ -237,6 +251,7 @@ def config_warnings(
     measures = unmeasured_metrics(conf, resctrl.control), unusable_levers(conf, resctrl, driver)
     found += interference_warnings(conf, *measures)
     found += source_warnings(conf)
+    found += cold_memory_warnings(conf, measures[1])
     if conf.qos.evict_command and (reason := missing_program(conf.qos.evict_command)):
         found.append(f"[qos] evict_command: it will fail, because {reason}")
     if rules is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
 from typing import Final, TypeVar
 
 from oslo_config import cfg
@@ -26,14 +27,17 @@ from compute_agent.model.guest_settings import (
 )
 from compute_agent.model.messages import ConfigError
 from compute_agent.model.resource import BEST_EFFORT_WEIGHT, DEFAULT_SHARES, CoreScope, CpuShare, MemoryShare
+from compute_agent.resctrl.bandwidth import BandwidthCap, BandwidthRate
 from compute_agent.resctrl.share_spec import (
     BadShareError,
     ShareSpec,
     WayRange,
     check_percent,
+    check_rate,
     parse_per_cache,
     parse_percent,
     parse_range,
+    parse_rate,
 )
 
 T = TypeVar("T")
@@ -199,6 +203,13 @@ def _memory_share(options: cfg.ConfigOpts.GroupAttr, default: MemoryShare) -> Me
     )
 
 
+_CAP_PARSERS: Final[Mapping[str, Callable[[str], BandwidthCap]]] = {
+    "mb_percent": parse_percent,
+    "mb_mbps": parse_rate,
+}
+"""Parsers of the options of caps. The option with ``_per_cache`` after its name has exceptions."""
+
+
 def _share_spec(section: str, options: cfg.ConfigOpts.GroupAttr) -> ShareSpec:
     # The option that is being read, for the message of an error.
     option = ""
@@ -211,13 +222,22 @@ def _share_spec(section: str, options: cfg.ConfigOpts.GroupAttr) -> ShareSpec:
         for option in ("llc_code_range", "llc_data_range", "l2_range"):
             text = options[option]
             ranges[option] = parse_range(text) if text else None
-        option, text = "mb_percent", options.mb_percent
-        mb = parse_percent(text) if text else None
-        option, text = "mb_percent_per_cache", options.mb_percent_per_cache
-        mb_per_cache = parse_per_cache(text or "", parse_percent)
+        caps: list[BandwidthCap] = []
+        mb_per_cache: dict[int, BandwidthCap] = {}
+        for option, parse in _CAP_PARSERS.items():
+            if options[option]:
+                caps.append(parse(options[option]))
+            if len(caps) > 1:
+                raise BadShareError("mb_percent and mb_mbps exclude each other: remove one")
+        for name, parse in _CAP_PARSERS.items():
+            option = f"{name}_per_cache"
+            more = parse_per_cache(options[option] or "", parse)
+            if twice := more.keys() & mb_per_cache.keys():
+                raise BadShareError(f"cache {min(twice)} has a percent, too: remove one")
+            mb_per_cache |= more
     except BadShareError as error:
         raise ConfigError(f"{section} {option}: {error}") from error
-    return ShareSpec(llc, llc_per_cache, mb, mb_per_cache, *ranges.values())
+    return ShareSpec(llc, llc_per_cache, next(iter(caps), None), mb_per_cache, *ranges.values())
 
 
 def parse_annotation(text: str) -> ShareSpec:
@@ -238,26 +258,40 @@ def parse_annotation(text: str) -> ShareSpec:
     except ValueError as error:  # Python also raises it for integers of more than 4300 digits
         raise BadShareError(f"the annotation is not JSON: {error}") from error
     top = _json_object("the annotation", body, ("LLC", "MB", "L2"))
-    llc, llc_per_cache = _annotation_part("LLC", top.get("LLC"), "range", _json_range, (_CODE, _DATA))
-    mb, mb_per_cache = _annotation_part("MB", top.get("MB"), "percent", _json_percent)
-    l2, l2_per_cache = _annotation_part("L2", top.get("L2"), "range", _json_range)
+    ranges = {"range": _json_range}
+    llc, llc_per_cache = _annotation_part(
+        "LLC", top.get("LLC"), ranges, dict.fromkeys((_CODE, _DATA), _json_range)
+    )
+    caps: dict[str, Callable[[str, object], BandwidthCap]] = {"percent": _json_percent, _RATE: _json_rate}
+    mb, mb_per_cache = _annotation_part("MB", top.get("MB"), caps)
+    if len(mb) > 1:
+        raise BadShareError("MB.schemata: percent and mbps exclude each other")
+    l2, l2_per_cache = _annotation_part("L2", top.get("L2"), ranges)
     if l2_per_cache:
         raise BadShareError("L2.schemataPerCache: level-2 caches have no shares of their own")
     return ShareSpec(
-        llc.get("range"), llc_per_cache, mb.get("percent"), mb_per_cache,
+        llc.get("range"), llc_per_cache, next(iter(mb.values()), None), mb_per_cache,
         llc.get(_CODE), llc.get(_DATA), l2.get("range"),
     )  # fmt: skip
 
 
 _CODE: Final = "codeRange"
 _DATA: Final = "dataRange"
+_RATE: Final = "mbps"
 """Keys that Koordinator does not have."""
 
 
 def _annotation_part(
-    name: str, body: object, key: str, parse: Callable[[str, object], T], others: tuple[str, ...] = ()
+    name: str,
+    body: object,
+    parsers: Mapping[str, Callable[[str, object], T]],
+    everywhere_parsers: Mapping[str, Callable[[str, object], T]] = MappingProxyType({}),
 ) -> tuple[dict[str, T], dict[int, T]]:
-    """Parse one part of the annotation: its values for all caches by key, and its overrides by cache id."""
+    """Parse one part of the annotation: its values for all caches by key, and its overrides by cache id.
+
+    :param parsers: the parser of each key; an override has one of these keys.
+    :param everywhere_parsers: the parsers of keys that overrides cannot have.
+    """
     if body is None:
         return {}, {}
     # Unknown keys are refused: ignoring a misspelt key would give the guest all of the cache.
@@ -265,8 +299,9 @@ def _annotation_part(
     everywhere: dict[str, T] = {}
     if fields.get("schemata") is not None:
         where = f"{name}.schemata"
-        schemata = _json_object(where, fields["schemata"], (key, *others))
-        everywhere = {one: parse(f"{where}.{one}", value) for one, value in schemata.items()}
+        known = {**parsers, **everywhere_parsers}
+        schemata = _json_object(where, fields["schemata"], tuple(known))
+        everywhere = {one: known[one](f"{where}.{one}", value) for one, value in schemata.items()}
     per_cache: dict[int, T] = {}
     overrides = fields.get("schemataPerCache")
     if overrides is None:  # Go writes an empty list as null
@@ -275,14 +310,15 @@ def _annotation_part(
         raise BadShareError(f"{name}.schemataPerCache is not a list")
     for index, body in enumerate(overrides):
         where = f"{name}.schemataPerCache[{index}]"
-        override = _json_object(where, body, ("cacheid", key))
-        if key not in override:
-            raise BadShareError(f"{where} has no {key}")
+        override = _json_object(where, body, ("cacheid", *parsers))
+        keys = [key for key in parsers if key in override]
+        if len(keys) != 1:
+            raise BadShareError(f"{where} has {'both' if keys else 'no'} {' and '.join(keys or parsers)}")
         cache = _whole_number(f"{where}.cacheid", override.get("cacheid", 0))
         # Which of two values for one cache should count is not defined.
         if cache in per_cache:
             raise BadShareError(f"{where}: cache {cache} is named twice")
-        per_cache[cache] = parse(f"{where}.{key}", override[key])
+        per_cache[cache] = parsers[keys[0]](f"{where}.{keys[0]}", override[keys[0]])
     return everywhere, per_cache
 
 
@@ -328,6 +364,10 @@ def _json_range(where: str, value: object) -> WayRange:
 
 def _json_percent(where: str, value: object) -> int:
     return check_percent(where, _whole_number(where, value))
+
+
+def _json_rate(where: str, value: object) -> BandwidthRate:
+    return check_rate(where, _whole_number(where, value))
 
 
 def _whole_number(where: str, value: object) -> int:

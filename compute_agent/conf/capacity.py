@@ -31,6 +31,23 @@ OPTS: Final = [
         " time: so give guests that hold it a limit (memory_high of [qos_class:BE]), and set a"
         " watermark of memory_usage that evicts them.",
     ),
+    cfg.BoolOpt(
+        "cold_memory",
+        default=False,
+        help="Whether the agent looks for memory that guests do not use. It has the kernel reclaim 1/2000 of"
+        " the memory of a guest in 6 seconds (memory.reclaim of cgroup v2), unless the guest waits for"
+        " memory. Memory in swap that a guest has not missed for 10 minutes then counts as unused for"
+        " the option memory. The host needs swap. Guests above [qos] highest_class and guests with"
+        " dedicated CPUs are left alone.",
+    ),
+    cfg.FloatOpt(
+        "cold_pressure",
+        default=0.1,
+        min=0.01,
+        max=10.0,
+        help="Percent of the time in which a guest waits for memory and from which on cold_memory takes no"
+        " memory from it. A larger value finds more cold memory and slows guests down more.",
+    ),
     cfg.StrOpt(
         "steal",
         default="off",

@@ -153,6 +153,16 @@ COMPUTE_OPTS: Final = [
         " first provider. The console marks hosts without recent heartbeats. 0 disables heartbeats:"
         " Placement then cannot show whether an agent runs. Heartbeats affect no decision.",
     ),
+    cfg.IntOpt(
+        "neighbours_interval",
+        default=600,
+        min=0,
+        help="Seconds between two reports of memory bandwidth and cache use to Placement, as attributes of"
+        " the agent's first provider. They have the use of each L3 cache, the guests that use most, and the"
+        " limited guests. The console shows them on the page Neighbours. Each report is one write to"
+        " Placement. A host without counters of caches and without limited guests writes none. 0 disables"
+        " the reports. The attributes affect no decision.",
+    ),
     cfg.BoolOpt(
         "report_positions",
         default=False,

@@ -58,10 +58,13 @@ POLICY_OPTS: Final = [
     cfg.BoolOpt(
         "load_aware",
         default=False,
-        help="Whether the agent considers how busy dedicated CPUs are, measured over load_minutes. If"
-        " other criteria are equal, new guests then share cores with the least busy guests. For"
-        " rebalance_gain, a core that two guests share then counts 4 times the use of the less busy"
-        " guest (from 0 to 1), instead of 1 point.",
+        help="Whether the agent considers how busy dedicated CPUs are. It learns the mean use of each guest"
+        " by hour of the week; until a day of a guest is known, its mean over load_minutes counts. If"
+        " other criteria are equal, a guest then shares cores with guests that are busy at other hours."
+        " For rebalance_gain, a core that two guests share then counts 4 times the part of the time in"
+        " which both are busy (from 0 to 1), instead of 1 point. The 24 hours of the week in which both"
+        " are busiest count. Set rebalance_gain to 0.5: use by hour changes slowly, so moves come to an"
+        " end.",
     ),
     cfg.FloatOpt(
         "load_minutes",

@@ -104,6 +104,13 @@ WATERMARK_OPTS: Final = [
     cfg.StrOpt(
         "throttle_up", help="Usage below which throttled guests are restored, in the format of throttle_down."
     ),
+    cfg.StrOpt(
+        "reclaim",
+        help="Usage of memory_usage above which the agent has the kernel reclaim memory that guests have not"
+        " used for longest (memory.reclaim of cgroup v2), in the format of throttle_down. A guest gives"
+        " at most 256 MiB in 10 seconds, and keeps min_share of its memory. The host needs swap. A guest"
+        " that uses its memory again waits until it is read back.",
+    ),
     cfg.StrOpt("evict", help="Usage above which guests are evicted, in the format of throttle_down."),
     cfg.StrOpt(
         "disable_scheduling", help="Usage above which the scheduler sends no new guests to this host."
@@ -210,6 +217,12 @@ QOS_CLASS_OPTS: Final = [
     ),
     cfg.StrOpt("mb_percent", help="Maximum memory bandwidth of the class, in percent."),
     cfg.StrOpt(
+        "mb_mbps",
+        help="Maximum memory bandwidth of the class on each domain, in MB/s (10^6 bytes a second), in place"
+        " of mb_percent. The option needs absolute values: AMD, or the mount option mba_MBps. Guests of the"
+        " class share the bandwidth.",
+    ),
+    cfg.StrOpt(
         "llc_range_per_cache",
         help="Ranges for single last-level caches, each with the id of the cache, such as 0:0-50, 1:20-80.",
     ),
@@ -217,6 +230,11 @@ QOS_CLASS_OPTS: Final = [
         "mb_percent_per_cache",
         help="Percents for single domains of memory bandwidth, each with the"
         " id of the domain, such as 0:40, 1:80.",
+    ),
+    cfg.StrOpt(
+        "mb_mbps_per_cache",
+        help="Bandwidths in MB/s for single domains, such as 0:4000, 1:8000. The conditions of mb_mbps"
+        " apply.",
     ),
     cfg.IntOpt(
         "memory_high",

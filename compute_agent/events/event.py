@@ -45,6 +45,7 @@ class EventKind(enum.StrEnum):
     THROTTLE_DOWN = "throttle_down"
     THROTTLE_UP = "throttle_up"
     EVICT = "evict"
+    RECLAIM = "reclaim"
     VERDICT = "verdict"
     VERIFY = "verify"
     CACHE = "cache"

@@ -9,6 +9,7 @@ Attributes with names other than those of this module belong to other programs.
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -45,6 +46,9 @@ POSITION: Final = "position."
 WATERMARK: Final = "watermark."
 """Prefix of the thresholds of a watermark, if the options ask for them. The name of its section follows."""
 
+NEIGHBOUR: Final = "neighbour."
+"""Prefix of attributes with the use of caches and with limits of guests (:mod:`.neighbours`)."""
+
 BROKEN_PROMISES: Final = "agent.broken_promises"
 """A text with the broken promises to guests, such as ``2 cpus, 1 quiet``; absent if there are none."""
 
@@ -70,21 +74,32 @@ _MISSED: Final = 3
 
 def is_ours(name: str) -> bool:
     """Whether the agent is the program that writes attributes of this name."""
-    return name in _OURS or name.startswith((DISTANCE, POSITION, WATERMARK))
+    return name in _OURS or name.startswith((DISTANCE, POSITION, WATERMARK, NEIGHBOUR))
 
 
-def heartbeat_attributes(now: float, interval: int, phase: int, longest: int) -> Mapping[str, float]:
-    """The attributes that show that the agent runs. The values change once in an interval.
+def begin_interval(now: float, interval: int, root_uuid: str) -> float:
+    """The begin of the current interval of a host, in seconds since the epoch.
+
+    Values that are reported once in an interval change at this time.
 
     :param now: the present time in seconds since the epoch.
-    :param interval: the seconds between two changes.
-    :param phase: the offset, in seconds, within an interval at which the attributes change.
+    :param interval: the length of an interval in seconds.
+    :param root_uuid: the uuid of the host.
+    """
+    # Each host has a phase of its own, so that hosts that were started together do not write at the same
+    # time.
+    phase = zlib.crc32(root_uuid.encode()) % interval
+    return (now - phase) // interval * interval + phase
+
+
+def heartbeat_attributes(reported: float, longest: int) -> Mapping[str, float]:
+    """The attributes that show that the agent runs.
+
+    :param reported: the time of the heartbeat. The time changes only once in an interval, so that most
+        reports need not write it.
     :param longest: the longest usual time between two reports, in seconds. After three times this time the
         agent counts as stopped.
     """
-    # The time changes only once in an interval, so most reports need not write it. Each host has another
-    # phase, so the hosts of a fleet do not all write in the same second.
-    reported = (now - phase) // interval * interval + phase
     return {REPORTED_AT: reported, REPORT_DUE: reported + _MISSED * longest}
 
 
@@ -93,7 +108,7 @@ def promise_attributes(broken: str) -> Mapping[str, str]:
 
     :param broken: the promises in words.
     """
-    return {BROKEN_PROMISES: broken[:_MAX_TEXT]}
+    return {BROKEN_PROMISES: broken[:MAX_TEXT]}
 
 
 def of_device(node: int | None, path: Sequence[str]) -> Mapping[str, str | float]:
@@ -106,7 +121,7 @@ def of_device(node: int | None, path: Sequence[str]) -> Mapping[str, str | float
     known: dict[str, str | float] = {} if node is None else {NUMA_NODE: float(node)}
     # A path that is too long is left out: a shortened path would make devices look nearer to each other than
     # they are.
-    return known | {PCI_PATH: way} if 0 < len(way) <= _MAX_TEXT else known
+    return known | {PCI_PATH: way} if 0 < len(way) <= MAX_TEXT else known
 
 
 def of_zone(
@@ -139,8 +154,9 @@ _MAX_WATERMARKS: Final = 20
 
 A provider can have 256 attributes, and other programs need some of them.
 """
-_MAX_TEXT: Final = 255
-_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+MAX_TEXT: Final = 255
+"""Maximum characters of the text of an attribute."""
+UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,50}")
 
 
@@ -174,12 +190,10 @@ def guest_attributes(guests: Iterable[GuestCpuMap], watermarks: Mapping[str, str
     :param watermarks: a text with the thresholds of each watermark, by the name of its section.
     """
     # Only a uuid can be the end of an attribute's name, so other consumers are left out.
-    known = sorted(
-        (each for each in guests if _UUID.fullmatch(each.consumer)), key=lambda each: each.consumer
-    )
-    told = {POSITION + each.consumer: str(each)[:_MAX_TEXT] for each in known[:_MAX_GUESTS]}
+    known = sorted((each for each in guests if UUID.fullmatch(each.consumer)), key=lambda each: each.consumer)
+    told = {POSITION + each.consumer: str(each)[:MAX_TEXT] for each in known[:_MAX_GUESTS]}
     named = sorted(name for name in watermarks if _NAME.fullmatch(name))[:_MAX_WATERMARKS]
-    return told | {WATERMARK + name: watermarks[name][:_MAX_TEXT] for name in named}
+    return told | {WATERMARK + name: watermarks[name][:MAX_TEXT] for name in named}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 
 from compute_agent.controllers.base import find_controller
 from compute_agent.controllers.resctrl import ResctrlController
-from compute_agent.inventory.attributes import GuestCpuMap, guest_attributes, heartbeat_attributes
+from compute_agent.inventory.attributes import (
+    GuestCpuMap,
+    begin_interval,
+    guest_attributes,
+    heartbeat_attributes,
+)
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.loops.base import ConfigurationInForce, ReloadedConfiguration
 from compute_agent.pipeline.guest_cache import GuestView
@@ -100,8 +104,6 @@ class AgentHeartbeats:
         interval = options.heartbeat_interval
         if not interval:
             return tree
-        # A phase from the host's uuid, so that hosts that were started together do not write at the same
-        # time.
-        phase = zlib.crc32(tree.root.uuid.encode()) % interval
+        reported = begin_interval(self._clock(), interval, tree.root.uuid)
         longest = max(interval, options.update_resources_interval)
-        return tree.with_attributes(heartbeat_attributes(self._clock(), interval, phase, longest))
+        return tree.with_attributes(heartbeat_attributes(reported, longest))

@@ -108,10 +108,12 @@ class ReclaimLoop:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         changed: WakeReport = lambda: None,
+        cold: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         """Prepare the loop.
 
         :param changed: called after an offer has changed.
+        :param cold: returns the bytes of cold memory by uuid of the guest; see ColdMemoryLoop.
         :param clock: returns seconds since the epoch, for times in the saved history.
         :param monotonic: returns monotonic seconds, for the time between two measurements.
         """
@@ -129,7 +131,7 @@ class ReclaimLoop:
         cpus = ReclaimedResource(RECLAIMED_VCPU, "CPUs", "shared CPUs of the zone", folder / FILE)
         memory = ReclaimedResource(RECLAIMED_MEMORY, "MiB", "MiB of the zone", folder / MEMORY_FILE)
         self.cpus, self.memory = (ReclaimEstimator(one, recorder, gauges) for one in (cpus, memory))
-        self.memory_reader = MemoryReader(pipeline, driver, lambda: self._conf.settings.classes, root)
+        self.memory_reader = MemoryReader(pipeline, driver, lambda: self._conf.settings.classes, root, cold)
         self.switch_estimators()
         self._stolen = StolenTime(self._settings.steal, folder, recorder, metrics.registry)
         self._collectors = CollectorLoops(

@@ -6,19 +6,22 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final
 
 from compute_agent.classes.guest_classes import QosClasses
 from compute_agent.drivers.base import GuestThreads
 from compute_agent.host.memory import NODE_FOLDER
 from compute_agent.host.proc_stat import busy_parts, parse_cpu_times, stolen_parts
+from compute_agent.kept_json import KeptFile
 from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.model.guest_settings import BEST_EFFORT
 from compute_agent.model.resource import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCPU
 from compute_agent.pipeline.events import UseMeasured
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.policy.load_profiles import LoadProfile
 from compute_agent.reclaim.zone import (
     MIB,
     GuestUse,
@@ -33,6 +36,7 @@ from compute_agent.reclaim.zone import (
 from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec, log_failures
 from compute_agent.usage.rounds import MeasuredGuest, MeasuringRound, guest_cpu_use, parse_resident
 from compute_agent.usage.subjects import SubjectFactory
+from compute_agent.usage.week_uses import FILE, WeekUses, dump_uses, known_profiles, parse_uses
 
 LOG = logging.getLogger(__name__)
 
@@ -74,12 +78,15 @@ CPU_USE_THREAD: Final = ThreadSpec(
     _PAUSE,
     "measures the CPU use of guests for ``[policy] load_aware``",
     NO_LOCK,
-    "files of guests; the queue of the worker",
+    "files of guests; a file of the state folder; the queue of the worker",
 )
 
 
 class CpuUse:
-    """Reports the mean CPU use of guests to the worker while ``[policy] load_aware`` is on."""
+    """Reports the CPU use of guests by hour of the week to the worker while ``[policy] load_aware`` is on.
+
+    A guest of which less than a day is known has its mean of ``load_minutes`` in each hour.
+    """
 
     def __init__(self, conf: ReloadedConfiguration, pipeline: GuestPipeline, driver: GuestThreads) -> None:
         self._conf = conf
@@ -87,10 +94,17 @@ class CpuUse:
         self._subjects = SubjectFactory(driver)
         self._before: MeasuringRound | None = None
         self._averages: Averages = {}
-        self._told: Mapping[str, float] = {}
+        self._kept = KeptFile(
+            Path(conf.options.state_path) / FILE, parse_uses, "The CPU use of guests by hour of the week"
+        )
+        self._weeks: WeekUses | None = None
+        """The use by hour of the week; None while the option is off."""
+        self._profiles: Mapping[str, LoadProfile] = {}
+        """The profiles of guests of which at least a day is known, made after each hour."""
+        self._told: Mapping[str, LoadProfile] = {}
         self._thread = PeriodicTask(
             CPU_USE_THREAD,
-            lambda: self.measure_use(time.monotonic()),
+            lambda: self.measure_use(time.monotonic(), time.time()),
             lambda took: _PAUSE,
             log_failures(LOG, "The CPU use of guests cannot be measured"),
         )
@@ -107,31 +121,52 @@ class CpuUse:
         """Use another configuration from the next round on."""
         self._conf = conf
 
-    def measure_use(self, now: float) -> None:
-        """Measure at ``now`` (monotonic seconds), and report means to the worker.
+    def measure_use(self, now: float, wall: float) -> None:
+        """Measure at ``now`` (monotonic seconds) and ``wall`` (seconds since the epoch), and report the use.
 
-        Only guests that were measured for a whole window of ``load_minutes`` are reported.
+        Guests without a profile are reported once they were measured for a window of ``load_minutes``.
         """
         policy = self._conf.options.policy
         if not policy.load_aware:
-            self._before, self._averages = None, {}
+            self._before, self._averages, self._weeks = None, {}, None
             self._report_use({})
             return
+        if self._weeks is None:
+            self._weeks = WeekUses(self._kept.load() or {})
+            self._profiles = known_profiles(self._weeks.guests)
         window = policy.load_minutes * 60
         subjects = self._subjects.build_subjects(self._pipeline.guest_views(), self._conf.settings.classes)
         this = MeasuringRound(now, self._conf.options.host.root, subjects)
         use = guest_cpu_use(this, self._before)
         if self._before is not None and now > self._before.time:
-            self._averages = smooth_averages(self._averages, use, now - self._before.time, window)
+            elapsed = now - self._before.time
+            self._averages = smooth_averages(self._averages, use, elapsed, window)
+            self._learn_use(self._weeks.with_use(use, elapsed, wall), wall)
         this.close()
         self._before = this
-        self._report_use({guest: one.cores for guest, one in self._averages.items() if one.seconds >= window})
+        means = {guest: one.cores for guest, one in self._averages.items() if one.seconds >= window}
+        self._report_use(means)
 
-    def _report_use(self, use: Mapping[str, float]) -> None:
+    def _learn_use(self, weeks: WeekUses, wall: float) -> None:
+        """Keep the use by hour, and save it after each hour."""
+        before, self._weeks = self._weeks, weeks
+        if before is None or weeks.guests is not before.guests:
+            self._profiles = known_profiles(weeks.guests)
+            self._kept.save(dump_uses(weeks.guests), wall)
+
+    def _report_use(self, means: Mapping[str, float]) -> None:
+        use = {guest: self._mean_profile(guest, cores) for guest, cores in means.items()}
+        if self._weeks is not None:
+            use.update(self._profiles)
         # Only a changed use is sent, because the worker looks at all guests at each event.
         if use != self._told:
             self._pipeline.submit(UseMeasured(use))
             self._told = use
+
+    def _mean_profile(self, guest: str, cores: float) -> LoadProfile:
+        """The profile of a mean; the reported one for an equal mean, because profiles compare by identity."""
+        told, fresh = self._told.get(guest), LoadProfile.from_mean(cores)
+        return told if told is not None and told.hours == fresh.hours else fresh
 
 
 MAX_SECONDS: Final = 300.0
@@ -240,6 +275,10 @@ class _MemoryHeld:
     swapped: float = 0.0
     parts: Mapping[int, float] = field(default_factory=dict)
 
+    def without_cold(self, mib: float) -> _MemoryHeld:
+        """The memory without ``mib`` of swap that the guest does not use."""
+        return replace(self, swapped=max(0.0, self.swapped - mib)) if mib else self
+
 
 class MemoryReader:
     """Measures the memory use of the host and its guests. Only one thread may use it."""
@@ -250,8 +289,14 @@ class MemoryReader:
         driver: GuestThreads,
         classes: Callable[[], QosClasses],
         root: str = "/",
+        cold: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
-        """``root`` is the folder that contains ``proc`` and ``sys``; paths of cgroups are not below it."""
+        """Read the memory of the guests of ``pipeline``.
+
+        :param root: the folder that contains ``proc`` and ``sys``; paths of cgroups are not below it.
+        :param cold: returns the bytes of swap, by uuid of the guest, that do not count as used.
+        """
+        self._cold = cold
         self._pipeline = pipeline
         self._subjects = SubjectFactory(driver)
         self._classes = classes
@@ -275,13 +320,19 @@ class MemoryReader:
         if len(nodes) == 1 and found[nodes[0]] is None:
             found[nodes[0]] = now.parse_file(f"{now.root}/proc/meminfo", parse_node_use)
         swapped = now.parse_file(f"{now.root}/proc/meminfo", parse_swap_use) or 0.0
+        cold = {uuid: amount / MIB for uuid, amount in self._cold().items()}
         guests = [
-            self._guest_memory(view, _held_by(now, subject, swapped > 0))
+            self._guest_memory(
+                view, _held_by(now, subject, swapped > 0).without_cold(cold.get(view.guest.uuid, 0.0))
+            )
             for view, subject in zip(views, now.subjects, strict=True)
         ]
         now.close()
         used = {node: mib for node, mib in found.items() if mib is not None}
-        return HostUse(wall, _with_swapped(used, swapped, guests), tuple(use for use, _ in guests))
+        # Cold memory of a guest that has ended since is not in swap any more.
+        present = sum(cold.get(view.guest.uuid, 0.0) for view in views)
+        counted = _with_swapped(used, max(0.0, swapped - present), guests)
+        return HostUse(wall, counted, tuple(use for use, _ in guests))
 
     def _guest_memory(self, view: GuestView, held: _MemoryHeld) -> tuple[GuestUse, float]:
         """Compute the memory use of a guest, and its swap in MiB."""

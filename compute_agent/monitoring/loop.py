@@ -63,7 +63,23 @@ class MonitoringCollector(Collector):
             "Bytes moved between caches and memory by a guest or a class.",
             labels=("guest", "class", "cache_id", "kind"),
         )
+        host_occupancy = GaugeMetricFamily(
+            "compute_agent_host_llc_occupancy_bytes",
+            "Last-level cache occupied by all guests and processes of the host.",
+            labels=("cache_id",),
+        )
+        host_moved = CounterMetricFamily(
+            "compute_agent_host_memory_bandwidth_bytes",
+            "Bytes moved between caches and memory by all guests and processes of the host.",
+            labels=("cache_id", "kind"),
+        )
         reading = self._loop.newest_reading()
+        if reading is not None:
+            for cache, one in reading.host_caches.items():
+                if one.occupancy is not None:
+                    host_occupancy.add_metric((str(cache),), one.occupancy)
+            for (cache, kind), amount in reading.host_moved_bytes.items():
+                host_moved.add_metric((str(cache), kind), amount)
         for use in reading.targets if reading else ():
             for cache, one in use.caches.items():
                 if one.occupancy is not None:
@@ -73,6 +89,8 @@ class MonitoringCollector(Collector):
         monitor = self._loop.monitor
         yield occupancy
         yield moved
+        yield host_occupancy
+        yield host_moved
         yield GaugeMetricFamily(
             "compute_agent_unmonitored_guests",
             "Guests without monitoring, for want of RMIDs or bandwidth counters.",

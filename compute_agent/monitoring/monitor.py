@@ -70,6 +70,8 @@ class CacheMonitor:
         self._caches: tuple[str, ...] = ()
         self._meters: dict[tuple[str, str], TargetMeter] = {}
         self._host_meters: dict[str, TargetMeter] = {}
+        self._host_sum = BytesSum()
+        self._begun: float | None = None
         self._sums: dict[tuple[str, str], BytesSum] = {}
         self._synced: tuple[MonitorTarget, ...] | None = None
         self._paths: dict[tuple[str, str], str] = {}
@@ -103,6 +105,10 @@ class CacheMonitor:
             for group in self._groups.control_groups
             if (counted := _add_sample(self._host_meters[group], group, samples)) is not None
         ]
+        # Summed over time, because bytes of removed control groups would be missing in a sum of counters.
+        self._host_sum.add(
+            {(group, meter.begun): meter.moved_bytes() for group, meter in self._host_meters.items()}
+        )
         uses: dict[tuple[str, str], TargetUse] = {}
         for target in targets:
             key = target.key
@@ -113,7 +119,10 @@ class CacheMonitor:
             )
         for key, guests in self._guests_of.items():
             uses[key] = self._add_up(uses[key], [uses[guest] for guest in guests])
-        self.newest = MonitorReading(time, tuple(uses.values()), host)
+        self._begun = time if self._begun is None else self._begun
+        self.newest = MonitorReading(
+            time, tuple(uses.values()), host, self._begun, self._host_sum.moved_bytes.copy()
+        )
         return self.newest
 
     def _add_up(self, use: TargetUse, of_guests: Sequence[TargetUse]) -> TargetUse:

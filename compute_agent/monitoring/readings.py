@@ -174,7 +174,12 @@ class TargetUse:
 
         The numbers never decrease.
         """
-        return {(cache, KINDS[event]): amount for (cache, event), amount in self.bytes_moved.items()}
+        return _by_kind(self.bytes_moved)
+
+
+def _by_kind(moved: Mapping[tuple[int, str], int]) -> dict[tuple[int, str], int]:
+    """Bytes by cache id and kind of bandwidth, from bytes by cache id and event."""
+    return {(cache, KINDS[event]): amount for (cache, event), amount in moved.items()}
 
 
 @dataclass(frozen=True)
@@ -182,16 +187,26 @@ class MonitorReading:
     """One reading: the use of all targets at ``time`` (monotonic seconds), and of all control groups.
 
     A target without monitoring is present, but its ``caches`` are empty.
+
+    :ivar begun: the monotonic second of the first reading of the same monitor.
+    :ivar host_bytes: bytes that the host moved since then, by cache id and event.
     """
 
     time: float
     targets: tuple[TargetUse, ...] = ()
     groups: Sequence[GroupCounters] = ()
+    begun: float = 0.0
+    host_bytes: Mapping[tuple[int, str], int] = field(default_factory=dict)
 
     @cached_property
     def host_caches(self) -> Mapping[int, CacheUse]:
         """The use of each cache by the whole host, by cache id."""
         return add_up(group.cache_uses() for group in self.groups)
+
+    @cached_property
+    def host_moved_bytes(self) -> Mapping[tuple[int, str], int]:
+        """Bytes that the host moved since monitoring began, by cache id and kind; they never decrease."""
+        return _by_kind(self.host_bytes)
 
 
 class TargetMeter:
@@ -220,16 +235,16 @@ class TargetMeter:
 
 
 class BytesSum:
-    """The sum of the bytes of several guests, including guests that have ended. It never decreases."""
+    """The sum of the bytes of several guests or groups, including ended ones. It never decreases."""
 
     def __init__(self) -> None:
         self.moved_bytes: dict[tuple[int, str], int] = {}
         self._last: dict[tuple[str, float], Mapping[tuple[int, str], int]] = {}
 
     def add(self, moved: Mapping[tuple[str, float], Mapping[tuple[int, str], int]]) -> None:
-        """Add the increase of each guest since the last call. A new guest adds nothing.
+        """Add the increase of each guest or group since the last call. A new one adds nothing.
 
-        :param moved: bytes by cache id and event, for each guest and begin of its monitoring.
+        :param moved: bytes by cache id and event, for each guest or group and begin of its monitoring.
         """
         for one, bytes_moved in moved.items():
             last = self._last.get(one, bytes_moved)

@@ -16,6 +16,7 @@ from compute_agent.model.guest import Allocation, Guest, GuestMigration
 from compute_agent.model.guest_settings import GuestSettings, SettingSource
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.host_state import HostState
+from compute_agent.policy.load_profiles import LoadProfile
 from compute_agent.report.history import ConsumerOwner
 
 
@@ -190,13 +191,13 @@ class MoveGuest:
 
 @dataclass(frozen=True, slots=True)
 class UseMeasured:
-    """The CPU use of guests was measured, as means over minutes.
+    """The CPU use of guests was measured.
 
-    :ivar use: the mean CPU use in cores, by uuid of the guest. The use of a guest without an entry is
-        unknown.
+    :ivar use: the use in cores by hour of the week, by uuid of the guest. The use of a guest without an
+        entry is unknown.
     """
 
-    use: Mapping[str, float]
+    use: Mapping[str, LoadProfile]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 from compute_agent.classification.resolution import NO_CLASSIFICATION, ClassificationPolicy
@@ -17,6 +18,7 @@ from compute_agent.model.messages import full_name
 from compute_agent.model.resource import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCPU
 from compute_agent.policy import STATIC_PLUS, STATIC_POOLS, leave_in_place, place_nowhere
 from compute_agent.policy.base import CpuSupply, GuestRequest, Policy, ProviderDemand
+from compute_agent.policy.load_profiles import LoadProfile, use_per_cpu
 from compute_agent.policy.shared_cpus import PoolBorrower, lend_cpus
 
 
@@ -122,22 +124,24 @@ class HostState:
         return next((outer.cpus for outer in self.all_zones if outer.uuid == zone.parent), zone.cpus)
 
     def cpu_supply(
-        self, holdings: Mapping[str, frozenset[int]], use: Mapping[str, float] | None = None
+        self, holdings: Mapping[str, frozenset[int]], use: Mapping[str, LoadProfile] = MappingProxyType({})
     ) -> CpuSupply:
         """The CPUs from which the policy may choose.
 
         :param holdings: the dedicated CPUs that guests hold, by uuid.
-        :param use: the CPU use of each guest in cores, by uuid; None: the choice does not depend on CPU use.
+        :param use: the CPU use of guests in cores by hour of the week, by uuid.
         """
         lent = self._lent_cpus(holdings) if self.lends_cpus else {}
         # The use of single CPUs is not known: the use of a guest is spread evenly over its CPUs.
         busy = {
-            cpu: min(1.0, cores / len(held))
-            for guest, cores in (use or {}).items()
+            cpu: use_per_cpu(cores, len(held))
+            for guest, cores in use.items()
             for held in [holdings.get(guest, frozenset())]
             for cpu in held
         }
-        return CpuSupply(self.topology, self.cpu_sets, holdings, lent, busy, self.woken_cpus, self.set_apart)
+        return CpuSupply(
+            self.topology, self.cpu_sets, holdings, lent, use, busy, self.woken_cpus, self.set_apart
+        )
 
     @property
     def pools_only(self) -> bool:

@@ -17,6 +17,7 @@ from compute_agent.pipeline.host_state import HostState, memory_nodes, request_f
 from compute_agent.policy import POLICIES
 from compute_agent.policy.base import CpuSupply, GuestRequest, PlacementRefusal
 from compute_agent.policy.constraints import refit_within
+from compute_agent.policy.load_profiles import LoadProfile
 from compute_agent.policy.policies import KernelPlacement, found_assignment
 from compute_agent.policy.running_guests import best_move, confine_guest, keep_dedicated, may_stay, read_back
 from compute_agent.policy.shared_cpus import admit_guest, refuse_outside
@@ -46,8 +47,8 @@ class GuestPlacer:
         self._recorder = recorder
         self._cache = cache
         self._observe = observe
-        self.use: Mapping[str, float] = {}
-        """The measured CPU use of guests, in cores by uuid."""
+        self.use: Mapping[str, LoadProfile] = {}
+        """The measured CPU use of guests in cores by hour of the week, by uuid."""
         self._balanced: object = None
         """The inputs of the last search that found no guest to move. Equal inputs need no new search."""
         self._synced: tuple[HostState, Mapping[str, CpuSet]] | None = None

@@ -15,6 +15,7 @@ from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet, CpuSets
 from compute_agent.model.guest import UNCONSTRAINED, CpuAssignment, PlacementConstraints
 from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
+from compute_agent.policy.load_profiles import ALWAYS_BUSY, LoadProfile, common_load, use_per_cpu
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -255,8 +256,10 @@ class CpuSupply:
     holdings: Mapping[str, CpuSet] = field(default_factory=dict)
     lent: Mapping[str, CpuSet] = field(default_factory=dict)
     """Free dedicated CPUs on which guests may float, by pool. The empty name stands for guests of no pool."""
-    busy: Mapping[int, float] = field(default_factory=dict)
-    """The share of time, from 0 to 1, for which each measured dedicated CPU is busy."""
+    use: Mapping[str, LoadProfile] = field(default_factory=dict)
+    """The use, in cores by uuid, of guests for which it is measured, by hour of the week."""
+    busy: Mapping[int, LoadProfile] = field(default_factory=dict)
+    """The busy part, from 0 to 1, of each dedicated CPU for which it is measured, by hour of the week."""
     woken: CpuSet = frozenset()
     """Parked CPUs that a policy may give to a guest, because the agent can bring them online."""
 
@@ -281,12 +284,22 @@ class CpuSupply:
         return bool(self.set_apart) and (cpu in self.set_apart) != request.alone
 
     def sibling_load(self, request: GuestRequest, cpu: int) -> float:
-        """The load of other guests on the sibling threads of a CPU; 1 is one busy CPU; 0 if not measured."""
+        """The part of the time in which other guests use sibling threads of a CPU while the guest is busy.
+
+        The parts of all siblings are added. The result is 0 if nothing is measured.
+        """
         if not self.busy:
             return 0.0
-        own = self.holdings.get(request.guest, frozenset())
-        siblings = self.topology.threads_of(cpu) - own - {cpu}
-        return sum([self.busy.get(sibling, 0.0) for sibling in siblings])
+        siblings = self.topology.threads_of(cpu) - self.holdings.get(request.guest, frozenset()) - {cpu}
+        loads = [self.busy[sibling] for sibling in siblings if sibling in self.busy]
+        mine = self.own_load(request) or ALWAYS_BUSY
+        return sum([common_load(mine, load) for load in loads])
+
+    def own_load(self, request: GuestRequest) -> LoadProfile | None:
+        """The busy part of each CPU of the guest by hour of the week; None if its use is not known."""
+        use = self.use.get(request.guest)
+        count = len(self.holdings.get(request.guest, ())) or request.pcpu
+        return use_per_cpu(use, count) if use is not None and count else None
 
     def taken_cpus(self, request: GuestRequest) -> CpuSet:
         """The CPUs that other guests hold."""

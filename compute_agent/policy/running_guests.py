@@ -28,6 +28,7 @@ from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import CpuAssignment
 from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
 from compute_agent.policy.base import CpuSupply, GuestRequest, Policy, build_assignment, in_place, memory_of
+from compute_agent.policy.load_profiles import common_load
 
 
 def read_back(
@@ -145,7 +146,7 @@ PACKAGE_CROSSED: Final = 6.0
 CORE_SHARED: Final = 1.0
 """Cost of each core that a guest shares with another guest, for each such guest, if use is not measured."""
 BUSY_SIBLINGS: Final = 4.0
-"""Cost of a shared core if use is measured: multiplied by the use, from 0 to 1, of the less busy guest."""
+"""Cost of a shared core if use is measured: multiplied by the part of the time in which both are busy."""
 # Above MEMORY_MOVED, so that a guest leaves such CPUs even if its memory has to follow.
 OUTSIDE: Final = 4.0
 """Cost of each CPU of a guest that is no longer in the dedicated set."""
@@ -223,20 +224,19 @@ def _zones_crossed(zones: Sequence[CpuSet], cpus: CpuSet) -> int:
 
 
 def _shared_cores(topology: HostTopology, supply: CpuSupply, request: GuestRequest, cpus: CpuSet) -> float:
-    """The cost of cores shared with other guests, by the use of the less busy guest if use is measured."""
+    """The cost of cores shared with other guests, by the time in which both are busy if use is measured."""
     cores = {topology.threads_of(cpu) for cpu in cpus}
-    own = frozenset(supply.holdings.get(request.guest, frozenset()))
-    # ``busy`` spreads a guest's use evenly over its CPUs, so that each CPU has the same value.
-    mine = max((supply.busy[cpu] for cpu in own if cpu in supply.busy), default=None)
+    mine = supply.own_load(request)
     cost = 0.0
     for guest, held in supply.holdings.items():
         if guest == request.guest:
             continue
         for core in cores:
             if theirs := core & held:
-                use = [supply.busy[cpu] for cpu in theirs if cpu in supply.busy]
-                if mine is None or not use:
+                # ``busy`` spreads a guest's use evenly over its CPUs, so that any of them has its load.
+                load = supply.busy.get(min(theirs))
+                if mine is None or load is None:
                     cost += CORE_SHARED
                 else:
-                    cost += BUSY_SIBLINGS * min(mine, max(use))
+                    cost += BUSY_SIBLINGS * common_load(mine, load)
     return cost

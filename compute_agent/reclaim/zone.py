@@ -149,6 +149,12 @@ def parse_swap_use(text: str) -> float:
     return max(0, total - free - cached) / 1024
 
 
+def parse_swap_room(text: str) -> float:
+    """The free part of the swap, from 0 to 1, from the text of /proc/meminfo; 0 without swap."""
+    total, free = _read_kib(text, "SwapTotal", "SwapFree")
+    return free / total if total else 0.0
+
+
 def parse_swapped(text: str) -> int:
     """The bytes of a process in swap, from VmSwap in the text of /proc/PID/status; 0 for kernel threads."""
     for line in text.splitlines():

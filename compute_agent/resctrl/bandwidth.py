@@ -1,4 +1,4 @@
-"""Codecs for memory bandwidth, one for each kind of hardware: convert percents to schemata values and back.
+"""Codecs for memory bandwidth: percent and MB/s to values of schemata, for each kind of hardware.
 
 - Intel RDT takes the percent of a throttling delay. Values are ``min_bandwidth + N * bandwidth_gran``, and
   the kernel rounds up to the next one.
@@ -10,10 +10,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from compute_agent.resctrl.platform import UNLIMITED_MBPS, BandwidthControl, CpuVendor, ResctrlPlatform
 
+BYTES_PER_MB: Final = 10**6
 BYTES_PER_GB: Final = 10**9
 BYTES_PER_MIB: Final = 2**20
 
@@ -22,10 +24,51 @@ UNITS_PER_GB: Final = 8
 
 
 class BandwidthUnknownError(ValueError):
-    """A percent cannot be converted, because the full bandwidth is not known.
+    """A bandwidth has no value on this hardware: the full bandwidth, or an absolute one, is not known.
 
     The message names the option to set.
     """
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BandwidthRate:
+    """A bandwidth in MB/s (10^6 bytes a second), for hardware with absolute values."""
+
+    mbps: int
+
+    def __str__(self) -> str:
+        return f"{self.mbps} MB/s"
+
+
+BandwidthCap = int | BandwidthRate
+"""A cap of bandwidth: a percent, or a rate."""
+
+
+def is_below_full(cap: BandwidthCap | None) -> bool:
+    """Whether a cap may limit a group; None and 100 % do not."""
+    return isinstance(cap, BandwidthRate) or (cap is not None and cap < 100)
+
+
+def encode_cap(codec: BandwidthCodec, domain: int, cap: BandwidthCap) -> int:
+    """The schemata value for a cap, rounded up to the next value of the hardware.
+
+    :raises BandwidthUnknownError: the hardware has no value for the cap.
+    """
+    return (
+        codec.encode_rate(domain, cap)
+        if isinstance(cap, BandwidthRate)
+        else codec.encode_percent(domain, cap)
+    )
+
+
+def percent_of_cap(codec: BandwidthCodec, domain: int, cap: BandwidthCap) -> int:
+    """The percent that a cap allows, rounded down, but at least the smallest one that can be set.
+
+    :raises BandwidthUnknownError: the hardware has no value for the cap.
+    """
+    if isinstance(cap, BandwidthRate):
+        return max(codec.min_percent, codec.decode_value(domain, codec.encode_rate(domain, cap)))
+    return cap
 
 
 def round_up_to_step(value: float, minimum: int, step: int) -> int:
@@ -55,6 +98,13 @@ class BandwidthCodec(Protocol):
 
         :param domain: the id of the bandwidth domain.
         :raises BandwidthUnknownError: the value for 100 % is not known.
+        """
+        ...
+
+    def encode_rate(self, domain: int, rate: BandwidthRate) -> int:
+        """The schemata value for a rate, rounded up to the next value of the hardware.
+
+        :raises BandwidthUnknownError: the hardware takes percents.
         """
         ...
 
@@ -95,6 +145,13 @@ class IntelCodec:
         # The hardware's steps may skip 100, which the kernel always accepts.
         return min(100, round_up_to_step(percent, self._minimum, self._step))
 
+    def encode_rate(self, domain: int, rate: BandwidthRate) -> int:
+        """No value: the processor limits the delay of each core, which no rate follows from.
+
+        :raises BandwidthUnknownError: always.
+        """
+        raise BandwidthUnknownError(f"{rate} needs AMD, or the mount option mba_MBps: set a percent")
+
     def decode_value(self, domain: int, value: int) -> int:
         """The value itself, which is a percent."""
         return min(100, value)
@@ -110,7 +167,7 @@ class IntelCodec:
 class IntelMbpsCodec:
     """The codec of the mount option mba_MBps: MiB/s.
 
-    Without ``memory_bandwidth_gbps`` only 100 % can be converted.
+    Without ``memory_bandwidth_gbps`` only rates and 100 % have a value.
     """
 
     # The kernel's control loop measures the bandwidth of a whole group, and throttles the group.
@@ -134,10 +191,14 @@ class IntelMbpsCodec:
         # The smallest value is one step, because 0 MiB/s would stop the guest.
         return round_up_to_step(self._full * percent / 100 / BYTES_PER_MIB, self._step, self._step)
 
+    def encode_rate(self, domain: int, rate: BandwidthRate) -> int:
+        """The rate in MiB/s, at least one step."""
+        return round_up_to_step(rate.mbps * BYTES_PER_MB / BYTES_PER_MIB, self._step, self._step)
+
     def decode_value(self, domain: int, value: int) -> int:
         """The percent of ``memory_bandwidth_gbps``; 100 for a group without a limit."""
         if self._full is None or value >= UNLIMITED_MBPS:
-            return 100  # While 100 % is not known, the agent writes no other value.
+            return 100  # While 100 % is not known, no value is a part of it.
         return min(100, int(value * BYTES_PER_MIB * 100 / self._full))
 
     def is_same_value(self, written: int, read: int) -> bool:
@@ -170,6 +231,14 @@ class AmdCodec:
         )
         # The kernel refuses a value above the hardware's maximum.
         return min(value, control.maximum[domain])
+
+    def encode_rate(self, domain: int, rate: BandwidthRate) -> int:
+        """The rate in units of 1/8 GB/s, at most the hardware's maximum."""
+        control = self._control
+        units = rate.mbps * BYTES_PER_MB * UNITS_PER_GB / BYTES_PER_GB
+        return min(
+            round_up_to_step(units, max(1, control.minimum), control.granularity), control.maximum[domain]
+        )
 
     def decode_value(self, domain: int, value: int) -> int:
         """The percent of the full bandwidth of the domain."""

@@ -16,16 +16,21 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from compute_agent.resctrl.bandwidth import BandwidthUnknownError
+from compute_agent.resctrl.bandwidth import (
+    BandwidthCap,
+    BandwidthUnknownError,
+    encode_cap,
+    is_below_full,
+    percent_of_cap,
+)
 from compute_agent.resctrl.groups import DEFAULT_GROUP, ResctrlGroups
 from compute_agent.resctrl.layout import ResctrlLayout, cache_mask
 from compute_agent.resctrl.schemata import Schemata, WayMask
 from compute_agent.resctrl.share_spec import BadShareError, ShareSpec, WayRange
 from compute_agent.resctrl.ways import NO_WAYS, MaskMove, WayAssignment, assign_ways
 
-ShareKey = tuple[tuple[WayRange, ...], tuple[int, ...]]
-"""The effect of a share: ranges on L3 caches for code and data, the range on L2 caches, and percents of
-bandwidth.
+ShareKey = tuple[tuple[WayRange, ...], tuple[BandwidthCap, ...]]
+"""The effect of a share: ranges on L3 caches for code and data, the range on L2 caches, and bandwidth caps.
 
 Two shares with the same key can have the same group.
 """
@@ -85,11 +90,10 @@ def share_key(host: ResctrlLayout, share: ShareSpec) -> ShareKey | None:
     ranges = tuple(one or WayRange(0, 100) for one in asked_ranges)
     if control is None or host.codec is None:
         return ranges, ()
-    asked = [share.percent_on(domain) for domain in control.ids]
-    percents = tuple(100 if percent is None else percent for percent in asked)
-    if host.codec.shares_cap and min(percents, default=100) < 100:
+    asked = [share.cap_on(domain) for domain in control.ids]
+    if host.codec.shares_cap and any(map(is_below_full, asked)):
         return None
-    return ranges, percents
+    return ranges, tuple(100 if cap is None else cap for cap in asked)
 
 
 def _is_default_uncapped(host: ResctrlLayout, present: ResctrlGroups) -> bool:
@@ -130,9 +134,9 @@ def group_schemata(
     percents = {host.platform.mb_domain(cache): percent for cache, percent in bandwidth.items()}
     values = {}
     for domain in control.ids:
-        asked = percents.get(domain, share.percent_on(domain))
+        asked = percents.get(domain, share.cap_on(domain))
         # The value for 100 % is written, too, because an existing group may have a cap from an earlier rule.
-        values[domain] = codec.encode_percent(domain, 100 if asked is None else asked)
+        values[domain] = encode_cap(codec, domain, 100 if asked is None else asked)
     return masks.updated_with(Schemata({control.resource: values}))
 
 
@@ -349,16 +353,23 @@ def _usable_share(
     codec, control = host.codec, host.platform.mb
     if codec is None or control is None:
         return replace(share, mb=None, mb_per_cache={})
-    for domain in control.ids:
-        percent = share.percent_on(domain)
+
+    def has_value(domain: int, cap: BandwidthCap) -> bool:
         try:
-            if percent is not None:
-                codec.encode_percent(domain, percent)
+            encode_cap(codec, domain, cap)
         except BandwidthUnknownError as error:
-            # If the bandwidth of one domain is not known, no domain's bandwidth is known.
             record_refusal(name, str(error))
-            return replace(share, mb=None, mb_per_cache={})
-    return share
+            return False
+        return True
+
+    # A cap that has no value on one domain has none on the others either, so the first one tells.
+    known = share.mb is None or not control.ids or has_value(control.ids[0], share.mb)
+    exceptions = {
+        domain: cap
+        for domain, cap in share.mb_per_cache.items()
+        if domain not in control.ids or has_value(domain, cap)
+    }
+    return replace(share, mb=share.mb if known else None, mb_per_cache=exceptions)
 
 
 def _possible_demand(
@@ -407,7 +418,7 @@ def _limited_demand(
 
     A limit on ways stays in the demand if the guest has no exclusive ways.
     """
-    ways, bandwidth, percents = dict(demand.ways), dict(demand.bandwidth), dict(demand.share.mb_per_cache)
+    ways, bandwidth, caps = dict(demand.ways), dict(demand.bandwidth), dict(demand.share.mb_per_cache)
     way_limits = {}
     for cache, limit in demand.way_limits.items():
         partition = host.partitions.get(cache)
@@ -430,11 +441,11 @@ def _limited_demand(
         if cache in bandwidth:
             bandwidth[cache] = min(bandwidth[cache], limit)
             continue
-        percent = rest.percent_on(domain)
+        cap = rest.cap_on(domain)
         # A limit above the share would give the guest more than it has without the limit.
-        if limit < (100 if percent is None else percent):
-            percents[domain] = limit
-    share = replace(demand.share, mb_per_cache=percents)
+        if limit < (100 if cap is None else percent_of_cap(host.codec, domain, cap)):
+            caps[domain] = limit
+    share = replace(demand.share, mb_per_cache=caps)
     return replace(demand, ways=ways, bandwidth=bandwidth, share=share, way_limits=way_limits)
 
 
@@ -453,7 +464,7 @@ def _own_group(
     if not share and not demand.way_limits:
         return None
     # With one cap for several guests, one of them could use the bandwidth of all.
-    capped = any(percent < 100 for percent in (share.mb, *share.mb_per_cache.values()) if percent is not None)
+    capped = any(map(is_below_full, (share.mb, *share.mb_per_cache.values())))
     if capped and host.codec is not None and host.codec.shares_cap:
         return host.guest_group(demand.guest)
     whole = share.overlaid_on(classes.get(demand.qos_class, ShareSpec()))

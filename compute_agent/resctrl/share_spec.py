@@ -1,15 +1,17 @@
-"""Shares that classes and guests ask for, in percent: a range of open cache ways, and a bandwidth cap."""
+"""Shares that classes and guests ask for: a range of open cache ways in percent, and a cap of bandwidth."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
+from compute_agent.resctrl.bandwidth import BandwidthCap, BandwidthRate
 from compute_agent.resctrl.platform import ResctrlPlatform
 
 T = TypeVar("T")
+_MAX_MBPS: Final = 10**7
 
 
 class BadShareError(ValueError):
@@ -36,7 +38,7 @@ class ShareSpec:
 
     :ivar llc: the range of L3 ways on all caches without an exception.
     :ivar llc_per_cache: exceptions by L3 cache id.
-    :ivar mb: the percent of memory bandwidth on all domains without an exception.
+    :ivar mb: the cap of memory bandwidth on all domains without an exception.
     :ivar mb_per_cache: exceptions by bandwidth domain.
     :ivar code: the range of L3 ways for code, with CDP; takes precedence over ``llc``.
     :ivar data: the range of L3 ways for data, with CDP; takes precedence over ``llc``.
@@ -46,8 +48,8 @@ class ShareSpec:
     llc: WayRange | None = None
     # The field is left out of the hash, because a mapping has no hash.
     llc_per_cache: Mapping[int, WayRange] = field(default_factory=dict, hash=False)
-    mb: int | None = None
-    mb_per_cache: Mapping[int, int] = field(default_factory=dict, hash=False)
+    mb: BandwidthCap | None = None
+    mb_per_cache: Mapping[int, BandwidthCap] = field(default_factory=dict, hash=False)
     code: WayRange | None = None
     data: WayRange | None = None
     l2: WayRange | None = None
@@ -63,8 +65,8 @@ class ShareSpec:
         own = self.code if resource.endswith("CODE") else self.data if resource.endswith("DATA") else None
         return own or self.llc_per_cache.get(cache, self.llc)
 
-    def percent_on(self, domain: int) -> int | None:
-        """The percent that the share asks for on a bandwidth domain; None: it asks for none."""
+    def cap_on(self, domain: int) -> BandwidthCap | None:
+        """The cap that the share asks for on a bandwidth domain; None: it asks for none."""
         return self.mb_per_cache.get(domain, self.mb)
 
     def overlaid_on(self, base: ShareSpec) -> ShareSpec:
@@ -147,6 +149,16 @@ def parse_percent(text: str) -> int:
     return check_percent("bandwidth", int(text))
 
 
+def parse_rate(text: str) -> BandwidthRate:
+    """The bandwidth in MB/s in the text of an option, such as ``4000``.
+
+    :raises BadShareError: the text is no whole number of MB/s.
+    """
+    if not re.fullmatch(r"\s*[0-9]{1,9}\s*", text, re.ASCII):
+        raise BadShareError(f"{text!r} is not a whole number of MB/s")
+    return check_rate("bandwidth", int(text))
+
+
 def parse_per_cache(text: str, parse: Callable[[str], T]) -> dict[int, T]:
     """The exceptions by cache id in the text of an option, such as ``0:0-50, 1:20-80``.
 
@@ -173,3 +185,15 @@ def check_percent(where: str, value: int) -> int:
     if not 0 <= value <= 100:
         raise BadShareError(f"{where}: {value} is not within 0..100 percent")
     return value
+
+
+def check_rate(where: str, value: int) -> BandwidthRate:
+    """Return the rate of ``value`` MB/s.
+
+    :param where: the beginning of the error message.
+    :raises BadShareError: the value is not above 0, or larger than any memory has.
+    """
+    # 0 would stop the guest.
+    if not 1 <= value <= _MAX_MBPS:
+        raise BadShareError(f"{where}: {value} is not within 1..{_MAX_MBPS} MB/s")
+    return BandwidthRate(value)

@@ -46,6 +46,22 @@ class EvictAction:
 
 
 @dataclass(frozen=True, slots=True)
+class ReclaimAction:
+    """The action to reclaim ``amount`` bytes of a guest, because usage of ``metric`` exceeds ``watermark``.
+
+    A reclaim leaves no limit behind.
+    """
+
+    guest: str
+    amount: int
+    metric: str
+    watermark: str
+
+    def __str__(self) -> str:
+        return f"reclaim {self.amount >> 20} MiB of {self.guest} for {self.metric} ({self.watermark})"
+
+
+@dataclass(frozen=True, slots=True)
 class ThrottleAction:
     """The action to lower the limit of a guest, because usage of ``metric`` exceeds ``watermark``.
 
@@ -75,11 +91,11 @@ class RestoreAction:
         return f"restore {self.guest} to {to} of {self.knob}"
 
 
-WatermarkAct = SwitchScheduling | EvictAction | ThrottleAction | RestoreAction
+WatermarkAct = SwitchScheduling | EvictAction | ReclaimAction | ThrottleAction | RestoreAction
 
 
 def takes_away(action: WatermarkAct) -> bool:
-    """Whether an action restricts guests: throttling, eviction, and keeping new guests away.
+    """Whether an action restricts guests: throttling, reclaim, eviction, and keeping new guests away.
 
     The executor saves a restricting action to the state file before it carries out the action. Watermarks in
     preview report only restricting actions.

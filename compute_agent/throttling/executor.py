@@ -16,7 +16,13 @@ from compute_agent.events.event import EventOutcome
 from compute_agent.model.messages import GuestGoneError
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.threads import ONCE, ThreadSpec, run_aside
-from compute_agent.throttling.actions import EvictAction, RestoreAction, SwitchScheduling, ThrottleAction
+from compute_agent.throttling.actions import (
+    EvictAction,
+    ReclaimAction,
+    RestoreAction,
+    SwitchScheduling,
+    ThrottleAction,
+)
 from compute_agent.throttling.evictions import StopGuest
 from compute_agent.throttling.interference.cases import CaseDecision, CaseVerdict
 from compute_agent.throttling.telemetry import ThrottleTelemetry, ThrottlingAct
@@ -105,11 +111,13 @@ class ThrottleExecutor:
         evictor: EvictionStarter,
         switch_scheduling: Callable[[bool], None],
         telemetry: ThrottleTelemetry,
+        reclaim_memory: Callable[[str, int], None],
     ) -> None:
         """Use these parts.
 
         ``switch_scheduling`` keeps new guests away (True) or lets them in, and raises an exception on
-        failure. ``registry`` has the levers of all metrics, and the ways of eviction that metrics of other
+        failure. ``reclaim_memory`` reclaims bytes of the guest with a uuid once, or raises an exception.
+        ``registry`` has the levers of all metrics, and the ways of eviction that metrics of other
         packages have.
         """
         self.telemetry = telemetry
@@ -117,6 +125,7 @@ class ThrottleExecutor:
         self._arbiter = arbiter
         self._evictor = evictor
         self._switch_scheduling = switch_scheduling
+        self._reclaim_memory = reclaim_memory
         # By trigger, because the triggers have rounds of different lengths.
         self._previewed: dict[str, frozenset[Hashable]] = {}
         self._save_failure = ""
@@ -201,6 +210,8 @@ class ThrottleExecutor:
                     self._switch_scheduling(action.off)
                 case EvictAction():
                     self._begin_eviction(action.guest, action.metric, action.grace)
+                case ReclaimAction():
+                    self._reclaim_memory(action.guest, action.amount)
                 case CaseDecision(what=CaseVerdict.ESCALATE):
                     self._begin_escalation(action)
                     return True  # reported when the command has ended

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from compute_agent.events.event import EventKind, EventOutcome, EventRecorder, NamedSubject
 from compute_agent.throttling.actions import (
     EvictAction,
+    ReclaimAction,
     RestoreAction,
     SwitchScheduling,
     ThrottleAction,
@@ -235,7 +236,7 @@ class ThrottleTelemetry:
     def _record_watermark(self, action: WatermarkAct, outcome: EventOutcome, reason: str) -> None:
         kind = _event_kind(action)
         guest = "" if isinstance(action, SwitchScheduling) else action.guest
-        metric = action.metric if isinstance(action, EvictAction | ThrottleAction) else ""
+        metric = "" if isinstance(action, SwitchScheduling | RestoreAction) else action.metric
         # A repeated failure is logged once but counted each time, so that a rate shows that it goes on.
         self._actions.labels(kind, metric, outcome).inc()
         subject = self.subject_of(guest) if guest else None
@@ -250,8 +251,8 @@ class ThrottleTelemetry:
             self._failures[kind, guest] = reason
             return
         self._failures.pop((kind, guest), None)
-        # Only a completed throttle or eviction has cost the guest something: restores have no metric.
-        if metric and outcome is EventOutcome.DONE:
+        # Only a completed throttle or eviction has cost the guest something.
+        if isinstance(action, EvictAction | ThrottleAction) and outcome is EventOutcome.DONE:
             self._blame(guest, metric, "")
         message = "Preview: %s" if outcome is EventOutcome.PREVIEW else "Watermark: %s"
         self._recorder.record_event(LOG.info, kind, subject, message, text, outcome=outcome)
@@ -303,6 +304,8 @@ def _event_kind(action: WatermarkAct) -> EventKind:
             return EventKind.DISABLE_SCHEDULING if action.off else EventKind.ENABLE_SCHEDULING
         case EvictAction():
             return EventKind.EVICT
+        case ReclaimAction():
+            return EventKind.RECLAIM
         case ThrottleAction():
             return EventKind.THROTTLE_DOWN
         case RestoreAction():

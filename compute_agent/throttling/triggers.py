@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from compute_agent.throttling.actions import (
+    ReclaimAction,
     RestoreAction,
     SwitchScheduling,
     ThrottleAction,
@@ -34,6 +35,9 @@ LOG = logging.getLogger(__name__)
 
 _BACKOFF_SECONDS: Final = 300.0
 """Seconds for which a guest is not evicted again after its eviction has failed; other guests may be."""
+
+_RECLAIM_PAUSE: Final = 10.0
+"""Seconds between two reclaims of a guest. They are the seconds after which its pressure shows the cost."""
 
 SaveWatermarks = Callable[[WatermarkState], None]
 """Saves the state of watermarks, which is on disk when the call returns.
@@ -71,6 +75,7 @@ class WatermarkTrigger:
         self._streaks: Streaks = {}
         self._preview_streaks: Streaks = {}
         self._backoff: dict[str, float] = {}
+        self._resting: dict[str, float] = {}
         # Values of the present round: the measured snapshot, the one expected after the actions so far, and
         # the guests that were acted on.
         self._snapshot = self._expected = UsageSnapshot(0.0, {})
@@ -97,6 +102,7 @@ class WatermarkTrigger:
         # Before planning, so that this round may evict another guest in place of one with a failed eviction.
         gone = self._settle_evictions(snapshot.time)
         self.state = self.state.with_guests(snapshot.guests)
+        self._resting = {guest: until for guest, until in self._resting.items() if guest in snapshot.guests}
         rules = self._acting_rules
         # The series of throttled guests are expected: if one is not measured any more, the watermark has to
         # notice the gap and become quiet, or the limits would never be removed.
@@ -136,6 +142,7 @@ class WatermarkTrigger:
             self.state,
             excluded=frozenset(self._tried),
             unevictable=frozenset(self._backoff),
+            resting=frozenset(guest for guest, until in self._resting.items() if until > self._snapshot.time),
         )
         if self._tried:
             # The first plan of this round had the scheduling switch. A failed switch is for the next round.
@@ -157,6 +164,11 @@ class WatermarkTrigger:
             self._expected = _expected_snapshot(self._acting_rules, self._expected, before, action)
         # A failed switch has no substitute; the next round tries it again.
         if isinstance(action, SwitchScheduling):
+            return False
+        # A reclaim does not keep a guest from being throttled in the same round.
+        if isinstance(action, ReclaimAction):
+            pause = _RECLAIM_PAUSE if succeeded else _BACKOFF_SECONDS
+            self._resting[action.guest] = self._snapshot.time + pause
             return False
         # Also after a failure: one action per guest and round.
         self._tried.add(action.guest)

@@ -26,7 +26,12 @@ from compute_agent.model.resource import (
     ThrottleControl,
 )
 from compute_agent.pipeline.guest_cache import GuestView
-from compute_agent.resctrl.bandwidth import BYTES_PER_GB, BandwidthUnknownError
+from compute_agent.resctrl.bandwidth import (
+    BYTES_PER_GB,
+    BandwidthCodec,
+    BandwidthUnknownError,
+    percent_of_cap,
+)
 from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.groups import read_groups
 from compute_agent.resctrl.mount import ResctrlHandle
@@ -272,7 +277,7 @@ class CacheControlAllotments:
             except BandwidthUnknownError:
                 continue  # this platform has no limit below 100 %
             # The guest's exclusive bandwidth, or else that of its annotation or class, or else all.
-            full = demand.bandwidth.get(cache) or wish.percent_on(domain) or 100
+            full = demand.bandwidth.get(cache) or _shared_percent(engine, domain, wish)
             step = float(min(engine.percent_step, full))
             knob = ThrottleControl(MEMORY_BANDWIDTH, str(cache))
             found[knob] = GuestAllotment(float(full), step, self._per_percent())
@@ -286,3 +291,10 @@ class CacheControlAllotments:
         total = self._control.options.memory_bandwidth_gbps
         engine = self._host.codec
         return total * BYTES_PER_GB / 100 if total and engine and engine.shares_cap else None
+
+
+def _shared_percent(codec: BandwidthCodec, domain: int, share: ShareSpec) -> int:
+    try:
+        return percent_of_cap(codec, domain, share.cap_on(domain) or 100)
+    except BandwidthUnknownError:
+        return 100  # the cap is refused, so that it does not apply

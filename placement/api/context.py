@@ -6,6 +6,8 @@ from typing import Any, Final
 from oslo_context import context as oslo_context
 
 _KEY: Final = "placement.context"
+TRACE_ID: Final = "placement.trace_id"
+"""The key of the WSGI environment with the id of a request's trace, in hexadecimal, if it is sampled."""
 
 
 class RequestContext(oslo_context.RequestContext):

@@ -8,15 +8,20 @@ setting when it is imported.
 import logging
 import os
 import time
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from flask import Flask, Response, g, request
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import Exemplar, GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.utils import floatToGoString
 
 from placement.api.allocation_candidates import INCOMPLETE
+from placement.api.context import TRACE_ID
 from placement.api.metrics_sharing import DIRECTORY
 from placement.api.service import PlacementService
 from placement.exceptions import Unavailable
@@ -29,15 +34,59 @@ LOG = logging.getLogger(__name__)
 
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 """Upper bounds, in seconds, of the buckets in the histogram of answer times."""
+_BOUNDS: Final = (*map(floatToGoString, _BUCKETS), "+Inf")
+"""The same bounds as they stand in the label ``le``."""
+_SECONDS: Final = "placement_request_seconds"
+_OPEN_METRICS: Final = "application/openmetrics-text"
 _NOTHING_ELSE: Final = "none of the API"
 """The value of the label ``operation`` for requests with unknown paths."""
+
+
+class RequestExemplars:
+    """The newest traced request of each operation and bucket of answer times, of this worker.
+
+    Exemplars are in OpenMetrics only, https://prometheus.io/docs/specs/om/open_metrics_spec/#exemplars.
+    """
+
+    # prometheus_client keeps none itself where several processes share counters
+
+    def __init__(self) -> None:
+        self._newest: dict[tuple[str, str], Exemplar] = {}
+
+    def note_request(self, operation: str, seconds: float, trace_id: str) -> None:
+        """Keep a traced request as the newest one of its bucket."""
+        found = Exemplar({"trace_id": trace_id}, seconds, time.time())
+        self._newest[operation, _BOUNDS[bisect_left(_BUCKETS, seconds)]] = found
+
+    def add_to(self, families: Iterable[Metric]) -> Iterator[Metric]:
+        """Yield the families with these exemplars, and without times of creation."""
+        for family in families:
+            # each such time would be one more series, which the other format does not have
+            samples = [each for each in family.samples if not each.name.endswith("_created")]
+            if family.name == _SECONDS:
+                samples = [
+                    each._replace(exemplar=self._newest.get((each.labels["operation"], each.labels["le"])))
+                    if "le" in each.labels
+                    else each
+                    for each in samples
+                ]
+            changed = Metric(family.name, family.documentation, family.type)
+            changed.samples = samples
+            yield changed
 
 
 class ServiceMetrics:
     """The counters of this worker; answers scrapes by Prometheus for all workers."""
 
-    def __init__(self, service: PlacementService, max_provider_series: int) -> None:
+    def __init__(
+        self, service: PlacementService, max_provider_series: int, *, exemplars: bool = False
+    ) -> None:
+        """Create the counters.
+
+        :param exemplars: whether scrapes that accept OpenMetrics get exemplars with the ids of traces.
+        """
         self._service = service
+        self._exemplars = RequestExemplars() if exemplars else None
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "placement_requests",
@@ -46,7 +95,7 @@ class ServiceMetrics:
             registry=self._registry,
         )
         self._seconds = Histogram(
-            "placement_request_seconds",
+            _SECONDS,
             "Time until the answer, in seconds.",
             ["operation"],
             buckets=_BUCKETS,
@@ -70,7 +119,10 @@ class ServiceMetrics:
         rule = request.url_rule
         operation = _NOTHING_ELSE if rule is None else f"{request.method} {rule.rule}"
         self._requests.labels(operation, str(response.status_code)).inc()
-        self._seconds.labels(operation).observe(time.perf_counter() - g.began)
+        seconds = time.perf_counter() - g.began
+        self._seconds.labels(operation).observe(seconds)
+        if self._exemplars is not None and (trace_id := request.environ.get(TRACE_ID)):
+            self._exemplars.note_request(operation, seconds, trace_id)
         if INCOMPLETE in response.headers:
             self._incomplete.labels(response.headers[INCOMPLETE]).inc()
         self._of_model.count_updates()
@@ -78,15 +130,26 @@ class ServiceMetrics:
 
     def exposition_text(self) -> bytes:
         """Return all current series, as text for Prometheus."""
-        registry = CollectorRegistry()
-        if DIRECTORY in os.environ:
-            # reads the counters of all processes from their files in the folder
-            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]  # of prometheus_client
-            counted = generate_latest(registry)
-        else:
-            counted = generate_latest(self._registry)
         # only this process computes gauges, because they describe the database, which all workers share
-        return counted + generate_latest(_OnceRegistry(self._current_gauges()))
+        return generate_latest(self._counter_registry()) + generate_latest(
+            _OnceRegistry(self._current_gauges())
+        )
+
+    def exemplar_text(self, exemplars: RequestExemplars) -> bytes:
+        """Return all current series with exemplars, in the format OpenMetrics."""
+        families = exemplars.add_to(chain(self._counter_registry().collect(), self._current_gauges()))
+        # one registry for all, because the format has a mark at its end
+        registry = _OnceRegistry(families)
+        text: bytes = openmetrics.generate_latest(registry)  # type: ignore[no-untyped-call]  # of prometheus_client
+        return text
+
+    def _counter_registry(self) -> CollectorRegistry:
+        if DIRECTORY not in os.environ:
+            return self._registry
+        registry = CollectorRegistry()
+        # reads the counters of all processes from their files in the folder
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]  # of prometheus_client
+        return registry
 
     def _current_gauges(self) -> Iterator[GaugeMetricFamily]:
         up = GaugeMetricFamily("placement_database_up", "1 if the database answers the asked worker.")
@@ -109,21 +172,24 @@ class ServiceMetrics:
         if environ["REQUEST_METHOD"] != "GET":
             start_response("405 Method Not Allowed", [("Allow", "GET"), ("Content-Length", "0")])
             return [b""]
-        body = self.exposition_text()
-        headers = [("Content-Type", CONTENT_TYPE_LATEST), ("Content-Length", str(len(body)))]
+        if self._exemplars is not None and _OPEN_METRICS in environ.get("HTTP_ACCEPT", ""):
+            body, kind = self.exemplar_text(self._exemplars), openmetrics.CONTENT_TYPE_LATEST
+        else:
+            body, kind = self.exposition_text(), CONTENT_TYPE_LATEST
+        headers = [("Content-Type", kind), ("Content-Length", str(len(body)))]
         start_response("200 OK", headers)
         return [body]
 
 
 class _OnceRegistry(CollectorRegistry):
-    """A registry with the gauges of one scrape."""
+    """A registry with the families of one scrape."""
 
-    def __init__(self, families: Iterator[GaugeMetricFamily]) -> None:
+    def __init__(self, families: Iterator[Metric]) -> None:
         super().__init__()
         self._families = families
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Return the gauges; prometheus_client calls this."""
+    def collect(self) -> Iterator[Metric]:
+        """Return the families; prometheus_client calls this."""
         return self._families
 
 

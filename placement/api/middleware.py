@@ -172,7 +172,7 @@ def _make_metrics(app: Flask, service: PlacementService, conf: cfg.ConfigOpts) -
     # imported after the folder is known, because prometheus_client reads the folder at import
     from placement.api.metrics import ServiceMetrics
 
-    metrics = ServiceMetrics(service, conf.metrics.max_provider_series)
+    metrics = ServiceMetrics(service, conf.metrics.max_provider_series, exemplars=conf.tracing.enabled)
     metrics.install_counters(app)
     return metrics
 

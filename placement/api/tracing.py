@@ -29,7 +29,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from oslo_config import cfg
 from oslo_middleware.request_id import ENV_REQUEST_ID, GLOBAL_REQ_ID
 
-from placement.api.context import is_known
+from placement.api.context import TRACE_ID, is_known
 from placement.api.request_log import quote_path
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.engine import PoolOptions
@@ -129,6 +129,8 @@ class ServiceTracing:
                 request.parent = self._propagator.extract(carrier, request.parent)
             if route is not None:
                 _name_route(request.own_span, environ["REQUEST_METHOD"], route)
+            if (known := request.own_span.get_span_context()).trace_flags.sampled:
+                environ[TRACE_ID] = trace.format_trace_id(known.trace_id)
             with _within_span(self._tracer.start_span(name, trace.set_span_in_context(request.own_span))):
                 return app(environ, start_response)
 

@@ -21,7 +21,7 @@ from placement.read_model.index import (
     Sums,
     SumsByClass,
 )
-from placement.read_model.provider import Provider
+from placement.read_model.provider import Attribute, Provider
 from placement.read_model.trees import HostTree, TreeClasses
 
 DISTANCE: Final = "numa_distance."
@@ -266,8 +266,10 @@ class ModelSnapshot:
         """Add a provider, or replace the provider with the same id."""
         old = self.providers.get(provider.id)
         # compared by identity, because unchanged attributes are mostly the same object
-        if provider.attributes is not (old.attributes if old else None):
+        if old is None:
             self._forget_attributes()
+        elif provider.attributes is not old.attributes:
+            self._forget_changed(old.attributes, provider.attributes)
         # the old provider is removed from the indexes before the new one is added, because both may have the
         # same name or uuid
         if old is not None:
@@ -291,6 +293,15 @@ class ModelSnapshot:
             self._roots = None
             self._stale.add(old.root_id)
             self._forget_attributes()
+
+    def _forget_changed(self, before: Mapping[str, Attribute], after: Mapping[str, Attribute]) -> None:
+        # only changed names, because agents write measurements often, which no search reads
+        for name in {*before, *after}:
+            if before.get(name) != after.get(name):
+                self._ranges.pop(name, None)
+                self._ranges_by_root.pop(name, None)
+                if name.startswith(DISTANCE):
+                    self._distances = None
 
     def _forget_attributes(self) -> None:
         self._ranges.clear()

@@ -24,8 +24,8 @@ Parts
       application together (Flask: blueprints, filters, errors), with ``admission`` (sessions of requests)
       and ``signing_in`` (the form, and limits of attempts).
     - One module per page has its route: ``hosts``, ``host_scheduling``, ``capacity``, ``candidates``,
-      ``consumers``, ``names`` and ``settings``. Two pages compute so much that they have modules of their
-      own: ``fleet`` for the list of hosts, ``host`` for the page of one.
+      ``consumers``, ``names``, ``neighbours`` and ``settings``. Two pages compute so much that they have
+      modules of their own: ``fleet`` for the list of hosts, ``host`` for the page of one.
     - ``page_request`` has the common parts of all routes: the visitor, the rules, and questions to the API.
       ``forms`` has cookies and marks, ``questions`` the fields in which visitors describe a guest, and
       ``sessions`` the tables.

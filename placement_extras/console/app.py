@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from http import HTTPStatus
@@ -30,6 +30,7 @@ from placement_extras.console import (
     host_scheduling,
     hosts,
     names,
+    neighbours,
     questions,
     settings,
 )
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 _THIN_SPACE: Final = "\N{NARROW NO-BREAK SPACE}"
 _STEP: Final = 1024
 _UNITS: Final = ("MiB", "GiB", "TiB", "PiB", "EiB")
+_RATE_STEP: Final = 1000
+_RATE_UNITS: Final = ("MB/s", "GB/s", "TB/s", "PB/s")
 _FIRST_UNIT: Final = {"MEMORY_MB": 0, "DISK_GB": 1}
 """The unit of amounts of a class, as an index of ``_UNITS``; other classes count pieces."""
 
@@ -59,12 +62,27 @@ def format_quantity(value: int, resource_class: str) -> str:
     unit = _FIRST_UNIT.get(resource_class)
     if unit is None or value == 0:
         return format_number(value)
-    shown = float(value)
-    while abs(shown) >= _STEP and unit + 1 < len(_UNITS):
-        shown, unit = shown / _STEP, unit + 1
+    return _scaled_text(value, _STEP, _UNITS[unit:])
+
+
+def format_memory(mebibytes: float) -> str:
+    """Format an amount of memory in a short unit, such as ``1.5 GiB``."""
+    return _scaled_text(mebibytes, _STEP, _UNITS)
+
+
+def format_traffic(megabytes: float) -> str:
+    """Format a bandwidth, given in MB a second, in a short unit, such as ``12.5 GB/s``."""
+    return _scaled_text(megabytes, _RATE_STEP, _RATE_UNITS)
+
+
+def _scaled_text(value: float, step: int, units: Sequence[str]) -> str:
+    """Format a value in the first unit in which it is below ``step``, or in the last unit."""
+    shown, unit = float(value), 0
+    while abs(shown) >= step and unit + 1 < len(units):
+        shown, unit = shown / step, unit + 1
     # one decimal is enough to compare hosts; from 100 on it would not help
     text = f"{shown:.1f}".removesuffix(".0") if abs(shown) < 100 else f"{shown:.0f}"
-    return f"{text}\N{NO-BREAK SPACE}{_UNITS[unit]}"
+    return f"{text}\N{NO-BREAK SPACE}{units[unit]}"
 
 
 def whole_percent(part: int, whole: int) -> int:
@@ -104,6 +122,8 @@ def format_count(count: int, noun: str, nouns: str = "") -> str:
 FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "number": format_number,
     "quantity": format_quantity,
+    "memory": format_memory,
+    "traffic": format_traffic,
     "percent": whole_percent,
     "width": bar_width,
     "when": format_time,
@@ -133,6 +153,7 @@ _SECTIONS: Final = (
     ("candidates.explore_candidates", "Candidates", (*SEE_HOSTS, rest.LIST_CANDIDATES)),
     ("capacity.count_guests", "Capacity", (*SEE_HOSTS, CAPACITY)),
     ("consumers.find_consumer", "Consumers", (rest.LIST_ALLOCATIONS,)),
+    ("neighbours.show_neighbours", "Neighbours", neighbours.SEE_NEIGHBOURS),
     ("settings.show_settings", "Fleet settings", settings.SEE_SETTINGS),
     ("names.show_names", "Names", (*SEE_HOSTS, rest.LIST_CLASSES, rest.LIST_TRAITS)),
     ("consumers.show_project", "Project", (rest.TOTAL_USAGES,)),
@@ -166,9 +187,10 @@ def create_app(*, signs_in: bool) -> Flask:
     app.config[forms.SIGNS_IN] = signs_in
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
     app.config[capacity.CENSUS] = DeviceCensus()
+    app.config[neighbours.CENSUS] = neighbours.NeighbourCensus()
     app.jinja_options = {"trim_blocks": True, "lstrip_blocks": True}
     app.jinja_env.filters.update(FILTERS)
-    for each in (hosts, host_scheduling, candidates, capacity, consumers, names, settings):
+    for each in (hosts, host_scheduling, candidates, capacity, consumers, names, neighbours, settings):
         app.register_blueprint(each.blueprint)
     app.context_processor(_template_values)
     app.after_request(forms.give_secret)

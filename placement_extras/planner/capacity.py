@@ -154,7 +154,8 @@ def couple_ways(
     # slots of a tree are positions, which mean nothing at another host; coupled hosts need common keys
     ways = replace(found.with_provider_ids(tree), coupled=True)
     amounts = _amounts_at(ways, (*tree.members, *shared), Provider.free)
-    return ways, {slot: amount for slot, amount in amounts.items() if slot in ways.classes}
+    named = {*ways.classes, *ways.single_slots(ways.classes)}
+    return ways, {slot: amount for slot, amount in amounts.items() if slot in named}
 
 
 def _amounts_at(
@@ -250,7 +251,7 @@ class _LackingHosts:
         slots: dict[str, list[Slot]] = {}
         for slot, name in ways.classes.items():
             if name not in short and not (shared and slot[0] in shared):
-                slots.setdefault(name, []).append(slot)
+                slots.setdefault(name, []).extend(ways.single_slots((slot,)))
         #: the classes that are not short, with their slots
         self.others = tuple(sorted(slots.items()))
         left = ways.without_classes(short, budget)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from operator import itemgetter
+from types import MappingProxyType
 from typing import Final
 
 from placement.read_model.provider import DISABLED, SHARES, Provider
@@ -17,6 +19,7 @@ from placement.store.groups import hosts_of
 from placement.store.holders import HeldAmount
 from placement_extras.planner.capacity import CloudHosts
 from placement_extras.planner.packing import (
+    DevicePool,
     FlavorFootprints,
     FootprintFinder,
     Free,
@@ -112,8 +115,45 @@ def _make_request(asked: tuple[_Amounts, tuple[_Amounts, ...]]) -> CandidatesReq
 
 Host = tuple[HostTree, Sequence[Provider]]
 """A tree, and the providers that share with it."""
+Holders = Mapping[Slot, Mapping[HostedConsumer, int]]
+"""The amounts of guests that may move, by slot."""
+_NO_HOLDERS: Final[Holders] = MappingProxyType({})
+_DeviceKind = tuple[Sequence[Slot], int]
+"""The slots of equal devices, and the number of free units of each."""
 _AT_ONCE: Final = 16
 """Number of hosts between two checks of the budget."""
+
+
+def _divide_units(kinds: Sequence[_DeviceKind], units: int, unit: int) -> Iterator[Way]:
+    """Yield each way to take units from devices; of equal devices the first give the most.
+
+    :param unit: the amount of a unit.
+    """
+    if not kinds:
+        if not units:
+            yield ()
+        return
+    (slots, most), *rest = kinds
+    least = units - sum([len(others) * each for others, each in rest])
+    for number in range(min(units, len(slots) * most), max(0, least) - 1, -1):
+        for parts in _list_partitions(number, len(slots), most):
+            some = tuple([(slot, part * unit) for slot, part in zip(slots, parts, strict=False)])
+            for others in _divide_units(rest, units - number, unit):
+                yield (*some, *others)
+
+
+def _list_partitions(number: int, length: int, most: int) -> Iterator[tuple[int, ...]]:
+    """Yield the partitions of a number into at most ``length`` parts of at most ``most``, largest first.
+
+    :param number: at most ``length * most``.
+    """
+    if not number:
+        yield ()
+        return
+    # a largest part below the mean would leave too much for the others
+    for part in range(min(number, most), -(-number // length) - 1, -1):
+        for rest in _list_partitions(number - part, length - 1, part):
+            yield (part, *rest)
 
 
 class ClusterSimulation:
@@ -143,7 +183,12 @@ class ClusterSimulation:
         self._by_root = {tree.root.id: (tree, shared) for tree, shared in self.hosts}
 
     def free(self, slot: Slot) -> int:
-        """Return the free amount of a slot; negative if the usage exceeds the capacity."""
+        """Return the free amount of a slot, or the usable amount of a pool.
+
+        The free amount is negative if the usage exceeds the capacity.
+        """
+        if isinstance(slot, DevicePool):
+            return slot.usable_amount({each: self.free(each) for each in slot.slots})
         provider_id, name = slot
         return self.snapshot.providers[provider_id].free(name) - self._taken.get(slot, 0)
 
@@ -185,14 +230,21 @@ class ClusterSimulation:
         return bool(self._asking_of(request).finder.footprints_at(*host).ways)
 
     def ways_at(self, request: CandidatesRequest, host: Host) -> Sequence[Way]:
-        """Return all ways of a request at a host, regardless of free amounts.
+        """Return all ways of a request at a host, regardless of free amounts. Equal devices are one pool.
 
         :raises placement.search.budget.BudgetExhausted: the work takes too long.
         """
         return self._keyed_ways(self._asking_of(request).finder.footprints_at(*host), host[0])
 
-    def room_at(self, request: CandidatesRequest, host: Host) -> Iterator[Way]:
-        """Yield the ways of a request that fit into the present free amounts of a host."""
+    def room_at(
+        self, request: CandidatesRequest, host: Host, holders: Holders = _NO_HOLDERS
+    ) -> Iterator[Way]:
+        """Yield the ways of a request that fit into the present free amounts of a host.
+
+        Of ways that differ only in equal devices, one is yielded.
+
+        :param holders: the guests that may leave their places; devices with unlike holders are not equal.
+        """
         self.budget.spend()
         asking = self._asking_of(request)
         found = asking.finder.footprints_at(*host)
@@ -201,15 +253,17 @@ class ClusterSimulation:
             return
         for way in self._keyed_ways(found, host[0]):
             if all(self.free(slot) >= amount for slot, amount in way):
-                yield way
+                yield from self._choose_devices(way, holders)
 
-    def find_rooms(self, request: CandidatesRequest) -> Iterator[tuple[Provider, Way]]:
-        """Yield each place that has room for one more guest.
+    def find_rooms(
+        self, request: CandidatesRequest, holders: Holders = _NO_HOLDERS
+    ) -> Iterator[tuple[Provider, Way]]:
+        """Yield each place that has room for one more guest, as :meth:`room_at` does.
 
         A place is the root of a host, and the slots that the guest would take there.
         """
         for host in self.candidate_hosts(request):
-            yield from self._rooms_at(request, host)
+            yield from self._rooms_at(request, host, holders)
 
     def candidate_hosts(self, request: CandidatesRequest) -> Iterator[Host]:
         """Yield the hosts that may have room: first changed hosts, then those with room at the beginning."""
@@ -222,10 +276,54 @@ class ClusterSimulation:
             if host[0].root.id not in touched:
                 yield host
 
-    def _rooms_at(self, request: CandidatesRequest, host: Host) -> Iterator[tuple[Provider, Way]]:
+    def _rooms_at(
+        self, request: CandidatesRequest, host: Host, holders: Holders
+    ) -> Iterator[tuple[Provider, Way]]:
         # read completely first, because less may be free while one of the ways is tried
-        for way in list(self.room_at(request, host)):
+        for way in list(self.room_at(request, host, holders)):
             yield host[0].root, way
+
+    def _choose_devices(self, way: Way, holders: Holders) -> Iterator[Way]:
+        """Yield a way for each unlike choice of devices of its pools."""
+        self.budget.spend(1 + len(way))
+        if not way:
+            yield ()
+            return
+        (slot, amount), *rest = way
+        chosen: Iterable[Way] = (((slot, amount),),)
+        if isinstance(slot, DevicePool):
+            chosen = _divide_units(self._kinds_of_devices(slot, holders), amount // slot.unit, slot.unit)
+        for some in chosen:
+            for others in self._choose_devices(tuple(rest), holders):
+                yield (*some, *others)
+
+    def _kinds_of_devices(self, pool: DevicePool, holders: Holders) -> list[_DeviceKind]:
+        """Return the devices with free units by kinds, those with the fewest free units first.
+
+        Devices of a pool may differ for other requests. Those of one kind are equal for all, now and after
+        any moves.
+        """
+        kinds: dict[Hashable, list[Slot]] = {}
+        self.budget.spend(len(pool.slots))
+        for slot in pool.slots:
+            units = self.free(slot) // pool.unit
+            if units > 0:
+                device = self.snapshot.providers[slot[0]]
+                inventories = frozenset(
+                    [(name, each, self.free((device.id, name))) for name, each in device.inventories.items()]
+                )
+                held = frozenset(
+                    [
+                        (name, guest, amount)
+                        for name in device.inventories
+                        for guest, amount in holders.get((device.id, name), {}).items()
+                    ]
+                )
+                key = units, device.traits, device.aggregates, inventories, held
+                kinds.setdefault(key, []).append(slot)
+        found = [(slots, self.free(slots[0]) // pool.unit) for slots in kinds.values()]
+        # devices in use come first, so that whole devices stay free
+        return sorted(found, key=itemgetter(1))
 
     def _asking_of(self, request: CandidatesRequest) -> _RequestRoom:
         # by identity, because requests hold mappings and have no hash
@@ -235,15 +333,17 @@ class ClusterSimulation:
         return found
 
     def _plain_free(self, found: FlavorFootprints, tree: HostTree) -> Free | None:
-        """Return the free amounts by slots of the tree, or None if they have changed since the beginning."""
-        return None if self._touched.get(tree.root.id) or self.is_coupled(found, tree) else tree.free
+        """Return the free amounts by slots of the ways, or None if they have changed since the beginning."""
+        if self._touched.get(tree.root.id) or self.is_coupled(found, tree):
+            return None
+        return found.with_pools(tree.free)
 
     def is_coupled(self, found: FlavorFootprints, tree: HostTree) -> bool:
         """Return whether guests on other hosts may use resources of these footprints (sharing providers)."""
         return found.coupled or (self.shares and any(each.id in self._sharing for each in tree.members))
 
     def _keyed_ways(self, found: FlavorFootprints, tree: HostTree) -> Sequence[Way]:
-        key = key_slots(tree)
+        key = key_slots(tree, found.pools)
         return [tuple([(key(slot), amount) for slot, amount in way]) for way in found.ways]
 
 
@@ -252,7 +352,7 @@ class _RequestRoom:
 
     def __init__(self, snapshot: ModelSnapshot, request: CandidatesRequest, budget: SearchBudget) -> None:
         self.request = request
-        self.finder = FootprintFinder(snapshot, request, budget)
+        self.finder = FootprintFinder(snapshot, request, budget, pooled=True)
         self._formulas: dict[FlavorFootprints, Callable[[Free], int] | None] = {}
         self._open: list[Host] = []
         self._left: Iterator[Host] | None = None
@@ -285,5 +385,7 @@ class _RequestRoom:
     def _look_for_room(self, board: ClusterSimulation) -> Iterator[Host]:
         for host in board.each_host():
             found = self.finder.footprints_at(*host)
-            if self.may_fit(found, None if board.is_coupled(found, host[0]) else host[0].free):
+            if self.may_fit(
+                found, None if board.is_coupled(found, host[0]) else found.with_pools(host[0].free)
+            ):
                 yield host

@@ -10,7 +10,7 @@ from typing import Final
 from placement.read_model.provider import SHARES, Provider
 from placement.search.request import CandidatesRequest
 from placement_extras.planner.cluster_simulation import ClusterSimulation, Host, HostedConsumer
-from placement_extras.planner.packing import Slot, Way
+from placement_extras.planner.packing import DevicePool, Slot, Way
 from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
 MAX_HOSTS: Final = 64
@@ -215,11 +215,22 @@ class _MigrationSearch:
             return 0
         self._board.budget.spend()
         # the largest holders first, because fewer guests cannot free the amount
-        for held in sorted(self._holders.get(slot, {}).values(), reverse=True):
+        for held in sorted(self._holders_of(slot).values(), reverse=True):
             lacking, number = lacking - held, number + 1
             if lacking <= 0:
                 return number
         return math.inf
+
+    def _holders_of(self, slot: Slot) -> Mapping[HostedConsumer, int]:
+        """Return the holders of a slot, or of devices of a pool, with the most that each of them can free."""
+        if not isinstance(slot, DevicePool):
+            return self._holders.get(slot, {})
+        found: dict[HostedConsumer, int] = {}
+        for each in slot.slots:
+            for guest, held in self._holders.get(each, {}).items():
+                # a part of a unit may be all that a whole unit lacks
+                found[guest] = found.get(guest, 0) + -(-held // slot.unit) * slot.unit
+        return found
 
     def _least_moves(self) -> float:
         return min(map(self._needs_leaving, self._targets), default=math.inf)
@@ -239,14 +250,12 @@ class _MigrationSearch:
     def _leaving_ways(self, target: _TargetHost) -> Iterator[tuple[HostedConsumer, tuple[Provider, Way]]]:
         """Yield the guests that may leave a host, each with a new place; the most helpful come first."""
         way = min(target.ways, key=self._needs_for)
-        lacking = {slot: amount - self._board.free(slot) for slot, amount in way}
-        helpful = {
-            guest for slot, amount in lacking.items() if amount > 0 for guest in self._holders.get(slot, {})
-        }
+        missing = {slot: amount - self._board.free(slot) for slot, amount in way}
+        lacking = [(amount, self._holders_of(slot)) for slot, amount in missing.items() if amount > 0]
+        helpful = {guest for _, holders in lacking for guest in holders}
 
         def help_of(guest: HostedConsumer) -> float:
-            held = self._holding[guest]
-            return sum(min(1, held.get(slot, 0) / amount) for slot, amount in lacking.items() if amount > 0)
+            return sum(min(1, holders.get(guest, 0) / amount) for amount, holders in lacking)
 
         # the uuid is the last key, so that plans are the same each time
         for guest in sorted(helpful, key=lambda each: (-help_of(each), each.consumer)):
@@ -256,7 +265,7 @@ class _MigrationSearch:
 
     def _places_elsewhere(self, guest: HostedConsumer) -> Iterator[tuple[Provider, Way]]:
         """Return the current places for a guest; its own amounts at sharing providers count as free."""
-        rooms = self._board.find_rooms(guest.request)
+        rooms = self._board.find_rooms(guest.request, self._holders)
         if self._board.shares:
             held = self._holding[guest].items()
             self._board.take_amounts(held, -1)
@@ -318,7 +327,7 @@ class _MigrationSearch:
             for way in target.ways
             for slot, amount in way
             if self._board.free(slot) < amount
-            for guest in self._holders.get(slot, {})
+            for guest in self._holders_of(slot)
         }
         # guests that are useless for this number of moves may help with one move more
         self._cut = self._cut or len(found) < len(self._guests)

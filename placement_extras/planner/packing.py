@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import gcd
@@ -240,6 +240,11 @@ class FlavorFootprints:
         if not self.pools:
             return tuple(amounts)
         return (*amounts, *[pool.usable_amount(amounts) for pool in self.pools.values()])
+
+    def single_slots(self, slots: Iterable[Slot]) -> Iterator[Slot]:
+        """Yield slots of inventories: those of the members in place of a pool."""
+        for slot in slots:
+            yield from self.pools[slot].slots if slot in self.pools else (slot,)
 
     def with_provider_ids(self, tree: HostTree) -> FlavorFootprints:
         """Return these footprints with provider ids and classes in place of the slots of a tree."""

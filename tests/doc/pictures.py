@@ -1,7 +1,7 @@
-"""Make the pictures of the README: ``python -m tests.doc.pictures`` writes into ``doc/_static``.
+"""Make pictures of the README and of the site: ``python -m tests.doc.pictures`` writes into ``doc/_static``.
 
-One shows the console's page of a fleet, in Chromium. The other shows a host with its guests, drawn by
-``compute-agent topology show --svg``.
+Two show pages of the console, in Chromium: the fleet, and neighbours. The third shows a host with its guests,
+drawn by ``compute-agent topology show --svg``.
 """
 
 import random
@@ -42,17 +42,38 @@ def fill_cloud(admin: Admin) -> None:
                 world.claim(admin, f"guest-{name}-{node}", held)
 
 
-def save_console(path: Path) -> None:
-    """Take a picture of the console's first page of this cloud."""
+def measure_cloud(admin: Admin) -> None:
+    """Use of caches on these hosts, as their agents report it; one guest is limited for another one."""
+    draws = random.Random(SEED)
+    for number in range(1, HOSTS + 1):
+        name = f"rack{1 + (number > HOSTS // 2)}-{number:02}"
+        told: dict[str, str | float] = {"neighbour.measured_at": 1e9, "neighbour.valid_until": 4e9}
+        for node in range(2):
+            guest, traffic = world.uuid_of(f"guest-{name}-{node}"), draws.randint(200, 9000)
+            told[f"neighbour.cache.{node}"] = (
+                f"{traffic + draws.randint(10, 900)} MB/s of 12800, {draws.randint(40, 320) / 10} MiB of 32"
+            )
+            told[f"neighbour.guest.{node}"] = (
+                f"{guest} {'LS' if node else 'BE'}: {traffic} MB/s, {draws.randint(10, 200) / 10} MiB"
+            )
+        if number in (3, 8):
+            limited, victim = (world.uuid_of(f"guest-{name}-{node}") for node in range(2))
+            told["neighbour.limit.0"] = f"{limited} memory_bandwidth: interference for {victim}"
+        world.follow(admin, name, told)
+
+
+def save_console(page_path: str, path: Path, *, whole: bool = False) -> None:
+    """Take a picture of a page of the console, of its first screen or of the ``whole`` page."""
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/placement.sqlite"
         migration.upgrade_schema(url)
         app = application(url, console={"enabled": True})
         fill_cloud(Admin(app))
+        measure_cloud(Admin(app))
         with served(app) as base, chromium() as browser:
             page = browser.new_page(viewport={"width": 1280, "height": 720})
-            page.goto(base + "/")
-            page.screenshot(path=path)
+            page.goto(base + page_path)
+            page.screenshot(path=path, full_page=whole)
 
 
 def draw_host() -> str:
@@ -71,9 +92,10 @@ def draw_host() -> str:
 
 
 def main() -> None:
-    """Write both pictures."""
+    """Write all pictures."""
     STATIC.joinpath("host.svg").write_text(draw_host())
-    save_console(STATIC / "console.png")
+    save_console("/", STATIC / "console.png")
+    save_console("/neighbours?name=rack2-0", STATIC / "neighbours.png", whole=True)
 
 
 if __name__ == "__main__":

@@ -140,7 +140,8 @@ def test_each_alert_fires_on_its_series_and_none_on_a_healthy_system(tmp_path: P
     promtool("test", "rules", tmp_path / "tests.yaml")
 
 
-CACHES = (('cache_id="0", instance="h1"', 15), ('cache_id="1", instance="h2"', 9))
+# Processes of the first host use as much as a guest of size 1.
+CACHES = (('cache_id="0", instance="h1"', 16), ('cache_id="1", instance="h2"', 9))
 LARGEST = (
     *((f'class="BE", guest="g{size}", instance="h1"', size) for size in (3, 4, 5)),
     ('class="BE", guest="g9", instance="h2"', 9),
@@ -168,6 +169,16 @@ def test_recorded_series_sum_caches_and_have_the_largest_guests_of_each_host(tmp
             # Local bytes are part of the total ones.
             (f'{bandwidth}, kind="local"}}', f"0+{60 * size}x30"),
         ]
+    for host, cache, size in [("h1", 0, 16), ("h2", 1, 9)]:
+        for metric, labels in (("host_", ""), ("", ', guest="", class="BE"')):
+            # The series of a class has what its guests have.
+            labels = f'instance="{host}", cache_id="{cache}"{labels}'
+            bandwidth = f"compute_agent_{metric}memory_bandwidth_bytes_total{{{labels}"
+            series += [
+                (f"compute_agent_{metric}llc_occupancy_bytes{{{labels}}}", f"{size}x30"),
+                (f'{bandwidth}, kind="total"}}', f"0+{60 * size}x30"),
+                (f'{bandwidth}, kind="local"}}', f"0+{60 * size}x30"),
+            ]
     limit = 'compute_agent_guest_limit{instance="h1", lever="cpu_quota", trigger="watermarks", guest="%s"}'
     series += [(limit % guest, "2x30") for guest in ("g1", "g2")]
     assert RECORDED.keys() == records().keys()

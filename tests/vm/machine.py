@@ -56,9 +56,9 @@ def find() -> None:
             raise MachineMissing(f"no {FOLDER / name}: python -m tests.vm.machine makes it")
 
 
-def kernels() -> list[str]:
+def kernels(folder: Path = FOLDER) -> list[str]:
     """Versions of the kernels that the machine can boot, such as `6.12.95+deb12-amd64`."""
-    return sorted(path.name.removeprefix("vmlinux-") for path in FOLDER.glob("vmlinux-*"))
+    return sorted(path.name.removeprefix("vmlinux-") for path in folder.glob("vmlinux-*"))
 
 
 def stage(folder: Path, requirements: Iterable[str] = PYTEST) -> None:

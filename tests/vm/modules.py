@@ -1,4 +1,4 @@
-"""Modules of vhost for Debian's kernels of the virtual machine. The machine itself has none.
+"""Modules of vhost and VFIO for Debian's kernels of the virtual machine. The machine itself has none.
 
 `python -m tests.vm.modules` takes them from Debian's packages of these kernels, as root on Debian 12. A
 kernel goes without if its package is no longer in Debian's archives.
@@ -12,13 +12,35 @@ from pathlib import Path
 from tests.vm import machine
 from tests.vm.kernel import run_command
 
-NAMES = ("vhost_iotlb", "vhost", "tun", "tap", "vhost_net")
+VHOST = ("vhost_iotlb", "vhost", "tun", "tap", "vhost_net")
 """The modules in the order in which they can be loaded."""
+VFIO = ("irqbypass", "vfio", "vfio_virqfd", "vfio_iommu_type1", "vfio-pci-core", "vfio-pci")
+"""The same; newer kernels have ``vfio_virqfd`` in ``vfio``."""
+NAMES = (*VHOST, *VFIO)
+RELEASE = "bookworm"
 
 
 def folder_of(version: str) -> Path:
     """The folder with the modules of a kernel, inside that of the machine."""
     return machine.FOLDER / "modules" / version
+
+
+def state_options(work: Path) -> list[str]:
+    """Options of apt for a state of its own in a folder, with backports: the host's lists may lack these.
+
+    :raises ValueError: the host has no mirror of Debian 12.
+    """
+    command = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(CODENAME)"]
+    targets = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    mirror = next((line.split()[0] for line in targets if line.endswith(f" {RELEASE}")), None)
+    if mirror is None:
+        raise ValueError(f"no mirror of {RELEASE} among the sources of apt")
+    key = "signed-by=/usr/share/keyrings/debian-archive-keyring.gpg"
+    suites = (RELEASE, f"{RELEASE}-backports")
+    (work / "sources.list").write_text("".join(f"deb [{key}] {mirror} {suite} main\n" for suite in suites))
+    (work / "lists/partial").mkdir(parents=True)
+    options = [f"Dir::Etc::SourceList={work}/sources.list", "Dir::Etc::SourceParts=/dev/null"]
+    return [word for each in (*options, f"Dir::State::Lists={work}/lists") for word in ("-o", each)]
 
 
 def fetch(version: str) -> None:
@@ -30,13 +52,15 @@ def fetch(version: str) -> None:
         work = Path(name)
         # The user of apt writes there.
         work.chmod(0o777)
-        run_command("apt-get", "download", f"linux-image-{version}", folder=work)
+        options = state_options(work)
+        run_command("apt-get", "-qq", *options, "update")
+        run_command("apt-get", "-qq", *options, "download", f"linux-image-{version}", folder=work)
         [package] = work.glob("*.deb")
         run_command("dpkg-deb", "--extract", package, work / "package")
         found = {path.stem: path for path in (work / "package").rglob("*.ko") if path.stem in NAMES}
         folder_of(version).mkdir(parents=True, exist_ok=True)
-        for module in NAMES:
-            (folder_of(version) / f"{module}.ko").write_bytes(found[module].read_bytes())
+        for module, path in found.items():
+            (folder_of(version) / f"{module}.ko").write_bytes(path.read_bytes())
 
 
 def main() -> int:
@@ -46,7 +70,7 @@ def main() -> int:
             try:
                 fetch(version)
             except subprocess.CalledProcessError as error:
-                print(f"{version} goes without modules of vhost: {error}")
+                print(f"{version} goes without modules: {error}")
     return 0
 
 

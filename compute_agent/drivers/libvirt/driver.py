@@ -242,6 +242,20 @@ class LibvirtDriver:
                 raise GuestGoneError(f"guest {known.guest} has ended") from error
             raise DriverError(f"guest {known.guest} {failing}: {error}") from error
 
+    @contextlib.contextmanager
+    def _change_domain(self, known: RunningDomain, failing: str) -> Iterator[Any]:
+        """Like :meth:`_on_domain`, for calls that change the domain.
+
+        During a migration, a save or a copy of disks libvirt lets each change wait for up to 30 seconds, and
+        then refuses it. All other guests would wait, too.
+
+        :raises DriverError: such a job runs, or libvirt refuses a call.
+        """
+        with self._on_domain(known, failing) as domain:
+            if domain.jobInfo()[0] != self._connection.libvirt.VIR_DOMAIN_JOB_NONE:
+                raise DriverError(f"guest {known.guest} {failing} while libvirt migrates, saves or copies it")
+            yield domain
+
     def _domain_tuning(self, domain: Any) -> DomainTuning:
         return DomainTuning(self._connection.libvirt, domain, self._connection.host_cpus)
 
@@ -395,7 +409,7 @@ class LibvirtDriver:
         with contextlib.suppress(DriverError):
             known.pin_rest(settings)
         moved = self._helpers.move_tasks(known, settings.emulator_cpus, is_final=False)
-        with self._on_domain(known, "cannot be pinned") as domain:
+        with self._change_domain(known, "cannot be pinned") as domain:
             tuning = self._domain_tuning(domain)
             tuning.pin_threads(roles, settings)
             known.pin_rest(settings)
@@ -420,7 +434,7 @@ class LibvirtDriver:
         """Move threads to these CPUs if the definition has pins for them, and move helpers."""
         known = self._table.find_living(guest)
         host = self._connection.host_cpus
-        with self._on_domain(known, "cannot be pinned") as domain:
+        with self._change_domain(known, "cannot be pinned") as domain:
             tuning = self._domain_tuning(domain)
             moved = known.move_threads(tuning, host, threads, cpus)
         return moved + self._helpers.move_tasks(known, cpus, only=threads)
@@ -438,7 +452,7 @@ class LibvirtDriver:
         known, host = self._table.find_living(guest), self._connection.host_cpus
         moved = known.moved_threads(host, online)
         helpers = self._helpers.read_affinity(known)
-        with self._on_domain(known, "cannot be pinned") as domain:
+        with self._change_domain(known, "cannot be pinned") as domain:
             changed = known.restore_threads(self._domain_tuning(domain), host, online)
         together = {tid for tid, cpus in helpers.items() if cpus in moved.values()}
         return changed + self._helpers.move_tasks(known, online, only=together)
@@ -488,7 +502,7 @@ class LibvirtDriver:
             shares = definition.shares if goal.weight is None else group.libvirt_shares(goal.weight)
             if has is None and shares == definition.shares:
                 return False
-            with self._on_domain(known, "does not accept CPU limits") as domain:
+            with self._change_domain(known, "does not accept CPU limits") as domain:
                 tuning = self._domain_tuning(domain)
                 # The definition is written first. Each round compares only the running domain, so if the
                 # agent crashed between the writes in the other order, no round would notice the unchanged
@@ -530,7 +544,7 @@ class LibvirtDriver:
             if known.other_nodes(wanted) is None:
                 return False
             nodes = wanted or procfs.nodes_with_memory()
-            with self._on_domain(known, "cannot have its memory bound") as domain:
+            with self._change_domain(known, "cannot have its memory bound") as domain:
                 tuning = self._domain_tuning(domain)
                 try:
                     tuning.bind_memory(known.binding, nodes)
@@ -599,7 +613,7 @@ class LibvirtDriver:
             if not live and not defined:
                 return
             kib = _soft_limit_kib(wanted)
-            with self._on_domain(known, "does not accept limits of memory") as domain:
+            with self._change_domain(known, "does not accept limits of memory") as domain:
                 tuning = self._domain_tuning(domain)
                 try:
                     known.note_definition(tuning.note_items(known.definition, {SOFT_LIMIT}))
@@ -639,7 +653,7 @@ class LibvirtDriver:
             live, defined = _blockio_todo(known, wanted)
             if not live and not defined:
                 return False
-            with self._on_domain(known, "does not accept limits of block I/O") as domain:
+            with self._change_domain(known, "does not accept limits of block I/O") as domain:
                 tuning = self._domain_tuning(domain)
                 try:
                     known.note_definition(tuning.note_items(known.definition, {*live, *defined}))

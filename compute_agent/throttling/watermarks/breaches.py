@@ -127,7 +127,7 @@ def is_confirmed(streaks: Streaks, watermark: WatermarkSection, action: Watermar
 
 
 def is_overloaded(streaks: Streaks) -> bool:
-    """Whether usage is above any threshold of eviction or throttling, for however short a time."""
+    """Whether usage is above any threshold of actions on guests, for however short a time."""
     return any(
         streak.samples > 0
         for watch, streak in streaks.items()

@@ -276,6 +276,7 @@ class WatermarkMetric:
     - ``sorter`` is the order in which guests are acted on; None: the general order.
     - ``lever`` limits guests when the metric is in breach; None: guests are not throttled for it.
     - ``throttle_quantified``: the amount that a limit frees can be computed.
+    - ``reclaimable``: a reclaim of memory that guests do not use lowers the metric.
     - ``evictable``: guests can be evicted because of the metric.
     - ``evict_quantified``: the amount that an eviction frees can be computed.
     - ``evict`` makes the guest with the given uuid leave in a way of the metric's own; None: the agent's way.
@@ -294,6 +295,7 @@ class WatermarkMetric:
     sorter: Sorter | None = None
     lever: ThrottleLever | None = None
     throttle_quantified: bool = False
+    reclaimable: bool = False
     evictable: bool = False
     evict_quantified: bool = False
     evict: Callable[[str], None] | None = None
@@ -330,7 +332,7 @@ class WatermarkMetric:
 BUILT_IN: Final = (
     WatermarkMetric(
         "memory_usage", MetricUnit.BYTES, 9, memory_usage, MEMORY_ORDER,
-        MEMORY_HIGH, throttle_quantified=True, evictable=True, evict_quantified=True,
+        MEMORY_HIGH, throttle_quantified=True, reclaimable=True, evictable=True, evict_quantified=True,
         guest_sampling=GuestSampling.ABOVE,
     ),
     # Guests that read memory back from swap need this memory: the host is short of it even if its usage is

@@ -1,8 +1,8 @@
 """Plans: the actions of a round of watermarks, in order, computed from a snapshot.
 
 All functions are pure; an executor carries out the plan. The order is: the scheduling switch, evictions,
-throttles, restores. A restore raises a limit by a step. Restores happen only in rounds without a breach, in
-the reverse order of throttling, and only so far that no new breach is expected.
+reclaims of memory, throttles, restores. A restore raises a limit by a step. Restores happen only in rounds
+without a breach, in the reverse order of throttling, and only so far that no new breach is expected.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from typing import Final
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.throttling.actions import (
     EvictAction,
+    ReclaimAction,
     RestoreAction,
     SwitchScheduling,
     ThrottleAction,
     WatermarkAct,
 )
+from compute_agent.throttling.levers import MEMORY_STEP, lowest_limit
 from compute_agent.throttling.watermarks.breaches import (
     Streaks,
     ThresholdExceeded,
@@ -41,12 +43,14 @@ def make_plan(
     state: WatermarkState,
     excluded: frozenset[str] = frozenset(),
     unevictable: frozenset[str] = frozenset(),
+    resting: frozenset[str] = frozenset(),
 ) -> tuple[WatermarkAct, ...]:
     """The actions of this round, in order. Guests that are being evicted count as gone.
 
     :param streaks: the streaks after ``snapshot``.
     :param excluded: uuids of guests that no action may concern.
     :param unevictable: uuids of guests that may be throttled but not evicted.
+    :param resting: uuids of guests of which no memory may be reclaimed now.
     """
     # The use of guests that are being evicted is subtracted, so that no other guest is evicted for it.
     for guest in state.evicting_guests:
@@ -57,9 +61,10 @@ def make_plan(
     switch = plan_switch(rules, snapshot, streaks, state)
     evictions, snapshot = plan_evictions(rules, snapshot, streaks, untouchable | unevictable, state)
     untouchable |= {eviction.guest for eviction in evictions}
+    reclaims = plan_reclaims(rules, snapshot, streaks, untouchable | resting)
     throttles = plan_throttles(rules, snapshot, streaks, state, untouchable)
     restores = plan_restores(rules, snapshot, streaks, state, untouchable)
-    return (*switch, *evictions, *throttles, *restores)
+    return (*switch, *evictions, *reclaims, *throttles, *restores)
 
 
 def plan_switch(
@@ -139,6 +144,31 @@ def _has_room(watermark: WatermarkSection, state: WatermarkState) -> bool:
     # an unknown watermark counts for each.
     leaving = [one for one in state.evictions if one.watermark in ("", watermark.name)]
     return len(leaving) < watermark.evict_at_once
+
+
+def plan_reclaims(
+    rules: WatermarkRules, snapshot: UsageSnapshot, streaks: Streaks, untouchable: frozenset[str]
+) -> list[ReclaimAction]:
+    """The memory to reclaim because of confirmed breaches, from as many guests as close the gap.
+
+    A guest gives at most ``MEMORY_STEP``, and keeps the part of its memory that it keeps under any limit. The
+    amount that the kernel finds is not known in advance, so that throttles are planned as without it.
+    """
+    plan: dict[str, ReclaimAction] = {}
+    for breach in find_breaches(rules, WatermarkAction.RECLAIM, snapshot, streaks):
+        gap, steps = snapshot.host[breach.series] - breach.target, rules.steps_of(breach.watermark)
+        guests = breach.find_candidates(snapshot, untouchable | plan.keys())
+        for guest in sort_guests(guests, breach.guest_order, breach.series):
+            spare = guest.usage.get(breach.series, 0.0) - lowest_limit(
+                guest.allotments[breach.used_knob], steps
+            )
+            amount = int(min(gap, spare, MEMORY_STEP))
+            if amount > 0:
+                plan[guest.uuid] = ReclaimAction(
+                    guest.uuid, amount, breach.metric.name, breach.watermark.name
+                )
+                gap -= amount
+    return list(plan.values())
 
 
 def plan_throttles(

@@ -7,6 +7,7 @@ also computes the expected effects of actions.
 from __future__ import annotations
 
 import enum
+import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -46,6 +47,7 @@ class WatermarkAction(enum.StrEnum):
 
     DISABLE_SCHEDULING = "disable_scheduling"
     EVICT = "evict"
+    RECLAIM = "reclaim"
     THROTTLE_DOWN = "throttle_down"
     THROTTLE_UP = "throttle_up"
 
@@ -53,7 +55,7 @@ class WatermarkAction(enum.StrEnum):
 MAX_PERIODS: Final = 20
 """Maximum number of periods of one threshold, because all sections are checked at each bound of a period."""
 
-ABOVE: Final = (WatermarkAction.DISABLE_SCHEDULING, WatermarkAction.EVICT, WatermarkAction.THROTTLE_DOWN)
+ABOVE: Final = tuple(action for action in WatermarkAction if action is not WatermarkAction.THROTTLE_UP)
 """The actions that are taken above their threshold; only limits are raised below one."""
 
 
@@ -86,7 +88,7 @@ class WatermarkSection:
     """One section ``[watermark:NAME]``.
 
     :ivar throttle_down: the threshold of this action; None: the section does not take the action. The same
-        holds for ``throttle_up``, ``evict`` and ``disable_scheduling``.
+        holds for ``throttle_up``, ``reclaim``, ``evict`` and ``disable_scheduling``.
     :ivar for_samples: successive rounds with a breach before an action.
     :ivar cool_down: seconds without a breach before limits are raised.
     :ivar preview: whether actions are only reported.
@@ -106,6 +108,7 @@ class WatermarkSection:
     throttle_up: WatermarkThreshold | None = None
     evict: WatermarkThreshold | None = None
     disable_scheduling: WatermarkThreshold | None = None
+    reclaim: WatermarkThreshold | None = None
     for_samples: int = 1
     cool_down: float = 0.0
     preview: bool = False
@@ -248,13 +251,21 @@ def check_together(watermarks: Iterable[WatermarkSection]) -> None:
                 f" {down[0].metric} guests would stay throttled for ever"
             )
         # At equal thresholds limits would be set and removed in turn.
-        for action in (WatermarkAction.THROTTLE_DOWN, WatermarkAction.EVICT):
+        for action in (WatermarkAction.RECLAIM, WatermarkAction.THROTTLE_DOWN, WatermarkAction.EVICT):
             above = _lowest_threshold(same, action)
             if up is not None and above is not None and up[1].value >= above[1].value:
                 raise ConfigError(
                     f"{_option_name(up[0], WatermarkAction.THROTTLE_UP)} = {up[1]} is not below"
                     f" {_option_name(above[0], action)} = {above[1]}"
                 )
+
+
+_ESCALATION: Final = {
+    WatermarkAction.RECLAIM: "reclaimed from",
+    WatermarkAction.THROTTLE_DOWN: "throttled",
+    WatermarkAction.EVICT: "evicted",
+}
+"""The actions on guests in their order within a section, with words for errors."""
 
 
 def _check_watermark(watermark: WatermarkSection) -> None:
@@ -274,11 +285,13 @@ def _check_watermark(watermark: WatermarkSection) -> None:
         listed = ", ".join(f"{action} = {threshold}" for action, threshold in thresholds)
         raise ConfigError(f"[{WATERMARK}{watermark.name}] mixes percentages and amounts: {listed}")
     # Only within a section: another section may evict guests of other classes at a lower threshold.
-    if watermark.throttle_down and watermark.evict and watermark.evict.value < watermark.throttle_down.value:
-        raise ConfigError(
-            f"{_option_name(watermark, WatermarkAction.EVICT)} = {watermark.evict} is below"
-            f" throttle_down = {watermark.throttle_down}: guests would be evicted before they are throttled"
-        )
+    for (first, done), (then, do) in itertools.combinations(_ESCALATION.items(), 2):
+        low, high = watermark.threshold_for(first), watermark.threshold_for(then)
+        if low is not None and high is not None and high.value < low.value:
+            raise ConfigError(
+                f"{_option_name(watermark, then)} = {high} is below {first} = {low}: guests would be {do}"
+                f" before they are {done}"
+            )
 
 
 def _check_same_kind(watermarks: Sequence[WatermarkSection]) -> None:
@@ -327,6 +340,8 @@ def _read_thresholds(
     section = f"[{WATERMARK}{name}] {action}"
     if action in (WatermarkAction.THROTTLE_DOWN, WatermarkAction.THROTTLE_UP) and not metric.can_throttle:
         raise ConfigError(f"{section}: guests cannot be throttled for {metric.name}")
+    if action is WatermarkAction.RECLAIM and not metric.reclaimable:
+        raise ConfigError(f"{section}: a reclaim of memory does not lower {metric.name}; only memory_usage")
     if action is WatermarkAction.EVICT and not metric.evictable:
         raise ConfigError(f"{section}: guests cannot be evicted for {metric.name}")
     if metric.unit is MetricUnit.CONDITION:
@@ -526,5 +541,9 @@ def find_unenforceable(
         needed = registry[watermark.metric].measured_names
         if reasons := [unmeasured_metrics[one] for one in needed if one in unmeasured_metrics]:
             yield f"{section} metric = {watermark.metric}: the agent never acts, because {reasons[0]}"
-        elif watermark.throttle_down and lever and (reason := unusable_levers.get(lever.name)):
-            yield f"{section} throttle_down: no guest is throttled, because {reason}"
+        elif lever and (reason := unusable_levers.get(lever.name)):
+            if watermark.throttle_down:
+                yield f"{section} throttle_down: no guest is throttled, because {reason}"
+            # Reclaim needs a place for pages, as the lever of its metric does.
+            if watermark.reclaim:
+                yield f"{section} reclaim: no memory is reclaimed, because {reason}"

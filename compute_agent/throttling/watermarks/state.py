@@ -16,6 +16,7 @@ from compute_agent.model.resource import ThrottleControl
 from compute_agent.throttling.actions import (
     EvictAction,
     GuestLimits,
+    ReclaimAction,
     RestoreAction,
     SwitchScheduling,
     ThrottleAction,
@@ -103,6 +104,9 @@ class WatermarkState:
                     return self
                 pending = PendingEviction(action.guest, action.metric, action.grace, action.watermark)
                 return replace(self, evictions=(*self.evictions, pending))
+            # Reclaim leaves nothing behind that a later agent would have to remove.
+            case ReclaimAction():
+                return self
             case ThrottleAction():
                 # At the end also if the guest had a limit before, because the latest throttle is raised
                 # first.

@@ -344,3 +344,20 @@ def test_the_agents_heartbeat_is_reported_where_an_option_asks_for_it(write_host
         assert (second - first) % 2 == 0
     finally:
         rig.close()
+
+
+def test_the_use_of_caches_is_reported_by_default(write_host, client, files):
+    compute = "cpu_dedicated_set = 0\ncpu_shared_set = 1\nresource_provider_name = testhost"
+    rig = CacheAgent(functools.partial(write_host, compute=compute), client, files)
+    try:
+        root = rig.provider("testhost")
+        rig.run(uid(1), name="web")
+
+        def told():
+            rig.agent.reports.wake()
+            return rig.client.get_attributes(root)[0]
+
+        rig.wait_for(lambda: "MB/s" in str(told().get("neighbour.cache.1")))
+        assert told()["neighbour.valid_until"] > told()["neighbour.measured_at"]
+    finally:
+        rig.close()

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compute_agent.classes.guest_classes import parse_annotation
+from compute_agent.resctrl.bandwidth import BandwidthRate
 from compute_agent.resctrl.share_spec import BadShareError, ShareSpec, WayRange
 
 DESIGN = """{"LLC": {"schemata": {"range": [20, 80]},
@@ -20,7 +21,7 @@ def test_both_spellings_of_koordinator_mean_the_same():
     assert parse_annotation(DESIGN) == parse_annotation(api) == wish
     assert wish.range_on(0) == WayRange(20, 50)
     assert wish.range_on(1) == WayRange(20, 80)
-    assert (wish.percent_on(0), wish.percent_on(1)) == (20, 40)
+    assert (wish.cap_on(0), wish.cap_on(1)) == (20, 40)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,10 @@ def test_both_spellings_of_koordinator_mean_the_same():
             ShareSpec(llc_per_cache={0: WayRange(20, 50), 1: WayRange(20, 60)}),
         ),
         ('{"mb":{"schemataPerCache":[{"percent":40}]}}', ShareSpec(mb_per_cache={0: 40})),
+        (
+            '{"MB": {"schemata": {"mbps": 4000}, "schemataPerCache": [{"cacheid": 1, "mbps": 500}]}}',
+            ShareSpec(mb=BandwidthRate(4000), mb_per_cache={1: BandwidthRate(500)}),
+        ),
         (
             '{"llc": {"schemata": {"codeRange": [0, 20], "dataRange": [20, 60]}},'
             ' "l2": {"schemata": {"range": [0, 50]}}}',
@@ -76,6 +81,10 @@ def test_parts_may_be_missing(text, wish):
         ('{"LLC": {"schemata": []}}', "LLC.schemata is not an object"),
         ('{"MB": {"schemata": {"percent": "20"}}}', "'20' is not a whole number"),
         ('{"MB": {"schemata": {"percent": 101}}}', "MB.schemata.percent: 101 is not within"),
+        ('{"MB": {"schemata": {"mbps": 0}}}', "MB.schemata.mbps: 0 is not within 1..10000000 MB/s"),
+        ('{"MB": {"schemata": {"mbps": 1, "percent": 1}}}', "percent and mbps exclude each other"),
+        ('{"MB": {"schemataPerCache": [{"mbps": 1, "percent": 1}]}}', "has both percent and mbps"),
+        ('{"LLC": {"schemataPerCache": [{"codeRange": [0, 5]}]}}', "unknown key 'codeRange'"),
         ('{"MB": {"schemataPerCache": {}}}', "MB.schemataPerCache is not a list"),
         (
             '{"mb": {"schemataPerCache": [{"percent": 1}, {"cacheID": 0, "percent": 2}]}}',

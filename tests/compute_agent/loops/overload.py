@@ -22,6 +22,7 @@ from compute_agent.throttling.arbiter import LimitArbiter
 from compute_agent.throttling.evictions import GuestEvictions, GuestEvictor
 from compute_agent.throttling.executor import ThrottleExecutor
 from compute_agent.throttling.levers import CPU_QUOTA
+from compute_agent.throttling.reclaims import MemoryReclaimer
 from compute_agent.throttling.settings import read_settings
 from compute_agent.throttling.state_file import ThrottlingFile, look_up_state
 from compute_agent.throttling.telemetry import ThrottleTelemetry
@@ -140,7 +141,12 @@ class Overload:
         self.evictions = GuestEvictions(settings, self.pipeline, self.driver, self.client)
         self.evictor = GuestEvictor(self.evictions.stop_guest, self.evictions.give_back)
         self.executor = ThrottleExecutor(
-            self.registry, self.arbiter, self.evictor, self.switches.append, self.telemetry()
+            self.registry,
+            self.arbiter,
+            self.evictor,
+            self.switches.append,
+            self.telemetry(),
+            MemoryReclaimer(self.pipeline, self.driver).reclaim_memory,
         )
         self.watermarks = WatermarkLoop(
             settings,

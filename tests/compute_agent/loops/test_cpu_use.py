@@ -6,10 +6,21 @@ from pathlib import Path
 import pytest
 
 from compute_agent.classes.guest_classes import QosClass, QosClasses
+from compute_agent.files import secure_folder
 from compute_agent.loops.usage import CpuAverage, CpuUse, smooth_averages
 from compute_agent.pipeline.guest_cache import GuestView
+from compute_agent.policy.load_profiles import WEEK_HOURS
 from tests.compute_agent.builders import build_guest
 from tests.compute_agent.fakes import FakeDriver
+
+# 2026-06-01 0:00, a Monday, in UTC
+MONDAY = 1780272000.0
+
+
+@pytest.fixture(autouse=True)
+def in_utc(monkeypatch):
+    """The hours of the week are those of the host's time zone."""
+    monkeypatch.setenv("TZ", "UTC")
 
 
 def test_averages_follow_use_and_forget_guests_that_are_gone():
@@ -35,7 +46,7 @@ class Events(list):
         return self.guests
 
     def submit(self, event):
-        self.append(dict(event.use))
+        self.append({guest: sum(profile.hours) / WEEK_HOURS for guest, profile in event.use.items()})
 
 
 @pytest.fixture
@@ -50,12 +61,22 @@ def policy():
 
 
 @pytest.fixture
-def loop(events, policy):
-    options = types.SimpleNamespace(policy=policy, host=types.SimpleNamespace(root="/"))
-    conf = types.SimpleNamespace(
-        options=options, settings=types.SimpleNamespace(classes=QosClasses({"LS": QosClass("LS", 1)}, 9))
-    )
-    return CpuUse(conf, events, FakeDriver({0}))
+def make_loop(events, policy, tmp_path):
+    """Make the loop, also a second one for the same state folder."""
+
+    def make():
+        host = types.SimpleNamespace(root="/")
+        options = types.SimpleNamespace(policy=policy, host=host, state_path=str(tmp_path / "state"))
+        settings = types.SimpleNamespace(classes=QosClasses({"LS": QosClass("LS", 1)}, 9))
+        return CpuUse(types.SimpleNamespace(options=options, settings=settings), events, FakeDriver({0}))
+
+    secure_folder(tmp_path / "state")
+    return make
+
+
+@pytest.fixture
+def loop(make_loop):
+    return make_loop()
 
 
 def used(folder, seconds):
@@ -65,12 +86,37 @@ def used(folder, seconds):
 def test_use_is_reported_after_enough_measurements_and_withdrawn(tmp_path, loop, policy, events):
     for number in range(4):
         used(tmp_path, 7.5 * number)
-        loop.measure_use(15.0 * number)
+        loop.measure_use(15.0 * number, MONDAY)
     assert events == []
     used(tmp_path, 30)
-    loop.measure_use(60.0)
+    loop.measure_use(60.0, MONDAY)
     assert events == [{"a": pytest.approx(0.5)}]
     policy.load_aware = False
-    loop.measure_use(75.0)
-    loop.measure_use(90.0)
+    loop.measure_use(75.0, MONDAY)
+    loop.measure_use(90.0, MONDAY)
     assert events[1:] == [{}]
+
+
+def test_hours_are_learnt_and_kept_for_the_next_agent(tmp_path, make_loop, events):
+    """A guest uses a CPU from 8 to 20 o'clock; the next agent knows the guest before it has returned."""
+    loop, seconds = make_loop(), 0.0
+    used(tmp_path, 0)
+    loop.measure_use(0.0, MONDAY)
+    for step in range(1, 26 * 4):
+        hour = (step - 1) // 4 % 24
+        seconds += 900.0 * (8 <= hour < 20)
+        used(tmp_path, seconds)
+        loop.measure_use(900.0 * step, MONDAY + 900.0 * step - 1)
+    assert events[-1] == {"a": pytest.approx(0.5)}
+    events.clear()
+    events.guests = []
+    make_loop().measure_use(0.0, MONDAY + 3 * 86400)
+    assert events == [{"a": pytest.approx(0.5)}]
+
+
+def test_a_file_that_cannot_be_used_is_put_aside(tmp_path, make_loop, events):
+    path = tmp_path / "state" / "cpu_use.json"
+    path.write_text('{"version": 2, "guests": {}}')
+    make_loop().measure_use(0.0, MONDAY)
+    assert events == []
+    assert len(list(path.parent.glob("cpu_use.json.damaged-*"))) == 1

@@ -70,7 +70,22 @@ def test_bandwidth_is_what_was_counted_between_two_rounds(tree):
     assert second["LS"].caches == {0: CacheUse(1024, 0.0, 500.0), 1: CacheUse(4096, 1500.0, 2000.0)}
     assert second["BE"].caches[1].total == 0.0
     assert reading.host_caches == {0: CacheUse(1024, 0.0, 500.0), 1: CacheUse(4096, 1500.0, 2000.0)}
+    moved = reading.host_moved_bytes
+    assert (reading.begun, moved[0, "total"], moved[1, "local"]) == (100.0, 2000, 6000)
     assert monitor.newest is reading
+
+
+def test_bytes_of_the_host_stay_when_a_control_group_ends(tree):
+    made = tree()
+    monitor = CacheMonitor(made.files, made.platform, "a.")
+    monitor.measure_targets([LS, BE], 100.0)
+    made.files.count("a.class.BE", 0, total=700)
+    monitor.measure_targets([LS, BE], 101.0)
+    groups.remove_group(made.files, "a.class.BE")
+    made.files.count("a.class.LS", 0, total=50)
+    monitor.measure_targets([LS], 102.0)
+    made.files.count("", 0, total=3)
+    assert monitor.measure_targets([LS], 103.0).host_moved_bytes[0, "total"] == 753
 
 
 def test_classes_that_share_a_group_have_what_their_guests_have_together(tree):

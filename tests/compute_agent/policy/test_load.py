@@ -3,6 +3,7 @@
 Two threads a core: CPUs 0-1, 2-3, 4-5, 6-7; all are dedicated.
 """
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.policy import POLICIES
 from compute_agent.policy.base import CpuSupply, GuestRequest, ProviderDemand, build_assignment
+from compute_agent.policy.load_profiles import WEEK_HOURS, LoadProfile, common_load, fill_hours
 from compute_agent.policy.running_guests import best_move, place_cost
 from tests.compute_agent.inventory.machines import machine
 
@@ -24,10 +26,22 @@ def request(name, count=1, policy=ThreadPolicy.PREFER):
     return GuestRequest(name, count, (ProviderDemand("host", TOPOLOGY.online, count),), policy)
 
 
-def supply(holdings, use=None):
+def supply(holdings, loads=None, wanted=1):
+    """The supply with the busy part of each guest's CPUs, as a number or as a profile.
+
+    A guest without holdings wants ``wanted`` CPUs.
+    """
     held = {guest: frozenset(cpus) for guest, cpus in holdings.items()}
-    busy = {cpu: cores for guest, cores in (use or {}).items() for cpu in held[guest]}
-    return replace(SUPPLY, holdings=held, busy=busy)
+    profiles = {
+        guest: load if isinstance(load, LoadProfile) else LoadProfile.from_mean(load)
+        for guest, load in (loads or {}).items()
+    }
+    use = {
+        guest: LoadProfile(tuple(part * len(held.get(guest, range(wanted))) for part in profile.hours))
+        for guest, profile in profiles.items()
+    }
+    busy = {cpu: profile for guest, profile in profiles.items() for cpu in held.get(guest, ())}
+    return replace(SUPPLY, holdings=held, use=use, busy=busy)
 
 
 HELD = {"a": [0], "b": [2], "c": [4], "d": [6]}
@@ -134,3 +148,105 @@ def test_moves_by_contention_end_and_each_has_a_gain(owners, measured):
         holdings[found.guest] = found.assignment.dedicated
         assert cost() == pytest.approx(before - found.gain)
     raise AssertionError("guests are moved again and again")
+
+
+def hours(*busy):
+    """A profile that is wholly busy in some hours of each day, and idle in the others."""
+    return LoadProfile(tuple(float(number % 24 in busy) for number in range(WEEK_HOURS)))
+
+
+DAY, NIGHT = hours(*range(8, 20)), hours(*range(8), *range(20, 24))
+
+
+def test_guests_with_opposite_peaks_share_a_core_and_those_with_equal_peaks_do_not():
+    """All four guests are busy half of the time."""
+    assert moved({"a": [0], "b": [1]}, {"a": DAY, "b": NIGHT}, min_gain=0.5) is None
+    assert moved({"a": [0], "b": [1]}, {"a": DAY, "b": DAY}, min_gain=0.5).gain == pytest.approx(4)
+    # Where no core is free, a guest moves beside the one with the opposite peak.
+    full = {"a": [0], "b": [1], "c": [2], "d": [4], "e": [6]}
+    loads = {"a": DAY, "b": DAY, "c": DAY, "d": NIGHT, "e": DAY}
+    found = moved(full, loads)
+    assert (found.guest, found.assignment.dedicated) == ("a", (5,))
+
+
+def test_a_returning_guest_is_placed_by_its_own_hours():
+    loads = {"a": DAY, "b": DAY, "c": NIGHT, "d": DAY}
+    place = POLICIES["topology-aware"]
+    assert place(supply(HELD, {**loads, "new": DAY}), request("new")).dedicated == (5,)
+    assert place(supply(HELD, {**loads, "new": NIGHT}), request("new")).dedicated == (1,)
+    # A guest that was never seen might be busy at any time.
+    assert place(supply(HELD, {**loads, "c": hours(3)}), request("new")).dedicated == (5,)
+
+
+PROFILES = st.lists(st.sampled_from([0.0, 0.2, 0.5, 1.0]), min_size=4, max_size=4).map(
+    lambda parts: LoadProfile(tuple(parts[number % 4] for number in range(WEEK_HOURS)))
+)
+
+
+@given(
+    st.permutations(range(8)),
+    st.integers(1, 6),
+    st.lists(PROFILES, min_size=7, max_size=7),
+    st.sampled_from([ThreadPolicy.PREFER, ThreadPolicy.SPREAD]),
+)
+def test_no_other_choice_of_cpus_has_less_common_use(cpus, held, profiles, policy):
+    """Brute force over all free CPUs judges the choice for a guest with known hours.
+
+    Fewer cores, and cores that are broken already, come before the use.
+    """
+    holdings = {f"g{number}": [cpus[number]] for number in range(held)}
+    loads = {guest: profiles[number] for number, guest in enumerate(holdings)} | {"new": profiles[-1]}
+    count = min(2, 8 - held)
+    here, want = supply(holdings, loads, count), request("new", count, policy)
+    found = POLICIES["topology-aware"](here, want).dedicated
+
+    def together(chosen):
+        """The common use of the new guest and of those beside it in their worst 24 hours of the week."""
+        beside = [
+            loads[guest]
+            for cpu in chosen
+            for guest, own in holdings.items()
+            if not TOPOLOGY.threads_of(cpu).isdisjoint(own)
+        ]
+        hourly = [[min(pair) for pair in zip(profiles[-1].hours, one.hours, strict=True)] for one in beside]
+        return sum(sum(sorted(hours, reverse=True)[:24]) for hours in hourly)
+
+    def kinds(chosen):
+        """The numbers of chosen threads by core, and whether other guests are on the core."""
+        taken = frozenset().union(*here.holdings.values())
+        cores = {TOPOLOGY.threads_of(cpu) for cpu in chosen}
+        return sorted((len(core & set(chosen)), not core & taken) for core in cores)
+
+    free = TOPOLOGY.online.difference(*here.holdings.values())
+    equal = [
+        other for other in itertools.combinations(sorted(free), len(found)) if kinds(other) == kinds(found)
+    ]
+    assert together(found) == pytest.approx(min(map(together, equal)))
+
+
+@given(PROFILES, PROFILES)
+def test_common_load_is_that_of_the_hours_in_which_both_are_busy(one, other):
+    both = common_load(one, other)
+    assert both == pytest.approx(common_load(other, one))
+    assert 0 <= both <= min(max(one.hours), max(other.hours)) + 1e-9
+    assert (both == 0) == all(min(pair) == 0 for pair in zip(one.hours, other.hours, strict=True))
+
+
+def test_common_load_is_that_of_the_worst_day_of_a_week():
+    constant = LoadProfile.from_mean
+    assert common_load(constant(0.3), constant(0.7)) == pytest.approx(0.3)
+    # An hour a day makes 7 of the 24 hours.
+    assert common_load(hours(3), constant(1.0)) == pytest.approx(7 / 24)
+    assert common_load(DAY, DAY) == pytest.approx(1)
+    assert common_load(DAY, NIGHT) == 0
+
+
+def test_unknown_hours_are_those_of_other_days():
+    monday = [float(clock) for clock in range(24)]
+    unknown = [None] * (WEEK_HOURS - 24)
+    assert fill_hours([*monday[:23], None, *unknown]) is None
+    filled = fill_hours(monday + unknown)
+    assert filled.hours == tuple(monday * 7)
+    # 12 hours of two days: the other hours of the clock are those of the mean.
+    half = [1.0] * 12 + [None] * 12 + [3.0] * 12 + [None] * (WEEK_HOURS - 36)
+    assert fill_hours(half).hours[24:48] == (3.0,) * 12 + (2.0,) * 12

@@ -1,8 +1,15 @@
-"""A percent of bandwidth in the unit of each processor."""
+"""Percents and rates of bandwidth in the unit of each processor."""
 
 import pytest
 
-from compute_agent.resctrl.bandwidth import BandwidthUnknownError, choose_codec
+from compute_agent.resctrl.bandwidth import (
+    BandwidthRate,
+    BandwidthUnknownError,
+    choose_codec,
+    encode_cap,
+    is_below_full,
+    percent_of_cap,
+)
 from compute_agent.resctrl.platform import UNLIMITED_MBPS, BandwidthControl, CpuVendor, ResctrlPlatform
 
 
@@ -55,6 +62,35 @@ def test_inventories_have_the_units_of_the_hardware(found, least, step, shares):
 def test_a_part_of_an_unknown_bandwidth_is_refused_and_names_the_option():
     with pytest.raises(BandwidthUnknownError, match="memory_bandwidth_gbps"):
         engine(CpuVendor.INTEL, None, **MBPS).encode_percent(0, 50)
+
+
+@pytest.mark.parametrize(
+    ("found", "values", "percents"),
+    [
+        # 125 MB/s each
+        (engine(CpuVendor.AMD, **AMD), {1: 1, 125: 1, 126: 2, 4000: 32, 10**6: 2048}, {4000: 1, 10**6: 100}),
+        (engine(CpuVendor.AMD, 20, **AMD), {4000: 32}, {4000: 20, 30_000: 100, 1: 1}),
+        # 1,048,576 bytes each, in steps of 10
+        (engine(CpuVendor.INTEL, None, **MBPS), {1: 10, 4000: 3820}, {4000: 100}),
+        (engine(CpuVendor.INTEL, 10, **MBPS), {4000: 3820}, {4000: 40}),
+    ],
+)
+def test_rates_become_values_where_the_hardware_has_absolute_ones(found, values, percents):
+    assert {mbps: encode_cap(found, 0, BandwidthRate(mbps)) for mbps in values} == values
+    assert {mbps: percent_of_cap(found, 0, BandwidthRate(mbps)) for mbps in percents} == percents
+    assert encode_cap(found, 0, 100) == found.encode_percent(0, 100)
+    assert percent_of_cap(found, 0, 30) == 30
+
+
+@pytest.mark.parametrize("vendor", [CpuVendor.INTEL, CpuVendor.ARM])
+def test_a_rate_is_refused_where_the_hardware_takes_percents(vendor):
+    with pytest.raises(BandwidthUnknownError, match="4000 MB/s needs AMD, or the mount option mba_MBps"):
+        encode_cap(engine(vendor), 0, BandwidthRate(4000))
+
+
+def test_only_no_cap_and_all_of_the_bandwidth_are_full():
+    caps = (None, 100, 99, 0, BandwidthRate(10**7))
+    assert [is_below_full(cap) for cap in caps] == [False, False, True, True, True]
 
 
 def test_other_values_are_accepted_only_from_kernels_that_round():

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from compute_agent.classes.guest_classes import DEFAULT_CLASSES, parse_annotation
-from compute_agent.resctrl.bandwidth import choose_codec
+from compute_agent.resctrl.bandwidth import BandwidthRate, choose_codec
 from compute_agent.resctrl.groups import DEFAULT_GROUP, ControlGroup, ResctrlGroups, read_groups
 from compute_agent.resctrl.layout import ResctrlLayout, build_layout
 from compute_agent.resctrl.mount import read_platform
@@ -408,6 +408,41 @@ def test_a_percent_means_the_same_on_each_kind_of_machine(machine, gbps, guest, 
     if default:
         assert str(found.groups[DEFAULT_GROUP].schemata).strip() == default
     assert not found.refused
+
+
+RATE = BandwidthRate(4000)
+
+
+@pytest.mark.parametrize(
+    ("machine", "gbps", "of_class", "of_guest", "refused"),
+    [
+        (fake.AMD, None, "MB:0=32;1=2048", "MB:0=2048;1=64", {}),
+        (fake.AMD, 4, "MB:0=32;1=32", "MB:0=32;1=64", {}),
+        (fake.INTEL_MBPS, None, "MB:0=3820;1=4294967295", "MB:0=4294967295;1=7630", {}),
+        (fake.INTEL, None, "MB:0=100;1=100", None, {"ours.class.BE": 4000, "a": 8000}),
+    ],
+)
+def test_a_rate_is_a_cap_where_the_hardware_has_absolute_values(
+    machine, gbps, of_class, of_guest, refused, tmp_path
+):
+    host, present = world(machine, tmp_path, gbps)
+    classes = {"LS": ShareSpec(mb=100), "BE": ShareSpec(WayRange(0, 30), mb=100, mb_per_cache={0: RATE})}
+    guest = GuestDemand("a", "LS", share=ShareSpec(mb_per_cache={1: BandwidthRate(8000)}))
+    found = resolve_groups(host, classes, [guest], present)
+    lines = {name: str(group.schemata).splitlines()[-1] for name, group in found.groups.items()}
+    assert lines["ours.class.BE"] == of_class
+    assert lines.get("ours.guest.a") == of_guest
+    assert {name: int(why.split()[0]) for name, (why,) in found.refused.items()} == refused
+
+
+def test_a_limit_in_percent_applies_only_below_the_rate_of_the_class(tmp_path):
+    host, present = world(fake.AMD, tmp_path, 20)
+    classes = {"BE": ShareSpec(mb=RATE)}
+    # A rate of 4 GB/s is 20 % of 20 GB/s.
+    demands = [GuestDemand(str(limit), "BE", bandwidth_limits={0: limit}) for limit in (19, 20)]
+    found = resolve_groups(host, classes, demands, present)
+    assert found.membership == {"19": "ours.guest.19", "20": "ours.class.BE"}
+    assert str(found.groups["ours.guest.19"].schemata).splitlines()[-1] == "MB:0=31;1=32"
 
 
 def test_arm_has_ids_of_its_own_and_takes_holes(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from compute_agent.events.event import EventOutcome, EventRecorder
-from compute_agent.model.messages import GuestGoneError
+from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.throttling.actions import EvictAction, RestoreAction, SwitchScheduling, ThrottleAction
 from compute_agent.throttling.executor import ThrottleExecutor
@@ -24,7 +24,16 @@ from compute_agent.throttling.watermarks.metrics import (
 )
 from compute_agent.throttling.watermarks.state import PendingEviction, ThrottledGuest, WatermarkState
 from compute_agent.usage.snapshot import GuestAllotment, MetricSeries
-from tests.compute_agent.throttling.watermarks.builders import PRESSURE, QUOTA, guest, line, rules, snapshot
+from tests.compute_agent.throttling.watermarks.builders import (
+    GIB,
+    PRESSURE,
+    QUOTA,
+    guest,
+    line,
+    memory_guest,
+    rules,
+    snapshot,
+)
 
 
 class FakeActuator:
@@ -42,6 +51,9 @@ class FakeActuator:
 
     def set_limit(self, owner, guest, knob, limit):
         self._do(*(("restore", guest) if limit is None else ("throttle", guest, round(limit, 2))))
+
+    def reclaim_memory(self, guest, amount):
+        self._do("reclaim", guest, amount)
 
     def switch_scheduling(self, off):
         self._do("switch", off)
@@ -62,7 +74,12 @@ class ExecutedWorld:
         self.registry, self.events = CollectorRegistry(), []
         self.telemetry = ThrottleTelemetry(self.registry, EventRecorder(self.events.append))
         executor = ThrottleExecutor(
-            by.registry, self.actuator, self.actuator, self.actuator.switch_scheduling, self.telemetry
+            by.registry,
+            self.actuator,
+            self.actuator,
+            self.actuator.switch_scheduling,
+            self.telemetry,
+            self.actuator.reclaim_memory,
         )
         state = state or WatermarkState(scheduling_off=False)
         self.trigger = WatermarkTrigger(by, state, executor, self.save)
@@ -104,6 +121,20 @@ def test_next_guest_is_taken_when_an_action_fails(caplog):
     assert [(event.guest, event.outcome) for event in world.events] == [
         ("a", EventOutcome.FAILED), ("b", EventOutcome.DONE),
     ]  # fmt: skip
+
+
+def test_memory_of_a_guest_is_reclaimed_at_intervals_and_a_failure_spares_it_for_minutes():
+    world = ExecutedWorld(rules(line("m", "memory_usage", reclaim=2 * GIB)))
+    host = [memory_guest("a", 2 * GIB), memory_guest("b", 2.1 * GIB)]
+    world.actuator.broken["b"] = DriverError("the kernel found less than 256 MiB")
+    for second in range(0, 312, 2):
+        world.trigger.run_round(snapshot(*host, time=1000.0 + second))
+    times = {name: sum(call[:2] == ("reclaim", name) for call in world.actuator.calls) for name in "ab"}
+    assert times == {"a": 32, "b": 2}
+    assert world.actuator.calls[:2] == [("reclaim", "b", 2**28), ("reclaim", "a", 2**28)]
+    assert world.count("reclaim", "memory_usage", "done") == 32
+    assert world.count("reclaim", "memory_usage", "failed") == 2
+    assert world.trigger.state == WatermarkState(scheduling_off=False)
 
 
 def test_round_ends_when_everything_fails():

@@ -288,3 +288,34 @@ def test_tracing_that_cannot_work_is_refused_before_workers_start(tmp_path, monk
     monkeypatch.setattr("placement.cmd.api.log.setup", lambda *arguments: None)
     assert api.main(["--config-file", str(ini)]) == 1
     assert capsys.readouterr().err.startswith("placement-api: [tracing] enabled needs opentelemetry")
+
+
+def test_the_newest_traced_request_of_each_bucket_is_an_exemplar(sqlite_url, monkeypatch):
+    pytest.importorskip("opentelemetry.sdk")
+    from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+    options = {"tracing": {"enabled": True}, "metrics": {"enabled": True}}
+    told = TracedService(service_conf(sqlite_url, **options), monkeypatch)
+    told.admin("GET", "/traits", headers={"traceparent": PARENT})
+    # a request that its client does not trace leaves the exemplar as it is
+    told.admin("GET", "/traits", headers={"traceparent": PARENT.replace(TRACE, "f" * 32)[:-1] + "0"})
+    answer = told.admin("GET", "/metrics", headers={"Accept": "application/openmetrics-text;version=1.0.0"})
+    assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
+    families = {each.name: each for each in text_string_to_metric_families(answer.text)}
+    found = [
+        each.exemplar
+        for each in families["placement_request_seconds"].samples
+        if each.labels["operation"] == "GET /traits" and each.exemplar is not None
+    ]
+    assert [each.labels for each in found] == [{"trace_id": TRACE}]
+    assert families["placement_database_up"].samples[0].value == 1
+    assert "_created" not in answer.text
+    plain = told.admin("GET", "/metrics")
+    assert plain.headers["Content-Type"].startswith("text/plain")
+    assert TRACE not in plain.text
+
+
+def test_without_tracing_scrapes_have_the_usual_format(sqlite_url):
+    admin = Admin(middleware.build_application(service_conf(sqlite_url, metrics={"enabled": True})))
+    answer = admin("GET", "/metrics", headers={"Accept": "application/openmetrics-text;version=1.0.0"})
+    assert answer.headers["Content-Type"].startswith("text/plain")

@@ -22,6 +22,8 @@ PAGES = {
     "capacity": "/capacity?flavors=small%3Dresources%3DPCPU:4,MEMORY_MB:8192&without=compute-1&displaced=on",
     "names": "/names",
     "settings": "/settings",
+    "neighbours": "/neighbours",
+    "neighbours-nothing": "/neighbours?name=nobody&order=host",
     "consumer": f"/consumers/{world.uuid_of('guest-1')}",
     "project": "/project",
     "host": f"/providers/{world.uuid_of('compute-1')}",

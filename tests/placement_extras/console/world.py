@@ -18,6 +18,20 @@ def uuid_of(name: str) -> str:
     return str(uuid.uuid5(_NAMESPACE, name))
 
 
+NEIGHBOURS: dict[str, str | float] = {
+    "neighbour.measured_at": 1_700_000_000,
+    "neighbour.valid_until": 4_000_000_000,
+    "neighbour.cache.0": "18250.5 MB/s of 25600, 21.5 MiB of 32",
+    "neighbour.cache.1": "940 MB/s of 25600, 30 MiB of 32",
+    "neighbour.guest.0": f"{uuid_of('guest-1')} LS: 920 MB/s, 24.3 MiB",
+    "neighbour.guest.1": f"{uuid_of('guest-2')} BE: 17900 MB/s, 9 MiB",
+    "neighbour.limit.0": (
+        f"{uuid_of('guest-2')} cpu_quota: watermarks; memory_bandwidth: interference for {uuid_of('guest-1')}"
+    ),
+}
+"""The use of caches on a host, as its agent writes it into attributes."""
+
+
 def inventory(total: int, **other: Any) -> dict[str, Any]:
     return {"total": total, "max_unit": total, **other}
 
@@ -84,7 +98,7 @@ def make(admin: Admin) -> None:
         f"position.{uuid_of('nobody')}": "cpus 8",
         "watermark.busy": "cpu_usage: throttle_down 90 %, throttle_up <80 %",
     }
-    follow(admin, "compute-1", {"fleet.group": "edge", "fleet.generation": 7} | positions)
+    follow(admin, "compute-1", {"fleet.group": "edge", "fleet.generation": 7} | positions | NEIGHBOURS)
     follow(admin, "compute-3", {"fleet.group": "edge", "fleet.generation": 7})
     follow(admin, "compute-10", {"fleet.group": "edge", "fleet.generation": 8})
     follow(admin, "compute-2_NUMA0", {"fleet.group": "edge", "fleet.generation": 6})

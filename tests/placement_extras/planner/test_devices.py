@@ -10,8 +10,12 @@ from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas.query import parse_candidates
 from placement.search.budget import SearchBudget
 from placement.search.request import CandidatesRequest, RequestGroup
+from placement.store.holders import HeldAmount
 from placement_extras.planner import proportions
 from placement_extras.planner.capacity import CloudHosts, FlavorCapacity, count_flavor
+from placement_extras.planner.cluster_simulation import ClusterSimulation, guests_of
+from placement_extras.planner.drain_plan import displace_guests
+from placement_extras.planner.migration_plan import make_room, nearest_hosts
 from placement_extras.planner.packing import FitBounds
 from placement_extras.planner.proportions import FlavorProportion, count_sets
 from tests.examples import examples
@@ -159,6 +163,37 @@ def test_sets_on_hosts_with_many_ways_have_bounds() -> None:
     assert 100 <= found.lower_bound <= found.upper_bound <= 140
     # to pack one flavor alone on each host would take 80,000
     assert budget.steps < 5_000
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_guests_with_many_of_sixteen_devices_move_in_few_steps(size: int) -> None:
+    """Each of three hosts has 16 devices of this many units; each of its two guests has 4 devices."""
+    specs, held, units = [], [], 4 * size
+    for host in range(3):
+        specs.append(Spec(f"cn{host}"))
+        for device in range(16):
+            used = {"CUSTOM_GPU": size} if device < 8 else {}
+            specs.append(Spec(f"cn{host}d{device}", f"cn{host}", {"CUSTOM_GPU": size}, used=used))
+            if used:
+                consumer = f"{host:04}{device // 4:04}-0000-4000-8000-000000000000"
+                held.append(HeldAmount(consumer, "INSTANCE", len(specs), "CUSTOM_GPU", size))
+    snapshot = build(*specs)
+    guests = guests_of(snapshot, held, SearchBudget())
+    budget = CountedSteps()
+    leaving = [each for each in guests if each.hosts == {1}]
+    found = displace_guests(ClusterSimulation(snapshot, budget, {1}), leaving)
+    assert (len(leaving), found.fit) == (2, FitBounds(2, 2))
+    # one guest more than there is room for
+    found = displace_guests(ClusterSimulation(snapshot, budget, {1}), [*leaving, *leaving, leaving[0]])
+    assert found.fit == FitBounds(4, 4)
+    asked = tuple([RequestGroup(f"_{at}", {"CUSTOM_GPU": 1}) for at in range(10 * size)])
+    request = CandidatesRequest(asked)
+    board = ClusterSimulation(snapshot, budget)
+    plan = make_room(board, request, nearest_hosts(board, request), guests, all_known=True)
+    assert plan.moves is not None
+    assert (len(plan.moves), plan.lower_bound) == (1, 1)
+    assert sum(amounts["CUSTOM_GPU"] for amounts in plan.moves[0].allocations.values()) == units
+    assert budget.steps < 20_000
 
 
 class CountedSteps(SearchBudget):

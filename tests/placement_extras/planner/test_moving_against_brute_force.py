@@ -18,6 +18,7 @@ from placement_extras.planner.drain_plan import displace_guests
 from placement_extras.planner.migration_plan import MigrationPlan, make_room, nearest_hosts
 from placement_extras.planner.packing import FitBounds
 from tests.examples import examples
+from tests.placement.search.device_hosts import GPU, device_sizes
 from tests.placement.search.snapshots import Spec, build
 from tests.placement_extras.planner import brute
 
@@ -76,6 +77,40 @@ def clouds(draw: st.DrawFn) -> RandomCloud:
     asks = {"VCPU": draw(st.integers(1, 4)), "MEMORY_MB": draw(st.integers(1, 4))}
     required = draw(st.sampled_from(((), (), (frozenset({"T1"}),))))
     return RandomCloud(snapshot, tuple(held), CandidatesRequest((RequestGroup("", asks, required=required),)))
+
+
+@st.composite
+def device_clouds(draw: st.DrawFn) -> RandomCloud:
+    """Two or three hosts with a few devices, alike and unlike, and up to four guests with some of them."""
+    specs = []
+    for number in range(draw(st.integers(2, 3))):
+        name = f"cn{number}"
+        specs.append(Spec(name, None, {"VCPU": draw(st.integers(2, 4))}))
+        for device in range(draw(st.integers(1, 3))):
+            traits = draw(st.sampled_from(((), (), ("T1",))))
+            specs.append(Spec(f"{name}d{device}", name, {GPU: draw(device_sizes())}, traits))
+    snapshot = build(*specs)
+    held: list[HeldAmount] = []
+    for number in range(draw(st.integers(1, 4))):
+        found = sorted(brute.choices(snapshot, draw(asking_devices())), key=sorted)
+        if not found:
+            continue
+        taken = draw(st.sampled_from(found))
+        consumer = f"{number:08}-0000-4000-8000-000000000000"
+        held += [HeldAmount(consumer, "INSTANCE", *amounts) for amounts in sorted(taken)]
+        snapshot = using(snapshot, [taken])
+    required = draw(st.sampled_from(((), (frozenset({"T1"}),))))
+    return RandomCloud(snapshot, tuple(held), draw(asking_devices(required)))
+
+
+@st.composite
+def asking_devices(draw: st.DrawFn, required: tuple[frozenset[str], ...] = ()) -> CandidatesRequest:
+    """A CPU, perhaps, and one to three units of devices, in one group or in several."""
+    amounts = draw(st.sampled_from(((1,), (1, 1), (1, 1, 1), (2,), (2, 1))))
+    groups = [RequestGroup(f"_d{at}", {GPU: amount}, required=required) for at, amount in enumerate(amounts)]
+    if draw(st.booleans()):
+        groups.append(RequestGroup("", {"VCPU": 1}))
+    return CandidatesRequest(tuple(groups), draw(st.sampled_from(("none", "none", "isolate"))))
 
 
 def using(snapshot: ModelSnapshot, taken: Collection[Amounts], times: int = 1) -> ModelSnapshot:
@@ -183,7 +218,7 @@ def room(cloud: RandomCloud) -> MigrationPlan:
 
 
 @exhaustive
-@given(clouds())
+@given(st.one_of(clouds(), device_clouds()))
 def test_the_largest_number_of_displaced_guests_has_a_place_elsewhere(cloud: RandomCloud) -> None:
     for root in brute.roots(cloud.snapshot):
         members = {each.id for each in cloud.snapshot if each.root_id == root.id}
@@ -201,7 +236,7 @@ def test_the_largest_number_of_displaced_guests_has_a_place_elsewhere(cloud: Ran
 
 
 @exhaustive
-@given(clouds())
+@given(st.one_of(clouds(), device_clouds()))
 def test_room_is_made_by_the_fewest_moves_there_are(cloud: RandomCloud) -> None:
     expected = fewest_moves(cloud)
     found = room(cloud)

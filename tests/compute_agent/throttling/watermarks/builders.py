@@ -4,7 +4,7 @@ from compute_agent.model.resource import ThrottleControl
 from compute_agent.throttling.levers import ThrottleSteps
 from compute_agent.throttling.watermarks.breaches import observe_usage
 from compute_agent.throttling.watermarks.metrics import MetricRegistry
-from compute_agent.throttling.watermarks.sections import WatermarkRules, WatermarkSection
+from compute_agent.throttling.watermarks.sections import WatermarkAction, WatermarkRules, WatermarkSection
 from compute_agent.throttling.watermarks.thresholds import WatermarkThreshold
 from compute_agent.usage.snapshot import GuestAllotment, GuestUsage, MetricSeries, UsageSnapshot
 
@@ -41,6 +41,15 @@ def guest(
     return GuestUsage(uuid, qos_class, RANKS[qos_class], priority, protected, started, allotments, known)
 
 
+MEMORY_CONTROL = ThrottleControl("memory_high")
+GIB = 2.0**30
+
+
+def memory_guest(uuid, used, held=4 * GIB, **settings):
+    """A guest with memory that can be limited."""
+    return guest(uuid, 0.0, used, allotments={MEMORY_CONTROL: GuestAllotment(held, 2.0**20)}, **settings)
+
+
 def snapshot(*guests, time=100.0, own=0.0, cpus=100.0, host=None, capacity=None):
     """A host that uses what its guests use, and ``own`` cores."""
     usage = {
@@ -54,7 +63,7 @@ def snapshot(*guests, time=100.0, own=0.0, cpus=100.0, host=None, capacity=None)
 
 def line(name="line", metric="cpu_usage", **settings):
     """A line; numbers are amounts."""
-    for action in ("throttle_down", "throttle_up", "evict", "disable_scheduling"):
+    for action in WatermarkAction:
         if isinstance(settings.get(action), int | float):
             settings[action] = WatermarkThreshold(float(settings[action]))
     return WatermarkSection(name, metric, **settings)

@@ -78,6 +78,9 @@ class SimulatedHost:
     def switch_scheduling(self, off: bool) -> None:
         self.scheduling_off = off
 
+    def reclaim_memory(self, guest: str, amount: int) -> None:
+        raise AssertionError("memory of these guests does not go to swap")
+
     # Evictor
 
     def begin_eviction(self, guest: str, stop: object = None, grace: float | None = None) -> None:
@@ -143,7 +146,12 @@ class Loop:
         """Another agent takes over with what the last one has saved."""
         telemetry = ThrottleTelemetry(CollectorRegistry())
         executor = ThrottleExecutor(
-            self.rules.registry, self.host, self.host, self.host.switch_scheduling, telemetry
+            self.rules.registry,
+            self.host,
+            self.host,
+            self.host.switch_scheduling,
+            telemetry,
+            self.host.reclaim_memory,
         )
         self.trigger = WatermarkTrigger(self.rules, self.saved, executor, self._save)
         self.trigger.resume_actions()

@@ -20,7 +20,7 @@ from compute_agent.throttling.watermarks.metrics import (
     by_usage,
     combined_order,
 )
-from compute_agent.throttling.watermarks.plan import make_plan, plan_throttles
+from compute_agent.throttling.watermarks.plan import make_plan, plan_reclaims, plan_throttles
 from compute_agent.throttling.watermarks.sections import GuestSelector
 from compute_agent.throttling.watermarks.state import PendingEviction, ThrottledGuest, WatermarkState
 from compute_agent.throttling.watermarks.thresholds import WatermarkThreshold
@@ -28,11 +28,14 @@ from compute_agent.usage.snapshot import GuestAllotment, MetricSeries, UsageSnap
 from tests.compute_agent.throttling.watermarks.builders import (
     BEST_EFFORT,
     CPU,
+    GIB,
     MEMORY,
+    MEMORY_CONTROL,
     PRESSURE,
     QUOTA,
     guest,
     line,
+    memory_guest,
     rules,
     seen,
     snapshot,
@@ -516,14 +519,6 @@ def test_planning_changes_nothing_of_what_it_is_given():
     assert repr((now, state, streaks)) == before
 
 
-MEMORY_CONTROL = ThrottleControl("memory_high")
-GIB = 2.0**30
-
-
-def memory_guest(uuid, used, held=4 * GIB):
-    return guest(uuid, 0.0, used, allotments={MEMORY_CONTROL: GuestAllotment(held, 2.0**20)})
-
-
 def test_memory_is_taken_by_one_bounded_step_of_each_guest_in_a_round():
     by = rules(line("m", "memory_usage", throttle_down=3 * GIB, throttle_up=GIB))
     host = snapshot(memory_guest("a", 3 * GIB), memory_guest("b", 2 * GIB))
@@ -539,3 +534,37 @@ def test_memory_guest_gets_no_further_step_while_the_kernel_still_reclaims():
     assert plan_throttles(by, above, seen(by, above), state, frozenset()) == []
     (action,) = plan_throttles(by, reached, seen(by, reached), state, frozenset())
     assert action.limit == 2.5 * GIB
+
+
+def test_memory_is_reclaimed_from_the_lowest_class_by_as_much_as_is_lacking():
+    by = rules(line("m", "memory_usage", reclaim=6 * GIB), min_share=0.5)
+    be, low, ls = (
+        memory_guest("be", 2.125 * GIB),
+        memory_guest("low", 2 * GIB),
+        memory_guest("ls", 2.375 * GIB, qos_class="LS"),
+    )
+    dear = memory_guest("dear", 3 * GIB, protected=True)
+    now = snapshot(be, low, ls, dear, host={MEMORY: 6.3 * GIB})
+    amounts = {one.guest: one.amount for one in plan_reclaims(by, now, seen(by, now), frozenset())}
+    # "low" has no more than half of its 4 GiB, which each guest keeps.
+    assert amounts == {"be": 0.125 * GIB, "ls": pytest.approx(0.175 * GIB)}
+    # A step has at most 256 MiB, and guests at rest are left out.
+    full = snapshot(be, low, ls, dear, host={MEMORY: 9 * GIB})
+    steps = {one.guest: one.amount for one in plan_reclaims(by, full, seen(by, full), frozenset({"be"}))}
+    assert steps == {"ls": 0.25 * GIB}
+
+
+def test_reclaim_comes_after_evictions_and_before_limits():
+    settings = {"reclaim": 3 * GIB, "throttle_down": 4 * GIB, "throttle_up": GIB, "evict": 5 * GIB}
+    by = rules(line("m", "memory_usage", **settings))
+    now = snapshot(memory_guest("a", 3.9 * GIB), memory_guest("b", 2 * GIB), memory_guest("c", GIB))
+    kinds = [
+        (type(one).__name__, one.guest) for one in plan(by, now) if not isinstance(one, SwitchScheduling)
+    ]
+    assert kinds == [("EvictAction", "a")]
+    now = snapshot(memory_guest("a", 2.4 * GIB), memory_guest("b", 2 * GIB))
+    kinds = [
+        (type(one).__name__, one.guest) for one in plan(by, now) if not isinstance(one, SwitchScheduling)
+    ]
+    assert kinds[:2] == [("ReclaimAction", "a"), ("ReclaimAction", "b")]
+    assert {name for name, _ in kinds[2:]} == {"ThrottleAction"}

@@ -8,6 +8,7 @@ from oslo_config import cfg
 from compute_agent import conf as agent_conf
 from compute_agent.classes.guest_classes import parse_classes
 from compute_agent.model.messages import ConfigError
+from compute_agent.resctrl.bandwidth import BandwidthRate
 from compute_agent.resctrl.share_spec import ShareSpec, WayRange
 from compute_agent.throttling.settings import build_rules, read_settings
 from compute_agent.throttling.watermarks.metrics import MetricRegistry, MetricUnit
@@ -16,6 +17,7 @@ from compute_agent.throttling.watermarks.thresholds import WatermarkThreshold, p
 from tests.compute_agent.builders import load_options, load_text
 
 CPU = "[watermark:cpu]\nmetric = cpu_usage\n"
+MEMORY = "[watermark:memory]\nmetric = memory_usage\n"
 
 
 @pytest.fixture
@@ -107,6 +109,9 @@ def test_levels_that_are_none(text, unit):
         (CPU + "throttle_down = 80%\nthrottle_up = 90%", r"throttle_up = 90% is not below .*n = 80%"),
         (CPU + "throttle_down = 8\nthrottle_up = 8", r"throttle_up = 8 is not below"),
         (CPU + "throttle_down = 80%\nthrottle_up = 70%\nevict = 75%", r"cpu\] evict = 75% is below"),
+        (CPU + "reclaim = 80%", r"cpu\] reclaim: a reclaim of memory does not lower cpu_usage"),
+        (MEMORY + "reclaim = 80%\nevict = 75%", r"evict = 75% is below reclaim = 80%.* are reclaimed from"),
+        (MEMORY + "reclaim = 8G\nthrottle_down = 7G\nthrottle_up = 6G", r"is below reclaim = 8589934592"),
         (CPU + "throttle_down = 80%\nthrottle_up = 4", r"\[watermark:cpu\] mixes percentages and amounts"),
         (CPU + "evict = 95%\nqos_classes = BX", r"\[watermark:cpu\] qos_classes: there is no class 'BX'"),
         (CPU + "evict = 95%\nqos_classes = LS", r"\[watermark:cpu\] qos_classes: LS is above"),
@@ -133,6 +138,13 @@ def test_levels_that_are_none(text, unit):
         ("[qos_class:a/b]\nrank = 5", r"\[qos_class:a/b\]: a name has 1 to 64 letters"),
         ("[qos_class:BE]\nllc_range = 30-10", r"\[qos_class:BE\] llc_range: range 30-10"),
         ("[qos_class:BE]\nmb_percent_per_cache = 0=5", r"\[qos_class:BE\] mb_percent_per_cache: '0=5'"),
+        ("[qos_class:BE]\nmb_mbps = 4 GB", r"\[qos_class:BE\] mb_mbps: '4 GB' is not a whole number of MB/s"),
+        ("[qos_class:BE]\nmb_mbps_per_cache = 1:0", r"mb_mbps_per_cache: bandwidth: 0 is not"),
+        ("[qos_class:BE]\nmb_mbps = 4\nmb_percent = 5", r"mb_mbps: mb_percent and mb_mbps exclude"),
+        (
+            "[qos_class:BE]\nmb_mbps_per_cache = 1:4\nmb_percent_per_cache = 1:5",
+            r"mb_mbps_per_cache: cache 1 has a percent, too",
+        ),
     ],
 )  # fmt: skip
 def test_contradictions_are_refused_by_section_and_option(read, text, told):
@@ -177,10 +189,13 @@ def test_classes_are_configured_on_top_of_the_default_ones(read):
         "[qos]\nhighest_class = bronze\n"
         "[qos_class:BE]\nllc_range_per_cache = 1:0-50\nmb_percent = 40\n"
         "[qos_class:bronze]\nrank = 5\nllc_range = 0-60\n"
+        "[qos_class:tin]\nrank = 4\nmb_mbps = 4000\nmb_mbps_per_cache = 1:500\nmb_percent_per_cache = 0:30\n"
     )
     best_effort = ShareSpec(WayRange(0, 30), {1: WayRange(0, 50)}, 40, {})
     assert classes.classes["BE"].share == best_effort
     assert classes.classes["bronze"].share == ShareSpec(WayRange(0, 60))
+    tin = ShareSpec(mb=BandwidthRate(4000), mb_per_cache={0: 30, 1: BandwidthRate(500)})
+    assert classes.classes["tin"].share == tin
     assert [name for name in ("BE", "bronze", "LS") if not classes.is_protected(name, False)] == [
         "BE",
         "bronze",

@@ -22,6 +22,10 @@ UNUSABLE = {"memory_bandwidth": "there is no control", "cpu_quota": "there are n
         ("cpu_usage", {"evict": 8}, {}, UNUSABLE, None),
         ("memory_usage", {"evict": 8}, UNMEASURED, UNUSABLE, None),
         (
+            "memory_usage", {"reclaim": 8}, {}, {"memory_high": "there is no swap"},
+            "reclaim: no memory is reclaimed, because there is no swap",
+        ),
+        (
             "memory_bandwidth", {"throttle_down": 8, "throttle_up": 6}, UNMEASURED, UNUSABLE,
             "metric = memory_bandwidth: the agent never acts, because there are no counters",
         ),

@@ -1,0 +1,156 @@
+"""Use of caches and memory bandwidth, and limits of guests, in reports to Placement."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from compute_agent.inventory.attributes import begin_interval
+from compute_agent.inventory.neighbours import CacheLoad, GuestLoad, RequestedLimit, neighbour_attributes
+from compute_agent.inventory.provider_tree import ProviderTree
+from compute_agent.loops.base import ConfigurationInForce
+from compute_agent.monitoring.readings import TOTAL, MonitorReading, cache_sizes
+from compute_agent.resctrl.bandwidth import BYTES_PER_GB
+from compute_agent.throttling.actions import GuestLimits
+from compute_agent.throttling.interference.cases import InterferenceCase
+from compute_agent.throttling.triggers import InterferenceTrigger
+
+Moved = Mapping[tuple[int, str], int]
+"""Bytes by cache id and kind of bandwidth."""
+
+
+class NeighbourReporter:
+    """Adds the use of caches by the host and its guests, and limits of guests, to the tree of a report.
+
+    The values change once in an interval. Bandwidths are means over the interval. Any thread may use it.
+    """
+
+    def __init__(
+        self,
+        in_force: ConfigurationInForce,
+        newest: Callable[[], MonitorReading | None],
+        limits: Callable[[], Mapping[str, GuestLimits]],
+        cases: Callable[[], Sequence[InterferenceCase]],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Prepare the reports.
+
+        :param newest: returns the newest reading of monitoring; None without one.
+        :param limits: returns the requested limits by trigger, guest and control.
+        :param cases: returns the open cases of interference.
+        :param clock: returns the seconds since the epoch.
+        """
+        self._in_force = in_force
+        self._newest = newest
+        self._limits = limits
+        self._cases = cases
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._measured_at: float | None = None
+        self._reading: MonitorReading | None = None
+        self._attributes: dict[str, str | float] = {}
+        #: Whether the last values lack bandwidths only because no earlier reading had counted the same bytes.
+        self._lacks_rates = False
+
+    def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
+        """Return the tree with these attributes at the agent's first provider; unchanged if they are off."""
+        options = self._in_force.current.options.compute
+        interval = options.neighbours_interval
+        if not interval:
+            return tree
+        measured_at = begin_interval(self._clock(), interval, tree.root.uuid)
+        # The lock is held during a measurement, of at most ten seconds: another caller needs its values.
+        with self._lock:
+            if measured_at != self._measured_at or self._lacks_rates:
+                self._measure_host(measured_at, max(interval, options.update_resources_interval))
+            return tree.with_attributes(self._attributes)
+
+    def _measure_host(self, measured_at: float, interval: float) -> None:
+        before, reading = self._reading, self._newest()
+        self._lacks_rates = reading is not None and not _is_later(before, reading)
+        self._measured_at, self._reading = measured_at, reading
+        control = self._in_force.current.control
+        sizes = cache_sizes(control.platform) if control is not None else {}
+        gbps = control.options.memory_bandwidth_gbps if control is not None else None
+        self._attributes = neighbour_attributes(
+            measured_at,
+            interval,
+            cache_loads(before, reading, sizes, None if gbps is None else gbps * BYTES_PER_GB),
+            guest_loads(before, reading),
+            limits_of_guests(self._limits(), self._cases()),
+        )
+
+
+def cache_loads(
+    before: MonitorReading | None,
+    now: MonitorReading | None,
+    sizes: Mapping[int, int],
+    max_bandwidth: float | None,
+) -> dict[int, CacheLoad]:
+    """The use of each cache by the host, by cache id, with mean bandwidths between two readings.
+
+    :param sizes: the sizes of caches in bytes, as far as known.
+    :param max_bandwidth: the bandwidth of the memory of each cache, in bytes a second; None: unknown.
+    """
+    if now is None:
+        return {}
+    rates: Mapping[int, float] = {}
+    if before is not None and _is_later(before, now):
+        rates = _mean_rates(before.host_moved_bytes, now.host_moved_bytes, now.time - before.time)
+    return {
+        cache: CacheLoad(rates.get(cache), use.occupancy, max_bandwidth, sizes.get(cache))
+        for cache, use in now.host_caches.items()
+    }
+
+
+def guest_loads(before: MonitorReading | None, now: MonitorReading | None) -> list[GuestLoad]:
+    """The use of all caches by each monitored guest, with mean bandwidths between two readings."""
+    if now is None:
+        return []
+    moved: dict[tuple[tuple[str, str], float], Moved] = {}
+    seconds = 1.0
+    if before is not None and _is_later(before, now):
+        moved = {(use.target.key, use.begun): use.moved_bytes for use in before.targets}
+        seconds = now.time - before.time
+    found = []
+    for use in now.targets:
+        if not use.target.is_class and use.caches:
+            rates = _mean_rates(moved.get((use.target.key, use.begun), {}), use.moved_bytes, seconds)
+            occupied = [one.occupancy for one in use.caches.values() if one.occupancy is not None]
+            load = CacheLoad(sum(rates.values()) if rates else None, sum(occupied) if occupied else None)
+            found.append(GuestLoad(use.target.guest, use.target.qos_class, load))
+    return found
+
+
+def _is_later(before: MonitorReading | None, now: MonitorReading) -> bool:
+    """Whether the bytes between two readings are known: another monitor begins to count again."""
+    return before is not None and before.begun == now.begun and before.time < now.time
+
+
+def _mean_rates(before: Moved, now: Moved, seconds: float) -> dict[int, float]:
+    """The mean total bandwidth of each cache, in bytes a second, where both totals are known."""
+    return {
+        cache: (amount - before[cache, kind]) / seconds
+        for (cache, kind), amount in now.items()
+        if kind == TOTAL and (cache, kind) in before
+    }
+
+
+def limits_of_guests(
+    requested: Mapping[str, GuestLimits], cases: Iterable[InterferenceCase]
+) -> dict[str, list[RequestedLimit]]:
+    """The limited levers of each guest, with the victims of limits that interference requests."""
+    victims: dict[tuple[str, str], set[str]] = {}
+    for case in cases:
+        if case.limit is not None:
+            victims.setdefault((case.suspect, case.knob.lever), set()).add(case.victim)
+    found: dict[str, list[RequestedLimit]] = {}
+    for trigger, by_guest in requested.items():
+        for guest, limits in by_guest.items():
+            # A lever with several domains, such as the caches of bandwidth, counts once.
+            for lever in sorted({control.lever for control in limits}):
+                caused = trigger == InterferenceTrigger.limit_owner
+                for_whom = sorted(victims.get((guest, lever), ())) if caused else ()
+                found.setdefault(guest, []).append(RequestedLimit(lever, trigger, tuple(for_whom)))
+    return found

@@ -1,0 +1,70 @@
+"""Load profiles: the CPU use of guests by hour of the week, and the time in which two are both busy.
+
+Two guests with equal means may be busy at the same hours or at opposite ones. Only in the first case do they
+contend for a core that they share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+WEEK_HOURS: Final = 7 * 24
+"""The number of hours of a week. Hour 0 begins on Monday at midnight, in the time zone of the host."""
+
+
+# Compared by identity, because a hash of all hours takes longer than an overlap.
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadProfile:
+    """The mean CPU use in each hour of the week, in cores or as the busy part of one CPU."""
+
+    hours: tuple[float, ...]
+
+    @classmethod
+    def from_mean(cls, use: float) -> LoadProfile:
+        """The profile of a guest of which only one mean is known."""
+        return cls((use,) * WEEK_HOURS)
+
+
+ALWAYS_BUSY: Final = LoadProfile.from_mean(1.0)
+"""The profile for a guest of unknown use: each hour of another guest counts in full."""
+
+
+@lru_cache(maxsize=1024)
+def use_per_cpu(profile: LoadProfile, count: int) -> LoadProfile:
+    """The busy part, from 0 to 1, of each of ``count`` CPUs, over which the cores of a profile are spread."""
+    return LoadProfile(tuple([min(1.0, cores / count) for cores in profile.hours]))
+
+
+# A mean over all hours would hide the peaks of guests that work in 40 of the 168 hours.
+BUSIEST_HOURS: Final = 24
+"""The number of hours of the week by which two guests are compared: those with most common use."""
+
+
+@lru_cache(maxsize=2048)
+def common_load(one: LoadProfile, other: LoadProfile) -> float:
+    """The part of the time, from 0 to 1, in which two CPUs are both busy at most.
+
+    In each hour both are busy at most as long as the less busy one. The result is the mean of the
+    :data:`BUSIEST_HOURS`. It is 0 for guests that are never busy in the same hour, and the smaller use for
+    guests with a constant use.
+    """
+    return sum(sorted(map(min, one.hours, other.hours))[-BUSIEST_HOURS:]) / BUSIEST_HOURS
+
+
+def fill_hours(hours: Sequence[float | None]) -> LoadProfile | None:
+    """The profile from the hours of the week that are known; None if these are fewer than a day.
+
+    An hour that is not known gets the mean of the known days at this time of day, or else of all known hours.
+    """
+    known = [cores for cores in hours if cores is not None]
+    if len(known) < 24:
+        return None
+    mean = sum(known) / len(known)
+    by_clock = [[cores for cores in hours[clock::24] if cores is not None] for clock in range(24)]
+    of_day = [sum(days) / len(days) if days else mean for days in by_clock]
+    return LoadProfile(
+        tuple([of_day[number % 24] if cores is None else cores for number, cores in enumerate(hours)])
+    )

@@ -1,0 +1,77 @@
+"""Cold memory: memory that guests do not use, found by small reclaims while they do not wait for memory.
+
+The rule is that of Senpai (Weiner et al., "TMO: Transparent Memory Offloading in Datacenters", ASPLOS 2022).
+Every few seconds the kernel reclaims a small part of a guest's memory. The part becomes smaller as the guest
+waits longer for memory, and 0 at a limit of its pressure (PSI). So memory that a guest uses returns by
+itself, and the rest stays in swap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+PROBE_SHARE: Final = 0.0005
+"""The part of a guest's memory that a probe reclaims from a guest without pressure, as in Senpai."""
+
+MAX_PROBE: Final = 16 * 2**20
+"""Maximum bytes of one probe."""
+
+MIN_PROBE: Final = 64 * 2**10
+"""Minimum bytes of one probe: less frees hardly a page of each kind."""
+
+CALM_SECONDS: Final = 600.0
+"""Seconds without pressure after which the swapped memory of a guest counts as cold."""
+
+MIN_SWAP_ROOM: Final = 0.25
+"""The free part of swap that probes leave to watermarks, which need swap when memory is short."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColdReading:
+    """The memory of a guest in bytes.
+
+    :ivar used: its memory without swap; compressed memory (zswap) counts with its compressed size.
+    :ivar swapped: its memory in swap and zswap, with its size before compression.
+    :ivar pressure: the percent of the time since the last reading in which the guest waited for memory; None:
+        unknown.
+    """
+
+    used: int
+    swapped: int
+    pressure: float | None
+
+
+def probe_size(reading: ColdReading, limit: float) -> int:
+    """The bytes to reclaim from a guest now; ``limit`` is the pressure, in percent, at which this is 0."""
+    if reading.pressure is None:
+        return 0
+    wanted = int(reading.used * PROBE_SHARE * max(0.0, 1 - reading.pressure / limit))
+    return min(MAX_PROBE, wanted) if wanted >= MIN_PROBE else 0
+
+
+def track_calm(
+    since: Mapping[str, float], readings: Mapping[str, ColdReading], limit: float, now: float
+) -> dict[str, float]:
+    """The second since which each guest has not waited for memory, by uuid; one that waits now is left out.
+
+    :param since: the former result.
+    :param limit: the pressure in percent from which on a guest counts as waiting.
+    """
+    return {
+        uuid: since.get(uuid, now)
+        for uuid, reading in readings.items()
+        if reading.pressure is not None and reading.pressure < limit
+    }
+
+
+def cold_memory(
+    since: Mapping[str, float], readings: Mapping[str, ColdReading], now: float
+) -> dict[str, int]:
+    """The bytes in swap of each guest that it has not missed for ``CALM_SECONDS``, by uuid."""
+    return {
+        uuid: readings[uuid].swapped
+        for uuid, begin in since.items()
+        if now - begin >= CALM_SECONDS and uuid in readings and readings[uuid].swapped
+    }

@@ -1,0 +1,71 @@
+"""Reclaim of memory that guests do not use, as a step of watermarks before limits and evictions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from compute_agent.drivers.base import GuestThreads
+from compute_agent.drivers.memory_reclaim import reclaim_memory
+from compute_agent.host.kernel_files import read_optional
+from compute_agent.model.messages import DriverError, GuestGoneError
+from compute_agent.pipeline.worker import GuestPipeline
+
+RECLAIM_SECONDS: Final = 1.0
+"""Seconds that the kernel may reclaim for one action, in the thread of watermarks."""
+
+MAX_PRESSURE: Final = 10.0
+"""Percent of the last 10 seconds. A guest that waits longer for memory has no memory to spare."""
+
+_MIN_PART: Final = 0.1
+"""A reclaim of a smaller part of the amount counts as failed, so that the guest is left alone for minutes."""
+
+
+class MemoryReclaimer:
+    """Has the kernel reclaim memory of guests. Any thread may use it."""
+
+    def __init__(
+        self,
+        pipeline: GuestPipeline,
+        driver: GuestThreads,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pipeline = pipeline
+        self._driver = driver
+        self._monotonic = monotonic
+
+    def reclaim_memory(self, uuid: str, amount: int) -> None:
+        """Have the kernel reclaim up to ``amount`` bytes of a guest, for about a second.
+
+        :raises GuestGoneError: the guest is gone.
+        :raises DriverError: the guest has no memory to spare, or the kernel cannot reclaim memory of it.
+        """
+        view = next((one for one in self._pipeline.guest_views() if one.guest.uuid == uuid), None)
+        if view is None:
+            raise GuestGoneError(f"guest {uuid} has ended")
+        group = self._driver.usage_group(view.guest)
+        if not group:
+            raise DriverError("the guest has no cgroup v2 group of its own")
+        pressure = parse_recent_pressure(read_optional(f"{group}/memory.pressure") or "")
+        if pressure is not None and pressure > MAX_PRESSURE:
+            raise DriverError(f"the guest has waited for memory in {pressure:g} % of the last 10 seconds")
+        try:
+            done = reclaim_memory(group, amount, RECLAIM_SECONDS, self._monotonic)
+        except FileNotFoundError as error:
+            raise DriverError(
+                f"the kernel is older than Linux 5.19, or the guest has ended: {error}"
+            ) from error
+        except OSError as error:
+            raise DriverError(f"the kernel reclaims no memory: {error}") from error
+        if done < amount * _MIN_PART:
+            raise DriverError(f"the kernel found less than {amount >> 20} MiB that the guest does not use")
+
+
+def parse_recent_pressure(text: str) -> float | None:
+    """The percent of the last 10 seconds in which some task waited, from a PSI file; None if empty."""
+    for line in text.splitlines():
+        kind, *fields = line.split()
+        if kind == "some":
+            return float(dict(pair.split("=", 1) for pair in fields)["avg10"])
+    return None

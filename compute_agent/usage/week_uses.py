@@ -1,0 +1,132 @@
+"""The CPU use of guests by hour of the week: learnt from measurements, and kept in a file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from compute_agent import kept_json
+from compute_agent.policy.load_profiles import WEEK_HOURS, LoadProfile, fill_hours
+
+FILE: Final = "cpu_use.json"
+"""The name of the file in the state folder. Releases without it ignore the file."""
+
+VERSION: Final = 1
+
+# Half an hour, so that the mean of an hour does not come from one burst after a restart of the agent.
+MIN_SECONDS: Final = 1800.0
+"""Seconds of an hour that must have been measured for the hour to count."""
+
+NEW_SHARE: Final = 0.5
+"""The weight of an hour against the same hours of former weeks. Habits of a month ago count 1/16."""
+
+# A stopped guest may return, as after the night or a week of holidays.
+ABSENT_SECONDS: Final = 14 * 86400.0
+"""Seconds after which the use of a guest that is gone is forgotten."""
+
+MAX_GUESTS: Final = 512
+"""Maximum number of guests that are kept, those seen last. A guest takes about 1 kB of the file."""
+
+_MAX_CORES: Final = 1e6
+"""The largest plausible number of cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeekUse:
+    """The mean CPU use of a guest by hour of the week, in cores.
+
+    :ivar hours: the use of each hour; None: not known yet.
+    :ivar seen: the end of the last hour that counted, in seconds since the epoch.
+    """
+
+    hours: tuple[float | None, ...] = (None,) * WEEK_HOURS
+    seen: float = 0.0
+
+    def with_hour(self, hour: int, cores: float, now: float) -> WeekUse:
+        """The use with one more mean of an hour of the week."""
+        last = self.hours[hour]
+        mean = cores if last is None else last + NEW_SHARE * (cores - last)
+        # Thousandths keep the file small.
+        return WeekUse((*self.hours[:hour], round(mean, 3), *self.hours[hour + 1 :]), now)
+
+
+@dataclass(frozen=True, slots=True)
+class HourSum:
+    """The use of a guest in the present hour: core seconds, and the seconds that were measured."""
+
+    core_seconds: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WeekUses:
+    """The use of all guests by hour of the week, by uuid, and their sums of the present hour."""
+
+    guests: Mapping[str, WeekUse] = field(default_factory=dict)
+    hour: int = -1
+    sums: Mapping[str, HourSum] = field(default_factory=dict)
+
+    def with_use(self, use: Mapping[str, float], elapsed: float, now: float) -> WeekUses:
+        """Add the use, in cores by uuid, of the last ``elapsed`` seconds before ``now``.
+
+        :param now: seconds since the epoch. A new hour of the week closes the one before.
+        """
+        hour = week_hour(now)
+        kept = self if hour == self.hour else replace(self._with_closed_hour(now), hour=hour)
+        sums = dict(kept.sums)
+        for uuid, cores in use.items():
+            last = sums.get(uuid, HourSum())
+            sums[uuid] = HourSum(last.core_seconds + cores * elapsed, last.seconds + elapsed)
+        return replace(kept, sums=sums)
+
+    def _with_closed_hour(self, now: float) -> WeekUses:
+        guests = dict(self.guests)
+        for uuid, total in self.sums.items():
+            if total.seconds >= MIN_SECONDS:
+                cores = total.core_seconds / total.seconds
+                guests[uuid] = guests.get(uuid, WeekUse()).with_hour(self.hour, cores, now)
+        recent = sorted(guests, key=lambda uuid: guests[uuid].seen, reverse=True)[:MAX_GUESTS]
+        return WeekUses({uuid: guests[uuid] for uuid in recent if now - guests[uuid].seen < ABSENT_SECONDS})
+
+
+def known_profiles(guests: Mapping[str, WeekUse]) -> dict[str, LoadProfile]:
+    """The profiles of the guests of which at least a day is known, by uuid."""
+    found = {uuid: fill_hours(one.hours) for uuid, one in guests.items()}
+    return {uuid: profile for uuid, profile in found.items() if profile is not None}
+
+
+def week_hour(now: float) -> int:
+    """The hour of the week at ``now`` (seconds since the epoch), by the time zone of the host."""
+    # Python reads the time zone at its start; tzset() reads it again, so that a changed one counts.
+    time.tzset()
+    local = time.localtime(now)
+    return local.tm_wday * 24 + local.tm_hour
+
+
+def dump_uses(guests: Mapping[str, WeekUse]) -> bytes:
+    """The content of the file for the use of guests by uuid."""
+    content = {uuid: {"hours": one.hours, "seen": one.seen} for uuid, one in sorted(guests.items())}
+    return kept_json.dump(VERSION, {"guests": content})
+
+
+def parse_uses(content: bytes) -> dict[str, WeekUse]:
+    """Parse the content of the file.
+
+    :raises ValueError: the content is damaged, or of another version.
+    """
+    return kept_json.parse(VERSION, content, _parse_guests)
+
+
+def _parse_guests(document: Any) -> dict[str, WeekUse]:
+    return {str(uuid): _parse_guest(one) for uuid, one in document["guests"].items()}
+
+
+def _parse_guest(content: Any) -> WeekUse:
+    hours = tuple(
+        None if cores is None else kept_json.read_number(cores, _MAX_CORES) for cores in content["hours"]
+    )
+    if len(hours) != WEEK_HOURS:
+        raise ValueError(f"a week has {WEEK_HOURS} hours, and not {len(hours)}")
+    return WeekUse(hours, kept_json.read_number(content["seen"], 1e12))

@@ -1,0 +1,306 @@
+"""``/console/neighbours``: use of caches and memory bandwidth, limited guests, and broken promises.
+
+Agents write the values into attributes of their hosts, by default each ten minutes. A host has values of each
+of its L3 caches, of the few guests that use most, and of limited guests. The service asks neither agents nor
+Prometheus. Values of an agent that does not replace them in time are left out.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from flask import Blueprint, current_app, render_template, request, url_for
+
+from placement.policies import ext, rest
+from placement.read_model.provider import Provider
+from placement.read_model.snapshot import ModelSnapshot
+from placement.read_model.trees import HostTree
+from placement_extras.console import page_request
+from placement_extras.console.fleet import BROKEN_PROMISES, broken_promises, natural_order
+from placement_extras.console.page_request import (
+    MAX_NAME,
+    SEE_HOSTS,
+    ListPage,
+    PageRequest,
+    console_page,
+    cut_page,
+)
+
+blueprint = Blueprint("neighbours", __name__)
+CENSUS: Final = "NEIGHBOUR_CENSUS"
+"""The key of the application's configuration with the values of hosts."""
+SEE_NEIGHBOURS: Final = (*SEE_HOSTS, ext.ATTRIBUTES)
+"""The rules under which REST shows the same attributes."""
+
+MEASURED_AT: Final = "neighbour.measured_at"
+"""The attribute with the time of the measurement, in seconds since 1970."""
+VALID_UNTIL: Final = "neighbour.valid_until"
+"""The attribute with the time until which the values are current, in seconds since 1970."""
+CACHE: Final = "neighbour.cache."
+GUEST: Final = "neighbour.guest."
+LIMIT: Final = "neighbour.limit."
+"""Prefixes of attributes: the id of an L3 cache follows, or a number for each guest."""
+
+_CACHES_PER_PAGE: Final = 40
+_LIMITS_PER_PAGE: Final = 40
+_TOP: Final = 10
+"""Number of guests of the cloud in the list of each resource."""
+_MAX_BROKEN: Final = 20
+"""Maximum number of hosts with broken promises on the page; the page of the fleet lists all."""
+
+_NUMBER: Final = r"(\d{1,15}(?:\.\d)?)"
+_UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_LOAD: Final = re.compile(
+    rf"(?:(?P<consumer>{_UUID}) (?:(?P<class>[A-Za-z0-9_.-]{{1,64}}): )?)?"
+    rf"(?:{_NUMBER} MB/s(?: of {_NUMBER})?)?(?:(?:, )?{_NUMBER} MiB(?: of {_NUMBER})?)?"
+)
+_LIMITED: Final = re.compile(rf"({_UUID}) (.+)")
+_LEVER: Final = re.compile(
+    rf"([A-Za-z0-9_.-]{{1,64}}): ([a-z][a-z ]{{0,63}}?)(?: for ({_UUID}(?: {_UUID})*))?"
+)
+
+
+class NeighbourOrder(StrEnum):
+    """The order of caches: the largest amounts first, or by host."""
+
+    BANDWIDTH = "bandwidth"
+    CACHE = "cache"
+    HOST = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredLoad:
+    """Bandwidths in MB a second, occupancy and size in MiB; None: unknown."""
+
+    bandwidth: float | None = None
+    max_bandwidth: float | None = None
+    occupancy: float | None = None
+    size: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NeighbourCache:
+    """The use of an L3 cache by all guests and processes of a host."""
+
+    root: Provider
+    cache: str
+    load: MeasuredLoad
+
+
+@dataclass(frozen=True, slots=True)
+class NeighbourGuest:
+    """The use of all L3 caches of a host by a guest."""
+
+    root: Provider
+    consumer: str
+    qos_class: str
+    load: MeasuredLoad
+
+
+@dataclass(frozen=True, slots=True)
+class LimitedLever:
+    """A limited lever of a guest, the trigger that requests the limit, and the guests that profit."""
+
+    lever: str
+    trigger: str
+    victims: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LimitedGuest:
+    """A guest with limits."""
+
+    root: Provider
+    consumer: str
+    levers: tuple[LimitedLever, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NeighbourHost:
+    """The values of one host, valid until a time (seconds since 1970)."""
+
+    valid_until: float
+    caches: tuple[NeighbourCache, ...]
+    guests: tuple[NeighbourGuest, ...]
+    limits: tuple[LimitedGuest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenHost:
+    """A host that breaks promises to guests, in its agent's words."""
+
+    root: Provider
+    broken: str
+
+
+@dataclass(frozen=True, slots=True)
+class NeighboursPage:
+    """All parts of the page.
+
+    ``hosts`` have current values, and ``outdated`` ones do not count. Amounts are sums over all caches, in
+    MB a second and MiB. ``broken`` has the first of ``all_broken`` hosts.
+    """
+
+    hosts: int
+    outdated: int
+    bandwidth: float
+    occupancy: float
+    caches: ListPage[NeighbourCache]
+    by_bandwidth: tuple[NeighbourGuest, ...]
+    by_cache: tuple[NeighbourGuest, ...]
+    limits: ListPage[LimitedGuest]
+    broken: tuple[BrokenHost, ...]
+    all_broken: int
+
+
+class NeighbourCensus:
+    """Reads the values of all hosts. A host is read again only after a change. Threads may share it."""
+
+    def __init__(self) -> None:
+        # a tree is replaced when it changes, and its values vanish with it
+        self._known: WeakKeyDictionary[HostTree, NeighbourHost] = WeakKeyDictionary()
+
+    def list_hosts(self, snapshot: ModelSnapshot, name: str = "") -> list[NeighbourHost]:
+        """Return the values of each host that has some.
+
+        :param name: a part of the names of the hosts, in any case.
+        """
+        trees, text, found = snapshot.whole_trees(), name.casefold(), []
+        for root in snapshot.roots_having(snapshot.by_attribute, MEASURED_AT).ids:
+            tree = trees[root]
+            if text in tree.root.name.casefold():
+                here = self._known.get(tree)
+                if here is None:
+                    here = self._known[tree] = read_usage(tree)
+                found.append(here)
+        return found
+
+
+def read_usage(tree: HostTree) -> NeighbourHost:
+    """Return the values of a host, from the first of its providers that has a time; ignores other forms."""
+    root = tree.root
+    for each in tree.members:
+        if MEASURED_AT in each.attributes:
+            until = each.attributes.get(VALID_UNTIL)
+            caches, guests, limits = [], [], []
+            for name, value in each.attributes.items():
+                # clients may write any value into any attribute
+                if not isinstance(value, str):
+                    continue
+                if name.startswith(LIMIT) and (limited := _LIMITED.fullmatch(value)):
+                    limits.append(LimitedGuest(root, limited[1], tuple(_levers_of(limited[2]))))
+                elif name.startswith((CACHE, GUEST)) and (known := _LOAD.fullmatch(value)):
+                    load = MeasuredLoad(*(None if one is None else float(one) for one in known.groups()[2:]))
+                    if name.startswith(CACHE):
+                        caches.append(NeighbourCache(root, name[len(CACHE) :], load))
+                    elif known["consumer"]:
+                        guests.append(NeighbourGuest(root, known["consumer"], known["class"] or "", load))
+            return NeighbourHost(
+                until if isinstance(until, int | float) else 0.0, tuple(caches), tuple(guests), tuple(limits)
+            )
+    return NeighbourHost(0.0, (), (), ())
+
+
+def _levers_of(text: str) -> Iterable[LimitedLever]:
+    for part in text.split("; "):
+        if known := _LEVER.fullmatch(part):
+            yield LimitedLever(known[1], known[2], tuple((known[3] or "").split()))
+
+
+def make_page(
+    snapshot: ModelSnapshot,
+    census: NeighbourCensus,
+    now: float,
+    *,
+    name: str = "",
+    order: NeighbourOrder = NeighbourOrder.BANDWIDTH,
+    page: int = 1,
+    limits_page: int = 1,
+) -> NeighboursPage:
+    """Return the page at a time (seconds since 1970). A number above the last page selects the last page.
+
+    :param name: a part of the names of hosts that the page shows.
+    """
+    known = census.list_hosts(snapshot, name)
+    hosts = [each for each in known if now <= each.valid_until]
+    caches = [one for each in hosts for one in each.caches]
+    limits = [one for each in hosts for one in each.limits]
+    trees, text = snapshot.whole_trees(), name.casefold()
+    broken = [
+        BrokenHost(trees[root].root, words)
+        for root in snapshot.roots_having(snapshot.by_attribute, BROKEN_PROMISES).ids
+        if text in trees[root].root.name.casefold() and (words := broken_promises(trees[root].members))
+    ]
+    broken.sort(key=lambda one: natural_order(one.root.name))
+    return NeighboursPage(
+        hosts=len(hosts),
+        outdated=len(known) - len(hosts),
+        bandwidth=sum(one.load.bandwidth or 0.0 for one in caches),
+        occupancy=sum(one.load.occupancy or 0.0 for one in caches),
+        caches=cut_page(sorted(caches, key=_CACHE_ORDERS[order]), page, _CACHES_PER_PAGE),
+        by_bandwidth=_largest_guests(hosts, lambda one: one.load.bandwidth or 0.0),
+        by_cache=_largest_guests(hosts, lambda one: one.load.occupancy or 0.0),
+        limits=cut_page(
+            sorted(limits, key=lambda one: (natural_order(one.root.name), one.consumer)),
+            limits_page,
+            _LIMITS_PER_PAGE,
+        ),
+        broken=tuple(broken[:_MAX_BROKEN]),
+        all_broken=len(broken),
+    )
+
+
+# Equal amounts stay in the order of hosts in the read model: longer keys would cost more than all else.
+_CACHE_ORDERS: Final[Mapping[NeighbourOrder, Callable[[NeighbourCache], Any]]] = {
+    NeighbourOrder.BANDWIDTH: lambda one: -(one.load.bandwidth or 0.0),
+    NeighbourOrder.CACHE: lambda one: -(one.load.occupancy or 0.0),
+    NeighbourOrder.HOST: lambda one: (natural_order(one.root.name), natural_order(one.cache)),
+}
+
+
+def _largest_guests(
+    hosts: Iterable[NeighbourHost], amount: Callable[[NeighbourGuest], float]
+) -> tuple[NeighbourGuest, ...]:
+    """Return the guests with the largest amounts above 0."""
+    used = (one for each in hosts for one in each.guests if amount(one) > 0)
+    return tuple(heapq.nlargest(_TOP, used, key=amount))
+
+
+@console_page(blueprint, "/console/neighbours", *SEE_NEIGHBOURS)
+def show_neighbours(visit: PageRequest) -> str:
+    """Show caches, the guests that use most, limited guests and broken promises."""
+    name = request.args.get("name", "").strip()[:MAX_NAME]
+    wanted = request.args.get("order", "")
+    order = NeighbourOrder(wanted) if wanted in list(NeighbourOrder) else NeighbourOrder.BANDWIDTH
+    number, limits_number = page_request.asked_page(), page_request.asked_page("limits")
+    census: NeighbourCensus = current_app.config[CENSUS]
+    with visit.pinned_model() as (snapshot, _):
+        shown = make_page(
+            snapshot, census, time.time(), name=name, order=order, page=number, limits_page=limits_number
+        )
+
+    def page_address(**changes: int) -> str:
+        values: dict[str, Any] = {"page": shown.caches.page, "limits": shown.limits.page, **changes}
+        if name:
+            values["name"] = name
+        if order is not NeighbourOrder.BANDWIDTH:
+            values["order"] = order
+        return url_for("neighbours.show_neighbours", **values)
+
+    return render_template(
+        "neighbours.html",
+        neighbours=shown,
+        name=name,
+        order=order,
+        orders=NeighbourOrder,
+        may_see_consumers=visit.may_use(rest.LIST_ALLOCATIONS),
+        address_of_caches=lambda number: page_address(page=number),
+        address_of_limits=lambda number: page_address(limits=number),
+    )

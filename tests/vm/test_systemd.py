@@ -1,0 +1,26 @@
+"""Quiet CPUs on a host with systemd as its first process."""
+
+import pytest
+
+from tests.vm import libvirt_machine, machine
+
+pytestmark = [pytest.mark.slow, pytest.mark.vm]
+
+SMP = ("--smp", "sockets=1,cores=4,threads=1")
+
+
+def test_slices_and_scopes_of_systemd_are_bound_and_given_back(share):
+    if not machine.kernels(libvirt_machine.FOLDER):
+        pytest.skip("no machine with systemd: python -m tests.vm.libvirt_machine")
+    machine.stage(share, (*machine.PYTEST, *machine.AGENT))
+    options = (
+        *SMP,
+        "--vm",
+        str(libvirt_machine.FOLDER),
+        "--qemu",
+        str(machine.FOLDER / "qemu-rdt"),
+        "--no-rdt",
+    )
+    options += ("--mem", "4G", "--append", libvirt_machine.SYSTEMD, "--env", "ISOLATION_SECONDS=0")
+    totals = machine.run_tests("tests/vm/inside_systemd.py", share, *options, timeout=1500)
+    assert (totals["tests"], totals["skipped"]) == (3, 0)
