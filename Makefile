@@ -9,9 +9,10 @@
 #                   FOLDERS='compute_agent/isolation' for some folders
 # make test-vm      the tests that need a virtual machine with cache and bandwidth control, which it makes first
 # make test-failover  databases that fail over and break under load, 30 times each, with a table: a quarter of an hour
+# make test-upgrade upgrades from earlier releases under load, and back, on each database: a table; half an hour
 # make test-shadow  requests at random to OpenStack Placement through placement-shadow, an hour's worth: half an hour
 # make test-openstack  Nova's life of guests on this service and on OpenStack Placement, their classes on two hosts: 40 minutes
-# make test-dependencies  quick tests with the lowest versions of the dependencies and those of OpenStack's series
+# make test-dependencies  quick tests with the lowest versions and those of OpenStack's series; beside Nova
 # make test-packages  builds, installs and removes Debian packages and an image; kolla's templates: ten minutes
 # make test-nova    Nova's own functional tests that are about Placement, on both services; what Nova makes of flavors
 # make lint         the first three of these
@@ -29,6 +30,7 @@
 #
 # PYTEST_ARGS adds to the test run: make test PYTEST_ARGS='-k candidates -x'
 # RELEASE_ARGS to a release: make release VERSION=1.2.0 RELEASE_ARGS='--key operator@example.org'
+# UPGRADE_ARGS to that of upgrades: make test-upgrade UPGRADE_ARGS='sqlite --releases 1'
 # FAILOVER_ARGS to that of failures: make test-failover FAILOVER_ARGS='galera --faults 5 --seed 1'
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -55,7 +57,7 @@ SPHINX := $(BIN)/sphinx-build -W --keep-going -n -q
 # Tests start hundreds of programs, each of which would compile all that it imports where this is set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo adopt-demo test quick-tests test-long test-kills coverage check mutants test-vm test-failover test-shadow test-openstack test-nova \
+.PHONY: demo adopt-demo test quick-tests test-long test-kills coverage check mutants test-vm test-failover test-upgrade test-shadow test-openstack test-nova \
     test-packages test-dependencies lint format samples doc man doc-links dist deb image release constraints clean packages
 
 demo: $(RUNTIME)
@@ -102,6 +104,9 @@ test-vm: packages $(INSTALLED)
 
 test-failover: packages $(INSTALLED)
 	$(BIN)/python -m tests.placement.failover $(FAILOVER_ARGS)
+
+test-upgrade: packages $(INSTALLED)
+	$(BIN)/python -m tests.upgrade $(UPGRADE_ARGS)
 
 test-shadow: packages $(INSTALLED)
 	$(BIN)/python -m tests.placement_extras.shadow.load --clients 1 --requests 18000

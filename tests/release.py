@@ -1,5 +1,9 @@
 """``make release VERSION=1.2.0``: a commit with the version and the changelog, and its builds.
 
+The changelog of a release is made of the notes in ``doc/changes``. If ``CHANGELOG.md`` already has a page
+about the version, with the heading ``## 1.2.0 (unreleased)``, the release dates it, and adds the notes at its
+end.
+
 The command refuses a checkout that is not ready, and then changes nothing. Reasons are a tree with changes, a
 version that is not the next one, no notes, and samples or an API reference older than their sources. It makes
 two commits, the release and the next development version, and leaves the push to the operator. It works in a
@@ -11,12 +15,14 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from packaging.version import InvalidVersion, Version
 
 from tests.builds import BuildFailed, build_commit, run
+from tests.upgrade.releases import Release, add_release
 
 ROOT: Final = Path(__file__).parents[1]
 CHANGES: Final = "doc/changes"
@@ -24,6 +30,8 @@ _VERSION: Final = re.compile(r"(?m)^version = (.+)$")
 _AS_INSTALLED: Final = tuple(f"--old-file={Path(sys.prefix, name)}" for name in (".installed", ".runtime"))
 """Arguments of make with which it does not install the copy into the environment of the checkout."""
 _SECTION: Final = re.compile(r"(?m)^## (\S+) \(")
+_PREPARED: Final = "## {} (unreleased)"
+"""The heading of a page in the changelog about a version that comes."""
 
 
 class ReleaseRefused(Exception):
@@ -61,18 +69,42 @@ def find_obstacles(checkout: Path, text: str) -> Iterator[str]:
         yield f"{text!r} is not a version such as 1.2.0"
         return
     declared = declared_version(checkout)
-    if not declared.is_devrelease:
+    changelog = (checkout / "CHANGELOG.md").read_text()
+    prepared = _PREPARED.format(version) in changelog
+    if not declared.is_devrelease and not (prepared and declared == version):
         yield f"setup.cfg declares {declared}, which is a release; the next one needs a development version"
     if version < Version(declared.base_version):
         yield f"{version} is older than {declared} of setup.cfg"
     if run("git", "tag", "--list", f"v{version}", folder=checkout).strip():
         yield f"the tag v{version} exists"
-    if str(version) in _SECTION.findall((checkout / "CHANGELOG.md").read_text()):
+    if str(version) in _SECTION.findall(changelog) and not prepared:
         yield f"CHANGELOG.md already has a section of {version}"
-    notes = [path for path in (checkout / CHANGES).glob("*.md") if path.name != "README.md"]
-    if not notes:
+    notes = find_notes(checkout)
+    if not notes and not prepared:
         yield f"{CHANGES} has no notes"
     yield from (f"the note {path.name} is empty" for path in notes if not path.read_text().strip())
+
+
+def find_notes(checkout: Path) -> list[Path]:
+    """Return the notes of changes that are in no release yet."""
+    return [path for path in (checkout / CHANGES).glob("*.md") if path.name != "README.md"]
+
+
+def write_changelog(tree: Path, version: Version) -> None:
+    """Move the notes into the changelog, below the page about the version if there is one."""
+    towncrier = (sys.executable, "-m", "towncrier", "build", "--version", version)
+    path = tree / "CHANGELOG.md"
+    before, heading, after = path.read_text().partition(_PREPARED.format(version))
+    if not heading:
+        run(*towncrier, "--yes", folder=tree)
+        return
+    page, following, older = after.partition("\n## ")
+    title, notes = f"## {version} ({datetime.now(UTC).date()})", ""
+    if paths := find_notes(tree):
+        drafted = run(*towncrier, "--draft", folder=tree).partition("\n### ")
+        notes = "".join(drafted[1:]).rstrip() + "\n"
+        run("git", "rm", "--quiet", *paths, folder=tree)
+    path.write_text(f"{before}{title}{page.rstrip()}\n{notes}{following}{older}")
 
 
 def find_outdated_files(tree: Path) -> Iterator[str]:
@@ -109,13 +141,15 @@ def make_release(checkout: Path, text: str, folder: Path, key: str | None, *, fu
             if obstacles := list(find_outdated_files(tree)):
                 raise ReleaseRefused("\n".join(obstacles))
             declare_version(tree, version)
-            run(sys.executable, "-m", "towncrier", "build", "--yes", "--version", version, folder=tree)
+            write_changelog(tree, version)
             _commit(tree, f"Release {version}")
             files = build_commit(tree, "HEAD", folder, debian=full, bill=full)
             if key is not None:
                 signature = ("--batch", "--yes", "--local-user", key, "--detach-sign", "--armor")
                 run("gpg", *signature, files[-1])
                 files.append(files[-1].with_name(f"{files[-1].name}.asc"))
+            released = run("git", "rev-parse", "HEAD", folder=tree).strip()
+            add_release(tree, Release(version, released))
             declare_version(tree, next_version(version))
             _commit(tree, f"Development of {next_version(version).base_version} begins")
             made = run("git", "rev-parse", "HEAD", folder=tree).strip()

@@ -5,9 +5,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from tests.builds import BuildFailed, build_all, run
 from tests.release import ReleaseRefused, declared_version, find_obstacles, make_release
+from tests.upgrade.releases import Release, read_releases
 
 MAKEFILE = "samples:\n\tcp options sample\n"
 SETUP = "[metadata]\nname = made-up\nversion = 1.2.0.dev0\n\n[options]\npy_modules = made_up\n"
@@ -35,6 +37,7 @@ FILES = {
     "sample": "old\n",
     "api-ref/build.py": "",
     "CHANGELOG.md": "# Changelog\n\n<!-- release notes start -->\n\n## 1.1.0 (2026-01-01)\n",
+    "tests/upgrade/releases.txt": "# releases\n1.1.0 0123456789\n",
     "doc/changes/README.md": "Notes\n",
     "doc/changes/hosts.fix.md": "Hosts are found again.\n",
 }
@@ -82,12 +85,50 @@ def test_a_release_has_the_version_the_notes_and_a_next_version(checkout: Path) 
     assert git(checkout, "log", "--format=%s", "-2") == "Development of 1.3.0 begins\nRelease 1.2.0"
     assert "version = 1.2.0\n" in git(checkout, "show", "HEAD~1:setup.cfg")
     assert str(declared_version(checkout)) == "1.3.0.dev0"
+    assert read_releases(checkout) == [
+        Release(Version("1.2.0"), git(checkout, "rev-parse", "HEAD~1")),
+        Release(Version("1.1.0"), "0123456789"),
+    ]
     changelog = (checkout / "CHANGELOG.md").read_text()
     assert (
         changelog.index("## 1.2.0 (") < changelog.index("Hosts are found again") < changelog.index("## 1.1.0")
     )
     assert [path.name for path in (checkout / "doc/changes").iterdir()] == ["README.md"]
     assert git(checkout, "status", "--porcelain") == ""
+
+
+def test_a_prepared_page_is_dated_and_gets_the_notes(checkout: Path) -> None:
+    path = checkout / "CHANGELOG.md"
+    page = "## 1.2.0 (unreleased)\n\nA page.\n\n### Limits\n\nOne.\n\n## 1.1.0"
+    path.write_text(path.read_text().replace("## 1.1.0", page))
+    (checkout / "setup.cfg").write_text(SETUP.replace("1.2.0.dev0", "1.2.0"))
+    commit(checkout)
+    make_release(checkout, "1.2.0", checkout.parent / "dist", None, full=False)
+    changelog = path.read_text()
+    assert "unreleased" not in changelog
+    parts = (
+        "## 1.2.0 (2",
+        "A page.",
+        "### Limits",
+        "One.",
+        "### Fixed",
+        "Hosts are found again.",
+        "## 1.1.0",
+    )
+    places = [changelog.index(part) for part in parts]
+    assert places == sorted(places)
+    assert [each.name for each in (checkout / "doc/changes").iterdir()] == ["README.md"]
+    assert git(checkout, "log", "--format=%s", "-2") == "Development of 1.3.0 begins\nRelease 1.2.0"
+    assert "CHANGELOG.md already has a section of 1.2.0" in refusal(checkout, "1.2.0")
+
+
+def test_a_prepared_page_needs_no_notes(checkout: Path) -> None:
+    path = checkout / "CHANGELOG.md"
+    path.write_text(path.read_text().replace("## 1.1.0", "## 1.2.0 (unreleased)\n\nA page.\n\n## 1.1.0"))
+    (checkout / "doc/changes/hosts.fix.md").unlink()
+    commit(checkout)
+    make_release(checkout, "1.2.0", checkout.parent / "dist", None, full=False)
+    assert "A page.\n\n## 1.1.0 (" in path.read_text()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ Modules
     - ``duration``: the type of options for lengths of time
     - ``written``: the text of ini files, for errors about unknown options and misplaced comments
     - ``origins``: the options in force, and the file that sets each of them
+    - ``levels``: the options that are beta or experimental
     - ``restart_only``: options that a reload does not change
 
 Order of calls
@@ -43,6 +44,7 @@ from compute_agent.conf import (
     host,
     interference,
     isolation,
+    levels,
     libvirt,
     metric_source,
     metrics,
@@ -188,4 +190,8 @@ def free_sections(conf: cfg.ConfigOpts) -> list[str]:
 
 def list_opts() -> list[tuple[str, list[Any]]]:
     """All options of the agent by section, for ``oslo-config-generator --namespace compute_agent.conf``."""
-    return [pair for module in MODULES for pair in module.list_opts()]
+    return [
+        (section, levels.mark_options(section, options))
+        for module in MODULES
+        for section, options in module.list_opts()
+    ]

@@ -22,6 +22,7 @@ import policies
 import rest
 import sequences
 import sources
+import supported
 import tables
 import threads
 
@@ -44,6 +45,7 @@ GENERATORS: Final[Mapping[str, Callable[..., str]]] = {
     "threads": threads.page,
     "rest": lambda: rest.page(ROOT / "api-ref"),
     "notes": lambda: notes.page(ROOT),
+    "supported": lambda: supported.page(ROOT / "doc" / "reference" / "supported.yaml"),
 }
 
 _MARK: Final = re.compile(r"^<!-- generated: (\w+) *(.*?) *-->$", re.MULTILINE)

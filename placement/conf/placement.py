@@ -110,11 +110,11 @@ create.
     cfg.StrOpt(
         "model_file",
         help="""
-File with a copy of the resource providers that the service has in memory. A starting worker then reads only
-later changes from the database. With a million resource providers this takes seconds instead of half a
-minute. All workers of a machine use one file. The folder of the file has to be writable for the service
-alone, such as /var/lib/placement/model. One of the workers writes the file every five minutes if there were
-changes.
+Experimental. File with a copy of the resource providers that the service has in memory. A starting worker
+then reads only later changes from the database. With a million resource providers this takes seconds
+instead of half a minute. All workers of a machine use one file. The folder of the file has to be writable
+for the service alone, such as /var/lib/placement/model. One of the workers writes the file every five
+minutes if there were changes.
 
 A worker compares the file with the database before it uses the file. A file
 that is damaged, or of another database, is removed with a line in the log. A

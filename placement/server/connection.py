@@ -69,6 +69,8 @@ class ClientConnection:
         self._taken = 0
         self.closing = False
         self.deadline = time.monotonic() + HEADERS_TIMEOUT
+        #: the time of the connection or of its last answer
+        self.last_used = time.monotonic()
         self._has_asked = False
         #: the number of bytes of this connection that the worker's total includes
         self.counted = 0
@@ -175,6 +177,7 @@ class ClientConnection:
         """End the current request after its answer was sent; the next request may follow."""
         self.request = self._body = None
         self._has_asked = True
+        self.last_used = time.monotonic()
         self._source = deque()
         self._handed_on = self._searched = self._taken = 0
         self.closing = close

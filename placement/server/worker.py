@@ -113,6 +113,9 @@ _RESERVED_FILES: Final = 256
 """Number of file descriptors that are reserved for databases, logs and other files."""
 _STOP_TIMEOUT: Final = 2.0
 """Maximum seconds for which searches may continue when the service stops."""
+_LAST_REQUEST_TIMEOUT: Final = 1.0
+"""Seconds without a request after which a stopping service closes a connection. Before, a request may be on
+its way, and would be lost."""
 _TICK: Final = 1.0
 """Seconds between two checks of deadlines."""
 
@@ -176,28 +179,34 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         """Stop listening; return whether there are unanswered requests and time left to answer them."""
         if not self._stop_began:
             self._stop_began = time.monotonic()
-            for fd in listeners:
+            for fd, listener in listeners.items():
+                # the kernel would reset connections that it has accepted and that no worker has taken
+                while self._accept_client(listener):
+                    pass
                 self._loop.unregister(fd)
             for each in self.sockets:
                 each.close()
             listeners.clear()
-        for each in [
-            each for each in self._connections.values() if each.is_idle and each.fd not in self._busy
-        ]:
-            self._close(each)
+        unused_since = time.monotonic() - _LAST_REQUEST_TIMEOUT
+        for each in list(self._connections.values()):
+            if each.fd not in self._busy and each.is_idle and each.last_used < unused_since:
+                self._go_on(each)  # a request may have arrived since the last poll
+                if each.fd not in self._busy and each.is_idle:
+                    self._close(each)
         # ends one second before gunicorn would kill this worker
         return bool(self._connections) and time.monotonic() - self._stop_began < self.cfg.graceful_timeout - 1
 
-    def _accept_client(self, listener: Any) -> None:
+    def _accept_client(self, listener: Any) -> bool:
+        """Accept a connection; return False if there is none."""
         try:
             sock, peer = listener.accept()
         except OSError:  # another worker was faster, or the client has left
-            return
+            return False
         if len(self._connections) >= self._most:
             first = self._waiting.first_to_close()
             if first is None:
                 sock.close()
-                return
+                return True
             self._close(self._connections[first])
         if sock.family != socket.AF_UNIX:
             # without this option, the last piece of an answer would wait for an acknowledgement (Nagle's
@@ -207,6 +216,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         self._connections[connection.fd] = connection
         self._loop.register(connection.fd, select.EPOLLIN)
         self._go_on(connection)
+        return True
 
     def _go_on(self, connection: ClientConnection) -> None:
         """Send unsent bytes if there are any; otherwise read, and queue the request if it is complete."""
@@ -267,7 +277,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         try:
             if not connection.flush():
                 self._watch_connection(connection, select.EPOLLOUT)
-            elif connection.closing or not self.alive:
+            elif connection.closing:
                 self._close(connection)
             else:
                 self._dispatch_request(connection)

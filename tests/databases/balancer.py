@@ -116,13 +116,13 @@ class Balancer:
             return
         ends = [(number, client), (number, server)]
         self._open += ends
-        threading.Thread(target=_pump, args=(server, client), daemon=True).start()
-        _pump(client, server)
+        threading.Thread(target=pump, args=(server, client), daemon=True).start()
+        pump(client, server)
         for end in ends:
             self._open.remove(end)
 
 
-def _pump(source: socket.socket, target: socket.socket) -> None:
+def pump(source: socket.socket, target: socket.socket) -> None:
     with suppress(OSError):
         while data := source.recv(_CHUNK):
             target.sendall(data)

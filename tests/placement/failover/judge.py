@@ -8,7 +8,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -39,6 +39,7 @@ class Judge:
     """Observations of all writers and the watch, which add them from their threads."""
 
     services: Sequence[RunningService]
+    headers: Mapping[str, str] = field(default_factory=lambda: HEADERS)
     answers: list[Answer] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
@@ -57,7 +58,7 @@ class JudgedClient:
         self._judge = judge
         self._rng = rng
         self._session = requests.Session()
-        self._session.headers.update(HEADERS)
+        self._session.headers.update(judge.headers)
 
     def any_but(self, service: int | None = None) -> int:
         """Return a random service except this one."""
@@ -191,8 +192,14 @@ class FailoverWatch(threading.Thread):
 class FailoverLoad:
     """Context in which the writers and the watch run."""
 
-    def __init__(self, services: Sequence[RunningService], seed: int) -> None:
-        self.judge = Judge(services)
+    def __init__(
+        self, services: Sequence[RunningService], seed: int, headers: Mapping[str, str] = HEADERS
+    ) -> None:
+        """Make the providers.
+
+        :param headers: the headers of all requests.
+        """
+        self.judge = Judge(services, headers)
         setup = JudgedClient(self.judge, random.Random(seed))
         self.shared = [_make_provider(setup, f"host-{number}", CLASSES) for number in range(4)]
         self._writers = [Writer(self.judge, number, self.shared, seed) for number in range(WRITERS)]

@@ -168,6 +168,23 @@ def test_a_search_does_not_delay_the_end_of_the_service(running: RunningService)
     assert "stopping" in answer.json()["errors"][0]["detail"]
 
 
+def test_connections_in_use_get_their_answers_while_the_service_stops(running: RunningService) -> None:
+    one = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+    (worker,) = map(psutil.Process, running.workers())
+    with ExitStack() as stack:
+        kept = stack.enter_context(connect(running, one))
+        assert b"Connection: keep-alive" in kept.recv(65536)
+        worker.suspend()
+        waiting = [stack.enter_context(connect(running, one)) for _ in range(30)]
+        kept.sendall(one)
+        worker.terminate()
+        worker.resume()
+        for each in (kept, *waiting):
+            answer = each.recv(65536)
+            assert answer.startswith(b"HTTP/1.1 200 OK")
+            assert b"Connection: close" in answer
+
+
 def test_a_socket_in_the_file_system_is_for_owner_and_group(tmp_path: Path) -> None:
     config, path = tmp_path / "placement.conf", tmp_path / "socket"
     config.write_text(f"[placement_database]\nconnection = sqlite:///{tmp_path}/placement.sqlite\n")

@@ -3,7 +3,7 @@
 import json
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -73,14 +73,20 @@ class FakeIdentity:
         self.held.wait(10)
         if not name:
             return _json({"error": {"code": 401, "message": "no", "title": "Unauthorized"}}, 401)
-        _, project, roles = USERS[name]
+        _, project, _ = USERS[name]
         scope = auth.get("scope", {}).get("project", {})
         if scope.get("name", project) != project:
             return _json({"error": {"code": 401, "message": "no", "title": "Unauthorized"}}, 401)
         token = uuid.uuid4().hex
+        self.accept(token, name, identity["methods"])
+        return _json({"token": self.tokens[token]}, 201, {"X-Subject-Token": token})
+
+    def accept(self, token: str, name: str, methods: Sequence[str] = ("password",)) -> None:
+        """Know a token of a user."""
+        _, project, roles = USERS[name]
         now = datetime.now(UTC)
         self.tokens[token] = {
-            "methods": identity["methods"],
+            "methods": [*methods],
             "user": {"id": f"{name}-id", "name": name, "domain": {"id": "default", "name": "Default"}},
             "project": {"id": project, "name": project, "domain": {"id": "default", "name": "Default"}},
             "roles": [{"id": role, "name": role} for role in roles],
@@ -89,7 +95,6 @@ class FakeIdentity:
             "catalog": [{"type": "identity", "name": "keystone", "id": "x", "endpoints": self._endpoints()}],
             "audit_ids": ["x"],
         }
-        return _json({"token": self.tokens[token]}, 201, {"X-Subject-Token": token})
 
 
 def _json(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

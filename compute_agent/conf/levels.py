@@ -1,0 +1,51 @@
+"""Levels of stability of options: the marks in help texts, samples and the reference.
+
+``doc/reference/stability.md`` explains the levels, and has the same sections and options. Options without a
+level are stable.
+"""
+
+import copy
+from collections.abc import Iterable
+from typing import Any, Final
+
+EXPERIMENTAL: Final = "Experimental"
+BETA: Final = "Beta"
+
+_SECTIONS: Final = {
+    "blockio_class:NAME": BETA,
+    "capacity": EXPERIMENTAL,
+    "cpu_class:NAME": BETA,
+    "cpu_pool:NAME": BETA,
+    "events": BETA,
+    "fleet": EXPERIMENTAL,
+    "guest_rule:NAME": BETA,
+    "interference:NAME": EXPERIMENTAL,
+    "isolation": EXPERIMENTAL,
+    "metric:NAME": EXPERIMENTAL,
+    "metrics": BETA,
+    "monitoring": BETA,
+    "pci": EXPERIMENTAL,
+    "qos": BETA,
+    "qos_class:NAME": BETA,
+    "tracing": BETA,
+    "watermark:NAME": BETA,
+}
+_OPTIONS: Final = {
+    ("qos_class:NAME", "core_scheduling"): EXPERIMENTAL,
+    ("qos_class:NAME", "isolation"): EXPERIMENTAL,
+    ("qos_class:NAME", "realtime_priority"): EXPERIMENTAL,
+    ("qos_class:NAME", "reclaimed_cap"): EXPERIMENTAL,
+}
+"""Options with another level than their section."""
+
+
+def mark_options(section: str, options: Iterable[Any]) -> list[Any]:
+    """Return the options of a section; the help of those with a level begins with the level."""
+    marked = []
+    for option in options:
+        level = _OPTIONS.get((section, option.dest), _SECTIONS.get(section))
+        if level is not None:
+            option = copy.copy(option)
+            option.help = f"{level}. {(option.help or '').lstrip()}"
+        marked.append(option)
+    return marked

@@ -1,0 +1,21 @@
+"""Versions of other software that a release was tried with, as a table."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from markdown_table import cell
+
+_HEAD: Final = "| software | tried | by | not tried |\n| --- | --- | --- | --- |\n"
+
+
+def page(table: Path) -> str:
+    """A table of `supported.yaml`."""
+    return _HEAD + "".join(map(_row, yaml.safe_load(table.read_text(encoding="utf-8"))))
+
+
+def _row(each: dict[str, Any]) -> str:
+    tried = "; ".join(each["tried"]) or "none"
+    tests = ", ".join(f"`{test}`" for test in dict.fromkeys(each["tried"].values()))
+    untried = "; ".join(f"{versions}: {reason}" for versions, reason in each["untried"].items())
+    return f"| {cell(each['software'])} | {cell(tried)} | {cell(tests)} | {cell(untried)} |\n"

@@ -1,0 +1,80 @@
+"""The readers of state files, and their results as plain values."""
+
+import dataclasses
+import enum
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from compute_agent.drivers.processes.records import parse_record
+from compute_agent.events.store import read_events
+from compute_agent.inventory import offline_cpus, provider_tree
+from compute_agent.pipeline import guest_settings, state
+
+RECORDED: Final = Path(__file__).parent
+EXPECTED: Final = "expected.json"
+_KEPT: Final = ("*.json", "*.jsonl", "compute_id", "provider_name")
+
+READERS: Final[Mapping[str, Callable[[Path], Any]]] = {
+    "state.json": lambda folder: state.parse((folder / "state.json").read_bytes()),
+    guest_settings.FILE_NAME: lambda folder: _read_settings(folder / guest_settings.FILE_NAME),
+    offline_cpus.FILE_NAME: offline_cpus.recall_topology,
+    "events.jsonl": lambda folder: read_events(folder / "events.jsonl"),
+    "guests": lambda folder: {
+        path.stem: parse_record(json.loads(path.read_text())) for path in folder.glob("guests/*.json")
+    },
+    provider_tree.FILE_NAME: provider_tree.look_up,
+}
+"""Readers of a state folder by the name of their file."""
+
+
+def copy_state(source: Path, target: Path) -> None:
+    """Copy the state files of a folder, with the modes that the agent requires."""
+    for pattern in (*_KEPT, "guests/*.json"):
+        for path in source.glob(pattern):
+            copy = target / path.relative_to(source)
+            copy.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
+            shutil.copyfile(path, copy)
+            copy.chmod(0o600)
+    (target / EXPECTED).unlink(missing_ok=True)
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """Return the content of each state file as plain values."""
+    read = {name: _plain(reader(folder)) for name, reader in READERS.items()}
+    return dict(json.loads(json.dumps(read)))
+
+
+def has_all(found: Any, recorded: Any) -> bool:
+    """Whether a value has all that was recorded; objects may have more fields."""
+    if isinstance(recorded, dict):
+        return isinstance(found, dict) and all(
+            key in found and has_all(found[key], value) for key, value in recorded.items()
+        )
+    if isinstance(recorded, list):
+        return isinstance(found, list) and len(found) == len(recorded) and all(map(has_all, found, recorded))
+    return bool(found == recorded)
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    found = guest_settings.ManualSettings(path)
+    return {uuid: found.values(uuid) for uuid in found.guests}
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case enum.Enum():
+            return value.value
+        case Mapping():
+            return {str(_plain(key)): _plain(each) for key, each in value.items()}
+        case frozenset() | set():
+            return sorted(map(_plain, value), key=repr)
+        case tuple() | list():
+            return [_plain(each) for each in value]
+        case Path():
+            return str(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {each.name: _plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+    return value

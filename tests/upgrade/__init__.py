@@ -1,0 +1,1 @@
+"""Upgrades from earlier releases, with real programs of both, under load."""

@@ -1,0 +1,97 @@
+"""Results of upgrades, as a table."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from packaging.version import Version
+from prettytable import PrettyTable
+
+from tests.placement.failover.judge import Judge
+from tests.upgrade.machines import GuestFacts
+
+
+@dataclass
+class UpgradeOutcome:
+    """Observations of an upgrade and of the way back, on one kind of database.
+
+    :ivar taken_out: the proxy took each service out before it stopped.
+    """
+
+    kind: str
+    version: Version
+    taken_out: bool = False
+    judge: Judge | None = None
+    guests: int = 0
+    settings: int = 0
+    seconds: float = 0.0
+    moved: dict[str, str] = field(default_factory=dict)
+    forgotten: dict[str, str] = field(default_factory=dict)
+
+    def compare_guests(
+        self, step: str, before: Mapping[str, GuestFacts | None], now: Mapping[str, GuestFacts | None]
+    ) -> None:
+        """Record guests that have ended or have other CPUs."""
+        self.guests = len(before)
+        self.moved |= {
+            name: f"{name} was {before[name]}, and is {now.get(name)} after {step}"
+            for name in before
+            if now.get(name) != before[name]
+        }
+
+    def compare_settings(self, step: str, before: Mapping[str, object], now: Mapping[str, object]) -> None:
+        """Record settings with another value."""
+        self.settings = len(before)
+        self.forgotten |= {
+            name: f"{name} was {before[name]!r}, and is {now.get(name)!r} after {step}"
+            for name in before
+            if now.get(name) != before[name]
+        }
+
+    @property
+    def requests(self) -> int:
+        """Answers that the clients got."""
+        return sum(number for name, number in self._counts.items() if name[-3:].isdigit())
+
+    @property
+    def lost(self) -> int:
+        """Requests without an answer or with an error of the server, and wrong answers."""
+        errors = sum(number for name, number in self._counts.items() if name[-3:-2] == "5")
+        return errors + (len(self.judge.wrong) if self.judge else 1)
+
+    @property
+    def _counts(self) -> Counter[str]:
+        return self.judge.counts if self.judge else Counter()
+
+    @property
+    def problems(self) -> list[str]:
+        """Return a line for each loss."""
+        wrong = list(self.judge.wrong) if self.judge else ["nothing ran"]
+        errors = [f"{number} times {name}" for name, number in self._counts.items() if name[-3:-2] == "5"]
+        return [*wrong, *errors, *self.moved.values(), *self.forgotten.values()]
+
+
+def draw_table(outcomes: Sequence[UpgradeOutcome]) -> str:
+    """Format the results, with a line for each loss."""
+    table = PrettyTable(
+        [
+            "From",
+            "Database",
+            "Taken out",
+            "Requests",
+            "Lost",
+            "Guests",
+            "Moved",
+            "Settings",
+            "Forgotten",
+            "Seconds",
+        ]
+    )
+    table.align = "r"
+    table.align["From"] = table.align["Database"] = "l"
+    for each in outcomes:
+        counts = (each.requests, each.lost, each.guests, len(each.moved), each.settings, len(each.forgotten))
+        table.add_row(
+            [each.version, each.kind, "yes" if each.taken_out else "no", *counts, f"{each.seconds:.0f}"]
+        )
+    return "\n".join([str(table), *(line for each in outcomes for line in each.problems[:10])])
