@@ -155,9 +155,9 @@ def resolve_settings(
 
     :param facts: the properties that rules match, with extra specs and image properties.
     :param vcpus: the number of the guest's virtual CPUs.
-    :param declared: the settings that the driver found at the guest, such as in metadata of the domain.
+    :param declared: the settings that the driver found for the guest, for example in the domain's metadata.
     :param declared_by: the source of ``declared``.
-    :param manual: the settings by hand and of the fleet.
+    :param manual: the settings that an operator made for this guest, and those of the fleet.
     """
     found, manual = _SourceFindings(policy.known), manual or {}
     rule = first_match(policy.rules, facts)

@@ -79,7 +79,7 @@ class _SourceRunner:
             latest = _SourceReading(self._clock(), trouble=printable_text(str(error)))
             if not was_away:
                 LOG.warning(
-                    "[%s%s] has no value, so its watermarks leave everything as it is: %s",
+                    "[%s%s] has no value, so its watermarks neither set nor lift limits: %s",
                     METRIC_SOURCE,
                     self.source.name,
                     latest.trouble,
@@ -156,7 +156,7 @@ class MetricSources(Collector):
     def failure_texts(self) -> tuple[str, ...]:
         """A sentence about each source without a value."""
         return tuple(
-            f"[{METRIC_SOURCE}{name}] has no value, so its watermarks leave everything as it is: {trouble}"
+            f"[{METRIC_SOURCE}{name}] has no value, so its watermarks neither set nor lift limits: {trouble}"
             for name, runner in self.runners.items()
             if (trouble := runner.failure_text)
         )

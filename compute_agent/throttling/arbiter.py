@@ -82,7 +82,7 @@ class LimitArbiter:
     def repair_limits(self, views: Sequence[GuestView]) -> bool:
         """Correct limits of the worker that differ from the requested ones; return whether this succeeded.
 
-        Limits differ after a guest was started again, and after a late answer of the worker.
+        They differ after a guest was started again, or if the worker answered a request too late.
         """
         refused = {}
         # The log names guests as operators know them, not by uuid only.

@@ -92,8 +92,8 @@ class ThrottleLever:
     - ``metric`` is the name of the metric that the limit reduces directly.
     - ``unit`` is the unit of limits, for messages.
     - ``down`` and ``up`` compute the next lower and the next higher limit.
-    - ``gradual``: a guest gets one step in a round, and the next one when its use is down at the limit.
-    - ``set_limit`` sets a limit, or removes it (None), given the guest's uuid, the domain and the limit.
+    - ``gradual``: the limit falls by one step a round, and again only after the use has fallen to the limit.
+    - ``set_limit`` sets a limit, or removes it (None), given the guest's uuid, the L3 cache and the limit.
       A package that adds a metric supplies this function if no controller of the agent can set the limit.
       The function raises an exception on failure. None: the agent's worker sets limits.
     """

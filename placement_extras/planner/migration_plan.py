@@ -111,7 +111,7 @@ def make_room(
 
 
 class _TargetHost:
-    """A host that could serve the flavor when empty, with the ways of the flavor there."""
+    """A host that could serve the flavor if it were empty, with the placements of the flavor there."""
 
     def __init__(self, host: Host, ways: Sequence[Way]) -> None:
         self.root = host[0].root

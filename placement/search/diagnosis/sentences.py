@@ -233,7 +233,7 @@ def explanation_document(
 ) -> dict[str, Any]:
     """Return the body of an answer, as the API reference describes it.
 
-    :param fallback: the explanation of the fallback of a flavor.
+    :param fallback: the explanation of the second search of a flavor, which asks for VCPU in place of PCPU.
     """
     return {
         "summary": sentence_of_both(explanation, fallback),

@@ -306,7 +306,7 @@ class _HostSurveyor:
         return self._sharing[key]
 
     def _check_provider(self, part: RequestPart, provider: Provider, *, in_use: bool) -> FilterResult:
-        """Check one provider; ``in_use`` includes its free amounts, which ``demands`` check otherwise."""
+        """Check one provider. ``in_use`` adds its free amounts, which otherwise ``demands`` checks."""
         first, spared = len(part.checks), 0
         #: for each condition with alternative checks, the clauses that fail in each alternative
         by_ways: dict[str, list[Bits]] = {}

@@ -116,10 +116,11 @@ def test_source_that_is_away_leaves_everything_as_it_is(host, caplog):
     # Neither throttled further nor given back, for as long as that takes; and said once.
     assert (host.limits(), host.switches) == (limited, [False, True])
     assert [one.getMessage() for one in caplog.records if "[metric:heat]" in one.getMessage()] == [
-        "[metric:heat] has no value, so its watermarks leave everything as it is: cat: 'broken' is no number"
+        "[metric:heat] has no value, so its watermarks neither set nor lift limits:"
+        " cat: 'broken' is no number"
     ]
     (text,) = host.sources.failure_texts
-    assert text.endswith("leave everything as it is: cat: 'broken still' is no number")
+    assert text.endswith("neither set nor lift limits: cat: 'broken still' is no number")
     host.sense("20")
     host.rounds(until=lambda: not host.limits())
     assert host.switches == [False, True, False]
@@ -133,7 +134,7 @@ def test_value_of_a_source_that_hangs_ends(host):
     host.now = 41.1
     assert host.sources.read_value("heat") is None
     assert host.sources.failure_texts == (
-        "[metric:heat] has no value, so its watermarks leave everything as it is: it does not answer",
+        "[metric:heat] has no value, so its watermarks neither set nor lift limits: it does not answer",
     )
 
 
