@@ -35,7 +35,7 @@ VISIBLE: Final = 900
 """Characters below a heading that a reader sees without scrolling."""
 
 QUESTIONS: Final = {
-    "how do I see why nothing fits": ("howto/why-nothing-fits", "the log of the service has a line"),
+    "how do I see why nothing fits": ("howto/why-nothing-fits", "the service logs a line"),
     "what happens to guests when the agent stops": (
         "concepts/pipeline#what-happens-to-guests-when-the-agent-stops",
         "Guests continue to run",
@@ -52,7 +52,7 @@ QUESTIONS: Final = {
     "can I run it beside nova-compute": ("howto/beside-nova", "can run beside nova-compute"),
     "how many workers": ("operations/scaling#how-many-workers", "as many workers as the machine has CPUs"),
     "where are my CPUs": ("host/guests#where-are-my-cpus", "compute-agent guest show GUEST"),
-    "what is stranded": ("reference/glossary#what-is-stranded", "free on a full host"),
+    "what is stranded": ("reference/glossary#what-is-stranded", "no guest can use it"),
     "how do I leave": ("howto/leave-a-host#how-do-i-leave", "compute-agent host disable"),
 }
 """For each question the first result, and words of the answer near its beginning."""

@@ -29,7 +29,8 @@ class AgentBesideNova(CacheAgent):
 
     def _written(self, write_ini, name="agent.ini"):
         sets = "cpu_dedicated_set = 0\ncpu_shared_set = 1\nresource_provider_name = testhost"
-        compute = f"{sets}\nupdate_resources_interval = 600\n{self.compute}"
+        # The use of caches is measured again after a restart, so that its attributes change with time.
+        compute = f"{sets}\nupdate_resources_interval = 600\nneighbours_interval = 0\n{self.compute}"
         return write_ini(name, compute=compute, policy=self.policy)
 
     def status(self):
