@@ -68,8 +68,9 @@ _OURS: Final = frozenset(
 )
 # The kernel's cpu_capacity of the fastest kind of core.
 _FULL_CAPACITY: Final = 1024
-# The number of intervals: two reports may fail before the agent counts as stopped.
-_MISSED: Final = 3
+# Two reports may fail before the agent counts as stopped.
+MISSED_INTERVALS: Final = 3
+"""Number of intervals without new values after which the last ones count as outdated."""
 
 
 def is_ours(name: str) -> bool:
@@ -100,7 +101,7 @@ def heartbeat_attributes(reported: float, longest: int) -> Mapping[str, float]:
     :param longest: the longest usual time between two reports, in seconds. After three times this time the
         agent counts as stopped.
     """
-    return {REPORTED_AT: reported, REPORT_DUE: reported + _MISSED * longest}
+    return {REPORTED_AT: reported, REPORT_DUE: reported + MISSED_INTERVALS * longest}
 
 
 def promise_attributes(broken: str) -> Mapping[str, str]:

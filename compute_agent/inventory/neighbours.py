@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from compute_agent.inventory.attributes import MAX_TEXT, NEIGHBOUR, UUID
+from compute_agent.inventory.attributes import MAX_TEXT, MISSED_INTERVALS, NEIGHBOUR, UUID
 
 MEASURED_AT: Final = NEIGHBOUR + "measured_at"
 """The time of the measurement, in seconds since the epoch."""
@@ -30,8 +30,6 @@ _MAX_CACHES: Final = 64
 _MAX_LIMITED: Final = 20
 _TOP: Final = 3
 """Number of guests with the most bandwidth, and of those with the most cache, as in recorded series."""
-_MISSED: Final = 3
-"""Number of intervals without new values after which the last ones count as outdated."""
 _MB: Final = 1e6
 _MIB: Final = 1 << 20
 _CLASS: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -121,7 +119,11 @@ def neighbour_attributes(
         f"{LIMIT}{number}": _limit_text(guest, limits[guest])
         for number, guest in enumerate(limited[:_MAX_LIMITED])
     }
-    return told | {MEASURED_AT: measured_at, VALID_UNTIL: measured_at + _MISSED * interval} if told else {}
+    return (
+        told | {MEASURED_AT: measured_at, VALID_UNTIL: measured_at + MISSED_INTERVALS * interval}
+        if told
+        else {}
+    )
 
 
 def _largest_guests(

@@ -17,6 +17,7 @@ from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.report.client import PlacementClient
 from compute_agent.resctrl.mount import ResctrlHandle
+from compute_agent.threads import PeriodicTask
 from compute_agent.throttling.settings import ThrottlingSettings
 
 
@@ -54,6 +55,33 @@ class AgentLoop(Protocol):
     def stop(self) -> None:
         """Stop the thread; wait at most a few seconds for a round that hangs."""
         ...
+
+
+STOP_SECONDS: Final = 2.0
+"""Maximum seconds for which a stop of a loop waits for a round that hangs."""
+
+
+class SingleThreadLoop(AgentLoop):
+    """A loop with one periodic task, which reads the configuration in each round.
+
+    A subclass sets ``_conf`` and ``_thread`` when it is made.
+    """
+
+    _conf: ReloadedConfiguration
+    _thread: PeriodicTask
+
+    def start(self) -> None:
+        """Start the thread, if there is anything to do."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread."""
+        self._thread.stop(STOP_SECONDS)
+
+    def reload(self, conf: ReloadedConfiguration) -> None:
+        """Use another configuration from the next round on."""
+        self._conf = conf
+        self._thread.start()
 
 
 class ConfigurationInForce:

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from compute_agent.drivers.base import GuestThreads
 from compute_agent.drivers.memory_reclaim import reclaim_memory
-from compute_agent.loops.base import ReloadedConfiguration
+from compute_agent.loops.base import ReloadedConfiguration, SingleThreadLoop
 from compute_agent.loops.usage import has_memory_of_rest
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.reclaim.cold_memory import (
@@ -35,8 +35,6 @@ PAUSE: Final = 6.0
 ROUND_SECONDS: Final = 2.0
 """Seconds of a round after which no further guest is probed. The next round begins with the others."""
 
-_STOP_SECONDS: Final = 2.0
-
 COLD_MEMORY_THREAD: Final = ThreadSpec(
     "cold-memory",
     PAUSE,
@@ -46,7 +44,7 @@ COLD_MEMORY_THREAD: Final = ThreadSpec(
 )
 
 
-class ColdMemoryLoop:
+class ColdMemoryLoop(SingleThreadLoop):
     """Probes the guests that may be throttled, and knows how much of their memory is cold."""
 
     def __init__(
@@ -86,19 +84,6 @@ class ColdMemoryLoop:
             is_needed=lambda: self._conf.options.capacity.cold_memory,
             rest=self._forget_all,
         )
-
-    def start(self) -> None:
-        """Start the thread, unless the option is off."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop the thread."""
-        self._thread.stop(_STOP_SECONDS)
-
-    def reload(self, conf: ReloadedConfiguration) -> None:
-        """Use another configuration from the next round on."""
-        self._conf = conf
-        self.start()
 
     @property
     def cold_memory(self) -> Mapping[str, int]:

@@ -28,7 +28,7 @@ from compute_agent.fleet.kept import KEPT
 from compute_agent.fleet.revision import FleetError, FleetRevision, SourceError
 from compute_agent.inventory.attributes import FLEET_GENERATION, FLEET_GROUP, FLEET_TROUBLE
 from compute_agent.inventory.provider_tree import ProviderTree
-from compute_agent.loops.base import ReloadedConfiguration, WakeReport
+from compute_agent.loops.base import STOP_SECONDS, ReloadedConfiguration, WakeReport
 from compute_agent.model.messages import ConfigError
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.threads import PeriodicTask, ThreadSpec, log_failures
@@ -137,7 +137,6 @@ def _write_applied(path: Path, applied: ByGuest) -> None:
         raise FleetError(f"{path} cannot be written: {error}") from error
 
 
-_STOP_SECONDS: Final = 2.0
 _IDLE_SECONDS: Final = 3600.0
 """Seconds between two rounds on a host without a fleet; a reload wakes the thread."""
 _MAX_TOLD: Final = 250
@@ -213,7 +212,7 @@ class FleetLoop:
 
     def stop(self) -> None:
         """Stop the thread; wait at most two seconds for a source that hangs."""
-        self._thread.stop(_STOP_SECONDS)
+        self._thread.stop(STOP_SECONDS)
 
     def status_fields(self) -> dict[str, object]:
         """The fields about the fleet in the output of ``status``."""

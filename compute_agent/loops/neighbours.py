@@ -10,14 +10,11 @@ from compute_agent.inventory.attributes import begin_interval
 from compute_agent.inventory.neighbours import CacheLoad, GuestLoad, RequestedLimit, neighbour_attributes
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.loops.base import ConfigurationInForce
-from compute_agent.monitoring.readings import TOTAL, MonitorReading, cache_sizes
+from compute_agent.monitoring.readings import TOTAL, MonitorReading, cache_sizes, mean_rates, rates_of_targets
 from compute_agent.resctrl.bandwidth import BYTES_PER_GB
 from compute_agent.throttling.actions import GuestLimits
 from compute_agent.throttling.interference.cases import InterferenceCase
 from compute_agent.throttling.triggers import InterferenceTrigger
-
-Moved = Mapping[tuple[int, str], int]
-"""Bytes by cache id and kind of bandwidth."""
 
 
 class NeighbourReporter:
@@ -95,11 +92,11 @@ def cache_loads(
     """
     if now is None:
         return {}
-    rates: Mapping[int, float] = {}
+    rates: Mapping[tuple[int, str], float] = {}
     if before is not None and _is_later(before, now):
-        rates = _mean_rates(before.host_moved_bytes, now.host_moved_bytes, now.time - before.time)
+        rates = mean_rates(before.host_moved_bytes, now.host_moved_bytes, now.time - before.time)
     return {
-        cache: CacheLoad(rates.get(cache), use.occupancy, max_bandwidth, sizes.get(cache))
+        cache: CacheLoad(rates.get((cache, TOTAL)), use.occupancy, max_bandwidth, sizes.get(cache))
         for cache, use in now.host_caches.items()
     }
 
@@ -108,17 +105,12 @@ def guest_loads(before: MonitorReading | None, now: MonitorReading | None) -> li
     """The use of all caches by each monitored guest, with mean bandwidths between two readings."""
     if now is None:
         return []
-    moved: dict[tuple[tuple[str, str], float], Moved] = {}
-    seconds = 1.0
-    if before is not None and _is_later(before, now):
-        moved = {(use.target.key, use.begun): use.moved_bytes for use in before.targets}
-        seconds = now.time - before.time
-    found = []
+    known, found = rates_of_targets(before, now), []
     for use in now.targets:
         if not use.target.is_class and use.caches:
-            rates = _mean_rates(moved.get((use.target.key, use.begun), {}), use.moved_bytes, seconds)
+            rates = [rate for (_, kind), rate in known.get(use.target.key, {}).items() if kind == TOTAL]
             occupied = [one.occupancy for one in use.caches.values() if one.occupancy is not None]
-            load = CacheLoad(sum(rates.values()) if rates else None, sum(occupied) if occupied else None)
+            load = CacheLoad(sum(rates) if rates else None, sum(occupied) if occupied else None)
             found.append(GuestLoad(use.target.guest, use.target.qos_class, load))
     return found
 
@@ -126,15 +118,6 @@ def guest_loads(before: MonitorReading | None, now: MonitorReading | None) -> li
 def _is_later(before: MonitorReading | None, now: MonitorReading) -> bool:
     """Whether the bytes between two readings are known: another monitor begins to count again."""
     return before is not None and before.begun == now.begun and before.time < now.time
-
-
-def _mean_rates(before: Moved, now: Moved, seconds: float) -> dict[int, float]:
-    """The mean total bandwidth of each cache, in bytes a second, where both totals are known."""
-    return {
-        cache: (amount - before[cache, kind]) / seconds
-        for (cache, kind), amount in now.items()
-        if kind == TOTAL and (cache, kind) in before
-    }
 
 
 def limits_of_guests(

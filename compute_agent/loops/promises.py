@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from compute_agent.events.event import EventKind, EventRecorder, NamedSubject
 from compute_agent.inventory.attributes import promise_attributes
 from compute_agent.inventory.provider_tree import ProviderTree
-from compute_agent.loops.base import ReloadedConfiguration, WakeReport
+from compute_agent.loops.base import ReloadedConfiguration, SingleThreadLoop, WakeReport
 from compute_agent.promises.verdict import (
     PromiseKind,
     PromiseState,
@@ -25,7 +25,6 @@ LOG = logging.getLogger(__name__)
 
 _OFF_PAUSE: Final = 60.0
 """Seconds between two checks of the option while verification is off; a reload also wakes the thread."""
-_STOP_SECONDS: Final = 2.0
 
 PROMISES_THREAD: Final = ThreadSpec(
     "promises",
@@ -36,7 +35,7 @@ PROMISES_THREAD: Final = ThreadSpec(
 )
 
 
-class PromiseWatch:
+class PromiseWatch(SingleThreadLoop):
     """Verifies all promises at an interval, and reports the broken ones."""
 
     def __init__(
@@ -78,17 +77,9 @@ class PromiseWatch:
         """Seconds between two verifications; 0: verification is off."""
         return float(self._conf.options.guests.verify_interval)
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop the thread."""
-        self._thread.stop(_STOP_SECONDS)
-
     def reload(self, conf: ReloadedConfiguration) -> None:
         """Use another configuration, and verify at once."""
-        self._conf = conf
+        super().reload(conf)
         self._thread.wake()
 
     def check_promises(self) -> None:

@@ -15,7 +15,7 @@ from compute_agent.drivers.base import GuestThreads
 from compute_agent.host.memory import NODE_FOLDER
 from compute_agent.host.proc_stat import busy_parts, parse_cpu_times, stolen_parts
 from compute_agent.kept_json import KeptFile
-from compute_agent.loops.base import ReloadedConfiguration
+from compute_agent.loops.base import ReloadedConfiguration, SingleThreadLoop
 from compute_agent.model.guest_settings import BEST_EFFORT
 from compute_agent.model.resource import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCPU
 from compute_agent.pipeline.events import UseMeasured
@@ -42,7 +42,6 @@ LOG = logging.getLogger(__name__)
 
 # Much shorter than [policy] load_minutes, so that a mean has many values.
 _PAUSE: Final = 15.0
-_STOP_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ CPU_USE_THREAD: Final = ThreadSpec(
 )
 
 
-class CpuUse:
+class CpuUse(SingleThreadLoop):
     """Reports the CPU use of guests by hour of the week to the worker while ``[policy] load_aware`` is on.
 
     A guest of which less than a day is known has its mean of ``load_minutes`` in each hour.
@@ -108,18 +107,6 @@ class CpuUse:
             lambda took: _PAUSE,
             log_failures(LOG, "The CPU use of guests cannot be measured"),
         )
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop the thread."""
-        self._thread.stop(_STOP_SECONDS)
-
-    def reload(self, conf: ReloadedConfiguration) -> None:
-        """Use another configuration from the next round on."""
-        self._conf = conf
 
     def measure_use(self, now: float, wall: float) -> None:
         """Measure at ``now`` (monotonic seconds) and ``wall`` (seconds since the epoch), and report the use.

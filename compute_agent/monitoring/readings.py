@@ -209,6 +209,37 @@ class MonitorReading:
         return _by_kind(self.host_bytes)
 
 
+MovedBytes = Mapping[tuple[int, str], int]
+"""Bytes by cache id and kind of bandwidth."""
+
+
+def mean_rates(before: MovedBytes, now: MovedBytes, seconds: float) -> dict[tuple[int, str], float]:
+    """Bytes a second between two totals, by cache id and kind, where both are known.
+
+    :param seconds: the time between both; nothing is known unless it is above 0.
+    """
+    if seconds <= 0:
+        return {}
+    return {key: (amount - before[key]) / seconds for key, amount in now.items() if key in before}
+
+
+def rates_of_targets(
+    before: MonitorReading | None, now: MonitorReading
+) -> dict[tuple[str, str], dict[tuple[int, str], float]]:
+    """The mean rates of each target since the reading ``before``, by the key of the target.
+
+    A target has no rates if ``before`` is missing or lacks it, or if its monitoring began again since.
+    """
+    if before is None:
+        return {}
+    last = {(use.target.key, use.begun): use.moved_bytes for use in before.targets}
+    return {
+        use.target.key: mean_rates(last[use.target.key, use.begun], use.moved_bytes, now.time - before.time)
+        for use in now.targets
+        if (use.target.key, use.begun) in last
+    }
+
+
 class TargetMeter:
     """Adds up the bytes of one target over time, also when the target moves to another group."""
 

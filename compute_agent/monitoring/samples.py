@@ -18,7 +18,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from compute_agent.files import check_own
-from compute_agent.monitoring.readings import LOCAL, TOTAL, MonitorReading
+from compute_agent.monitoring.readings import LOCAL, TOTAL, MonitorReading, rates_of_targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +53,14 @@ def to_samples(before: MonitorReading | None, now: MonitorReading, time: float) 
     :param time: the time of ``now`` in seconds since the epoch.
     """
     # Rates are means over the whole time since the last samples, not those of the last round.
-    last = {(use.target.key, use.begun): use.moved_bytes for use in before.targets} if before else {}
-    seconds = now.time - before.time if before else 0.0
+    rates = rates_of_targets(before, now)
     for use in now.targets:
         target = use.target
-        moved = last.get((target.key, use.begun), {})
+        known = rates.get(target.key, {})
         labels = (time, target.guest, target.name, target.qos_class)
         for cache, now_used in sorted(use.caches.items()):
             local, total = (
-                (use.moved_bytes[cache, kind] - moved[cache, kind]) / seconds
-                if rate is not None and (cache, kind) in moved and seconds > 0
-                else None
+                None if rate is None else known.get((cache, kind))
                 for kind, rate in ((LOCAL, now_used.local), (TOTAL, now_used.total))
             )
             yield StoredSample(*labels, cache, now_used.occupancy, local, total, target.cpu)
@@ -219,7 +216,7 @@ class SampleStore:
             self._connection = connect_to_write(self.path, LOCK_SECONDS)
             _prepare_file(self._connection)
         connection = self._connection
-        with _transaction(connection):
+        with _write_transaction(connection):
             rows = list(self._rows(connection, self._pending))
             # OR REPLACE: after the clock was set back, two samples may have one time. The later one counts.
             connection.executemany("INSERT OR REPLACE INTO samples VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
@@ -227,7 +224,7 @@ class SampleStore:
                 self._targets.clear()
         # In transactions of their own, so that the new samples are stored even if a deletion fails.
         while _bytes_used(connection) > self.max_bytes:
-            with _transaction(connection):
+            with _write_transaction(connection):
                 _thin_out(connection)
             self._targets.clear()
         # Returns free pages to the file system. A full VACUUM would copy the whole file. Each step of the
@@ -270,7 +267,7 @@ class SampleStore:
 
 
 @contextlib.contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+def _write_transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """Commit what the block writes, or undo it after an exception."""
     # At once for writing: a lock of another process is waited for here, where nothing is lost.
     connection.execute("BEGIN IMMEDIATE")
@@ -283,19 +280,19 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
             connection.execute("ROLLBACK")
 
 
-def _number(connection: sqlite3.Connection, query: str) -> Any:
+def _one_number(connection: sqlite3.Connection, query: str) -> Any:
     """The first column of the query's first row."""
     return connection.execute(query).fetchone()[0]
 
 
 def _prepare_file(connection: sqlite3.Connection) -> None:
-    version = _number(connection, "PRAGMA user_version")
+    version = _one_number(connection, "PRAGMA user_version")
     tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
     if version == 0 and not tables:
         # Before the first table, because it has no effect later; and outside of a transaction.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute("PRAGMA journal_mode = WAL")
-        with _transaction(connection):
+        with _write_transaction(connection):
             for statement in _TABLES.values():
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {VERSION}")
@@ -329,7 +326,7 @@ def _thin_out(connection: sqlite3.Connection) -> None:
     """
     # By target, so that SQLite finds each end by the primary key.
     first, last = (
-        _number(
+        _one_number(
             connection,
             f"SELECT {end}((SELECT {end}(time) FROM samples WHERE target_id = targets.id)) FROM targets",
         )
@@ -342,6 +339,7 @@ def _thin_out(connection: sqlite3.Connection) -> None:
 
 def _bytes_used(connection: sqlite3.Connection) -> int:
     size, pages, free = (
-        int(_number(connection, f"PRAGMA {name}")) for name in ("page_size", "page_count", "freelist_count")
+        int(_one_number(connection, f"PRAGMA {name}"))
+        for name in ("page_size", "page_count", "freelist_count")
     )
     return size * (pages - free)

@@ -149,10 +149,7 @@ class GuestEnforcer:
             if self._comparisons == 0 or number % controller.compare_rounds == 0
         ]
         self._comparisons += 1
-        if self.cache.synced:
-            self._sync_with(due, host_state)
-        else:
-            self._sync(host_state)
+        self._sync_with(due if self.cache.synced else self._controllers, host_state)
         for entry in self.cache:
             # A limit of throttling is repaired at once, because it protects other guests.
             self._compare_guest(entry, self._controllers if entry.limits else due, host_state)

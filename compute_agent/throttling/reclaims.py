@@ -11,6 +11,7 @@ from compute_agent.drivers.memory_reclaim import reclaim_memory
 from compute_agent.host.kernel_files import read_optional
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.usage.rounds import parse_recent_pressure
 
 RECLAIM_SECONDS: Final = 1.0
 """Seconds that the kernel may reclaim for one action, in the thread of watermarks."""
@@ -60,12 +61,3 @@ class MemoryReclaimer:
             raise DriverError(f"the kernel reclaims no memory: {error}") from error
         if done < amount * _MIN_PART:
             raise DriverError(f"the kernel found less than {amount >> 20} MiB that the guest does not use")
-
-
-def parse_recent_pressure(text: str) -> float | None:
-    """The percent of the last 10 seconds in which some task waited, from a PSI file; None if empty."""
-    for line in text.splitlines():
-        kind, *fields = line.split()
-        if kind == "some":
-            return float(dict(pair.split("=", 1) for pair in fields)["avg10"])
-    return None

@@ -202,11 +202,27 @@ def parse_pressure(text: str) -> int:
 
     :raises ValueError: the text has no such line.
     """
+    fields = _some_fields(text)
+    if fields is None:
+        raise ValueError("there is no line 'some'")
+    return int(fields["total"])
+
+
+def parse_recent_pressure(text: str) -> float | None:
+    """Percent of the last 10 seconds in which some task waited: ``avg10`` in the line ``some`` of a PSI file.
+
+    None if the text has no such line.
+    """
+    fields = _some_fields(text)
+    return None if fields is None else float(fields["avg10"])
+
+
+def _some_fields(text: str) -> dict[str, str] | None:
     for line in text.splitlines():
         kind, *fields = line.split()
         if kind == "some":
-            return int(dict(pair.split("=", 1) for pair in fields)["total"])
-    raise ValueError("there is no line 'some'")
+            return dict(pair.split("=", 1) for pair in fields)
+    return None
 
 
 def host_cpu_use(now: MeasuringRound, before: MeasuringRound | None) -> tuple[float | None, float | None]:

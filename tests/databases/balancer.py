@@ -11,6 +11,7 @@ from typing import Final, Self
 from sqlalchemy.engine import make_url
 
 from tests.databases.galera import Node
+from tests.listener import ClientListener
 
 _CHUNK: Final = 65_536
 _PERIOD: Final = 0.3  # seconds between health checks
@@ -61,7 +62,7 @@ class Health:
                 lost = None
 
 
-class Balancer:
+class Balancer(ClientListener):
     """Listens on a loopback port and connects each client to the first node in its order that is up."""
 
     def __init__(self, url: str, health: Health, first: int) -> None:
@@ -71,24 +72,21 @@ class Balancer:
         count = len(health.nodes)
         self._order = [(first + number) % count for number in range(count)]
         self._open: list[tuple[int, socket.socket]] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        super().__init__()
 
     @property
     def url(self) -> str:
         """URL of the database through this proxy."""
-        port = self._listener.getsockname()[1]
-        return self._url.set(host="127.0.0.1", port=port).render_as_string(hide_password=False)
+        return self._url.set(host="127.0.0.1", port=self.port).render_as_string(hide_password=False)
 
     def __enter__(self) -> Self:
         self._health.balancers.append(self)
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self
+        return super().__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        super().__exit__(kind, value, traceback)
         for number in self._order:
             self.cut(number)
 
@@ -98,15 +96,8 @@ class Balancer:
             if each == number:
                 _shut(end)
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return  # closed
-            threading.Thread(target=self._connect, args=(client,), daemon=True).start()
-
-    def _connect(self, client: socket.socket) -> None:
+    def serve_client(self, client: socket.socket) -> None:
+        """Connect a client to its node, until either leaves."""
         number = next((each for each in self._order if self._health.up[each]), self._order[0])
         try:
             server = socket.create_connection(("127.0.0.1", self._health.nodes[number].port), timeout=1)

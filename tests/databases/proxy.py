@@ -2,17 +2,17 @@
 
 import socket
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
 
 from sqlalchemy.engine import make_url
+
+from tests.listener import ClientListener
 
 _CHUNK = 65_536
 
 
-class Proxy:
+class Proxy(ClientListener):
     """Listens on a loopback port and carries data to a server and back, until :meth:`swallow`.
 
     Then it still accepts connections and acknowledges data, but carries none. The swallowed data arrives
@@ -25,23 +25,17 @@ class Proxy:
         self._carries = threading.Event()
         self._carries.set()
         self._open: list[socket.socket] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        super().__init__()
 
     @property
     def url(self) -> str:
         """URL of the database through this proxy."""
-        port = self._listener.getsockname()[1]
-        return self._url.set(host="127.0.0.1", port=port).render_as_string(hide_password=False)
-
-    def __enter__(self) -> Self:
-        _start(self._accept)
-        return self
+        return self._url.set(host="127.0.0.1", port=self.port).render_as_string(hide_password=False)
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        super().__exit__(kind, value, traceback)
         self.carry()
         self.cut()
 
@@ -65,16 +59,9 @@ class Proxy:
         """Carry all data again, including the swallowed."""
         self._carries.set()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return  # closed
-            self._open.append(client)
-            _start(self._connect, client)
-
-    def _connect(self, client: socket.socket) -> None:
+    def serve_client(self, client: socket.socket) -> None:
+        """Connect a client to the server as soon as data is carried, until either leaves."""
+        self._open.append(client)
         self._carries.wait()
         try:
             server = socket.create_connection((self._url.host or "", self._url.port or 0))
@@ -82,7 +69,7 @@ class Proxy:
             client.close()
             return
         self._open.append(server)
-        _start(self._pump, server, client)
+        threading.Thread(target=self._pump, args=(server, client), daemon=True).start()
         self._pump(client, server)
 
     def _pump(self, source: socket.socket, target: socket.socket) -> None:
@@ -94,7 +81,3 @@ class Proxy:
         for each in (source, target):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
-
-
-def _start(target: Callable[..., None], *args: object) -> None:
-    threading.Thread(target=target, args=args, daemon=True).start()

@@ -9,16 +9,16 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from tests.databases.balancer import pump
+from tests.listener import ClientListener
 from tests.waits import wait_for
 
 _SECONDS: Final = 120.0
 
 
-class Front:
+class Front(ClientListener):
     """Listens on a loopback port. For threads of the test; connections end with their clients."""
 
     def __init__(self, ports: Sequence[int]) -> None:
@@ -26,22 +26,12 @@ class Front:
         self._ports = ports
         self._taken_out: set[int] = set()
         self._open: Counter[int] = Counter()
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        super().__init__(backlog=128)
 
     @property
     def base(self) -> str:
         """The URL of the service behind it."""
-        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        return f"http://127.0.0.1:{self.port}"
 
     def take_out(self, port: int) -> None:
         """Send no new client to a machine, and wait until its clients have left."""
@@ -52,15 +42,8 @@ class Front:
         """Send clients to a machine again."""
         self._taken_out.discard(port)
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return  # closed
-            threading.Thread(target=self._connect, args=(client,), daemon=True).start()
-
-    def _connect(self, client: socket.socket) -> None:
+    def serve_client(self, client: socket.socket) -> None:
+        """Connect a client to the first machine that accepts, until either leaves."""
         for port in [each for each in self._ports if each not in self._taken_out]:
             with suppress(ConnectionRefusedError):
                 server = socket.create_connection(("127.0.0.1", port), timeout=_SECONDS)
