@@ -256,7 +256,7 @@ class MetricSampler:
 
         take_snapshot() of the same time adds the guests to the round.
         """
-        return self._measure(rules, self._begin_round(time))
+        return self._measure_round(rules, self._begin_round(time))
 
     def take_snapshot(
         self, rules: WatermarkRules, subjects: Sequence[MeasuredGuest], time: float
@@ -269,7 +269,7 @@ class MetricSampler:
         now = self._begin_round(time)
         now.subjects = subjects
         self._has_guests = True
-        return self._measure(rules, now)
+        return self._measure_round(rules, now)
 
     def _begin_round(self, time: float) -> MeasuringRound:
         """The round at ``time``: a new one, or that of measure_host(), which lacks the guests so far."""
@@ -283,7 +283,7 @@ class MetricSampler:
             )
         return self._present
 
-    def _measure(self, rules: WatermarkRules, now: MeasuringRound) -> UsageSnapshot:
+    def _measure_round(self, rules: WatermarkRules, now: MeasuringRound) -> UsageSnapshot:
         host: dict[MetricSeries, float] = {}
         capacity: dict[MetricSeries, float] = {}
         usage: dict[str, dict[MetricSeries, float]] = {subject.facts.uuid: {} for subject in now.subjects}

@@ -157,7 +157,7 @@ def needs_guests(rules: WatermarkRules, host: UsageSnapshot) -> bool:
     """
     return any(
         sampling is GuestSampling.ALWAYS or _exceeds_share(watermark, host, sampling.value)
-        for watermark, sampling in _samplings(rules)
+        for watermark, sampling in _watermark_samplings(rules)
     )
 
 
@@ -165,11 +165,11 @@ def lacks_rates(rules: WatermarkRules, snapshot: UsageSnapshot) -> bool:
     """Whether decisions of this round need rates of guests, which the first round with guests lacks."""
     return any(
         sampling is GuestSampling.NEAR and _exceeds_share(watermark, snapshot, 1.0)
-        for watermark, sampling in _samplings(rules)
+        for watermark, sampling in _watermark_samplings(rules)
     )
 
 
-def _samplings(rules: WatermarkRules) -> list[tuple[WatermarkSection, GuestSampling]]:
+def _watermark_samplings(rules: WatermarkRules) -> list[tuple[WatermarkSection, GuestSampling]]:
     return [(one, rules.registry[one.metric].guest_sampling) for one in rules.watermarks]
 
 

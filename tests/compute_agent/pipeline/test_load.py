@@ -12,6 +12,7 @@ from compute_agent.model.cpuset import CpuSets
 from compute_agent.pipeline.events import GuestStopped, ReconcileGuests, UseMeasured
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.policy import POLICIES
+from compute_agent.policy.load_profiles import LoadProfile
 from tests.compute_agent.inventory.machines import machine
 from tests.compute_agent.pipeline.fake_host import FakeHost
 
@@ -28,6 +29,11 @@ HOST_STATE = HostState(
 )
 
 
+def constant_use(cores):
+    """Guests that use as many cores in each hour."""
+    return UseMeasured({uuid: LoadProfile.from_mean(used) for uuid, used in cores.items()})
+
+
 @pytest.mark.parametrize(
     ("rebalance_gain", "use", "moved"),
     [
@@ -42,7 +48,7 @@ def test_a_guest_leaves_a_core_that_two_keep_busy(rebalance_gain, use, moved):
     for uuid in "ab":
         rig.run(uuid, (0, 1, 0))
     assert {uuid: rig.observed(uuid) for uuid in "ab"} == {"a": {2}, "b": {3}}
-    rig.handle(UseMeasured(use))
+    rig.handle(constant_use(use))
     assert rig.observed("a") | rig.observed("b") == {2, 3}, "measuring alone moves nobody"
     rig.handle(ReconcileGuests())
     assert (rig.observed("a") | rig.observed("b") != {2, 3}) == moved
@@ -58,6 +64,6 @@ def test_a_new_guest_comes_beside_the_least_busy():
     for uuid in "bd":  # of the cores 2-3, 4-5 and 6-7 two are broken now
         rig.handle(GuestStopped(rig.driver.running[uuid]))
     assert (rig.observed("a"), rig.observed("c")) == ({2}, {4})
-    rig.handle(UseMeasured({"a": 0.8, "c": 0.1}))
+    rig.handle(constant_use({"a": 0.8, "c": 0.1}))
     rig.run("new", (0, 1, 0))
     assert rig.observed("new") == {5}
