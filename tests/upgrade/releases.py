@@ -14,6 +14,7 @@ from typing import Final
 from packaging.version import Version
 
 from tests.builds import export_commit, run
+from tests.programs import environ_without_python
 
 ROOT: Final = Path(__file__).parents[2]
 RECORD: Final = "tests/upgrade/releases.txt"
@@ -50,7 +51,13 @@ class InstalledRelease:
         """
         command = [self.command(name), *map(str, words)]
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=300, check=False, stdin=subprocess.DEVNULL
+            command,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env=environ_without_python(),
         )
         assert done.returncode in accepted, f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout
