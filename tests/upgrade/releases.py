@@ -41,7 +41,7 @@ class InstalledRelease:
     """A release with its own environment.
 
     :ivar source: the wheel or the packages.
-    :ivar folder: the folder of the installation, whose name is the commit.
+    :ivar folder: the folder of the installation; it has the name of the commit.
     """
 
     version: Version
