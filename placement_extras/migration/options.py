@@ -9,9 +9,12 @@ OPTIONS: list[cfg.Opt] = [
         "adopt",
         default=False,
         help="""
-Adopt a database of OpenStack Placement in place, as 'placement-manage db adopt' does, when 'placement-manage
-db sync' or sync_on_startup finds one. Stop OpenStack Placement first. The old tables are kept under other
-names, so that 'placement-manage db abandon' can go back. If false, such a database is refused.
+Adopt a database of OpenStack Placement in place, as 'placement-manage db
+adopt' does, when 'placement-manage db sync' or sync_on_startup finds one.
+Stop OpenStack Placement first. The old tables are kept under other names, so
+that 'placement-manage db abandon' can go back. If false, such a database is
+refused.
+
 """,
     ),
 ]
