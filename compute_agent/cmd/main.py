@@ -142,7 +142,7 @@ class AgentShell(App):
     """The command line: global options, then a command."""
 
     def __init__(self) -> None:
-        manager = AgentCommandManager()
+        manager = AgentCommandManager("")  # no entry points; older versions of cliff have no default
         super().__init__(
             description="The host agent of the placement service: inventories, guests, pinning.",
             version=installed_version(),
