@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import urllib3
+from urllib3._collections import HTTPHeaderDict  # urllib3 1.26 does not export it
 from urllib3.exceptions import HTTPError, ProtocolError
 from urllib3.util import SKIP_HEADER
 
@@ -181,7 +182,7 @@ class RequestForwarder:
     def _send(
         self, pool: urllib3.HTTPConnectionPool, request: ShadowRequest, rest: Iterator[bytes] | None
     ) -> urllib3.BaseHTTPResponse:
-        headers = urllib3.HTTPHeaderDict(request.headers)
+        headers = HTTPHeaderDict(request.headers)
         if pool is not self._kept_pool:
             # the stock service need not wait for another request on this connection
             headers["Connection"] = "close"
