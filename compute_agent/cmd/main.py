@@ -112,6 +112,10 @@ def _begin_with(word: str, commands: Commands) -> Commands:
 class AgentCommandManager(CommandManager):
     """Finds commands by their words, and imports their modules when they are needed."""
 
+    def __init__(self) -> None:
+        """Begin without commands of entry points."""
+        super().__init__("")  # cliff 4.8 has no default
+
     def find_command(self, argv: list[str]) -> tuple[type[Command], str, list[str]]:
         """Find the command at the beginning of a command line.
 
@@ -142,7 +146,7 @@ class AgentShell(App):
     """The command line: global options, then a command."""
 
     def __init__(self) -> None:
-        manager = AgentCommandManager("")  # no entry points; older versions of cliff have no default
+        manager = AgentCommandManager()
         super().__init__(
             description="The host agent of the placement service: inventories, guests, pinning.",
             version=installed_version(),

@@ -199,6 +199,7 @@ class RequestForwarder:
             assert_same_host=False,
             preload_content=False,
             decode_content=False,
+            enforce_content_length=True,  # not the default of urllib3 1.26
         )
 
 
@@ -216,6 +217,8 @@ class _PassingBody:
         keep: bool,
     ) -> None:
         self._response = response
+        # urllib3 1.26 has only read(), which waits until a piece is full or the body ends
+        self._read_some = getattr(response, "read1", response.read)
         self._headers = headers
         self._in_flight = in_flight
         self._ticket: FlightTicket | None = ticket
@@ -232,7 +235,7 @@ class _PassingBody:
     def _read(self) -> bytes:
         """Return the next piece of the body; empty at its end."""
         try:
-            piece: bytes = self._response.read1(_PIECE_BYTES, decode_content=False)
+            piece: bytes = self._read_some(_PIECE_BYTES, decode_content=False)
         except (HTTPError, OSError):
             self._missed = NO_ANSWER
             raise
