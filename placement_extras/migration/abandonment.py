@@ -89,7 +89,7 @@ def expressible_content(after: PortableContent, source: StockContent) -> tuple[P
 
 
 class AbandonWay(StrEnum):
-    """What to do with the changes since the adoption."""
+    """Treatment of all changes since the adoption."""
 
     REFUSE = "refuse"
     """Abandon the adoption only if nothing has changed since."""
