@@ -1,4 +1,4 @@
-"""Section ``[capacity]``: unused shared CPUs and memory, and whether other guests are offered them."""
+"""Section ``[capacity]``: whether unused shared CPUs and unused memory are offered to other guests."""
 
 from typing import Any, Final
 

@@ -1,6 +1,7 @@
 """Options of inventories: CPU sets, allocation ratios, reserved amounts, and the shape of the provider tree.
 
-Names and defaults are those of Nova's options, so an operator can copy them from nova.conf.
+Options that Nova has, too, have the names and defaults of Nova. So an operator can copy them from
+nova.conf.
 """
 
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""Section ``[isolation]``: the treatment of threads that run no guest CPU, if another program pins guests."""
+"""Section ``[isolation]``: the treatment of emulator and helper threads, if another program pins guests."""
 
 from typing import Any, Final
 

@@ -1,4 +1,4 @@
-"""Metrics from outside the kernel: a section ``[metric:NAME]`` for each, with a command or a query."""
+"""Metrics that a program or a Prometheus query provides: a section ``[metric:NAME]`` for each metric."""
 
 from typing import Any, Final
 
@@ -62,7 +62,7 @@ OPTS: Final = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register nothing: the sections become known with the other families, after the files were read."""
+    """Register nothing here. ``qos.register_sections`` registers the sections after it has read the files."""
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:

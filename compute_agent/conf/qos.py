@@ -1,8 +1,8 @@
-"""Reactions to an overloaded host: section ``[qos]``, and one for each watermark and class of guests.
+"""Reactions to an overloaded host: section ``[qos]``, and a section for each watermark and class of guests.
 
-The sections of families, such as ``[watermark:NAME]`` or ``[guest_rule:NAME]``, are registered after the
-files have been read (``register_sections``). An unknown option in ``[qos]`` or in these sections is refused,
-because a limit that is silently not applied could cost guests.
+``register_sections`` registers the sections of all families, such as ``[watermark:NAME]`` or
+``[guest_rule:NAME]``, after the files were read. An unknown option in ``[qos]`` or in these sections is an
+error: without it, a misspelt limit would silently not apply.
 """
 
 from collections.abc import Iterable, Iterator
@@ -334,7 +334,7 @@ QOS_CLASS_OPTS: Final = [
 ]
 
 _SAMPLE_NAME: Final = "name"
-"""The NAME, in lower case, of sections ``[KIND:NAME]`` in the file that ``oslo-config-generator`` writes."""
+"""The name of sections of families in the sample file. The file has NAME, which is compared in lower case."""
 
 _TEMPLATES: Final = {
     WATERMARK: WATERMARK_OPTS,
@@ -364,7 +364,7 @@ def register_sections(conf: cfg.ConfigOpts) -> None:
     :raises cfg.Error: a section or an option is misspelt, or a value has another type. The text names section
         and option.
     """
-    # oslo.config ignores case in names of sections, so it would merge two sections that differ only in case.
+    # oslo.config ignores the case of section names, so it would merge two sections that differ only in case.
     written = read(files_of(conf))
     folded: dict[str, str] = {}
     for section, names in written.items():
@@ -431,7 +431,10 @@ def guest_rule_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
 
 
 def _family_sections(conf: cfg.ConfigOpts, prefix: str) -> Iterator[tuple[str, Any]]:
-    """The sections of a family. An empty section that was copied from the sample file is left out."""
+    """The name and the options of each section of a family.
+
+    Empty sections from the sample file are left out.
+    """
     for section in conf.list_all_sections():
         if section.startswith(prefix):
             name = section.removeprefix(prefix)
@@ -445,7 +448,7 @@ def _has_options(conf: cfg.ConfigOpts, section: str, options: Iterable[Any]) -> 
 
 
 def _options_of(section: str) -> list[Any] | None:
-    """The options that a section may have; None for sections other than [qos] and those of families.
+    """The options that a section may have. None for a section that is neither [qos] nor in a family.
 
     :raises cfg.Error: the name of the section is incomplete or misspelt.
     """

@@ -51,9 +51,10 @@ class ExplainAllocationCandidates(command.Lister):
       openstack allocation candidate explain --vcpus 30 --ram 4096 --property hw:cpu_policy=dedicated
 
     The command prints a summary to the standard error, and a table with one part of the explanation. The part
-    "conditions" shows how many providers and hosts remain after each condition. The part "reasons" shows why hosts do not fit. The part "relaxations" shows the
-    smallest changes of the request that would help, and "max-amounts" shows the largest amounts that fit.
-    With --topology, the summary and the part "relaxations" are for a claim with that topology.
+    "conditions" shows how many providers and hosts remain after each condition. The part "reasons" shows why
+    hosts do not fit. The part "relaxations" shows the smallest changes of the request that would help, and
+    "max-amounts" shows the largest amounts that fit. With --topology, the summary and the part "relaxations"
+    are for a claim with that topology.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
