@@ -213,8 +213,7 @@ class ThresholdExceeded:
 
     @property
     def guest_order(self) -> Sorter:
-        """The order of guests for actions: that of the watermark, else of the metric, else the general
-        order."""
+        """The order of the watermark, else of the metric, else the general order of guests."""
         return self.watermark.order or self.metric.sorter or GENERAL_ORDER
 
     @property
