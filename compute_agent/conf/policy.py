@@ -63,8 +63,9 @@ POLICY_OPTS: Final = [
         " other criteria are equal, a guest then shares cores with guests that are busy at other hours."
         " For rebalance_gain, a core that two guests share then counts 4 times the part of the time in"
         " which both are busy (from 0 to 1), instead of 1 point. The 24 hours of the week in which both"
-        " are busiest count. Set rebalance_gain to 0.5: use by hour changes slowly, so moves come to an"
-        " end.",
+        " are busiest count. Once the hours of all guests of these cores are known, a sixteenth of"
+        " rebalance_gain is enough for such a move. If there is none, guests that are busy together now"
+        " are separated.",
     ),
     cfg.FloatOpt(
         "load_minutes",

@@ -101,6 +101,8 @@ class CpuUse(SingleThreadLoop):
         self._profiles: Mapping[str, LoadProfile] = {}
         """The profiles of guests of which at least a day is known, made after each hour."""
         self._told: Mapping[str, LoadProfile] = {}
+        """The means that were reported last."""
+        self._told_use: Mapping[str, LoadProfile] = {}
         self._thread = PeriodicTask(
             CPU_USE_THREAD,
             lambda: self.measure_use(time.monotonic(), time.time()),
@@ -142,19 +144,23 @@ class CpuUse(SingleThreadLoop):
             self._kept.save(dump_uses(weeks.guests), wall)
 
     def _report_use(self, means: Mapping[str, float]) -> None:
-        use = {guest: self._mean_profile(guest, cores) for guest, cores in means.items()}
-        if self._weeks is not None:
-            use.update(self._profiles)
+        recent = {guest: self._mean_profile(guest, cores) for guest, cores in means.items()}
+        use = {**recent, **(self._profiles if self._weeks is not None else {})}
         # Only a changed use is sent, because the worker looks at all guests at each event.
-        if use != self._told:
-            self._pipeline.submit(UseMeasured(use))
-            self._told = use
+        if (use, recent) != (self._told_use, self._told):
+            self._pipeline.submit(UseMeasured(use, recent))
+            self._told_use, self._told = use, recent
 
     def _mean_profile(self, guest: str, cores: float) -> LoadProfile:
-        """The profile of a mean; the reported one for an equal mean, because profiles compare by identity."""
-        told, fresh = self._told.get(guest), LoadProfile.from_mean(cores)
-        return told if told is not None and told.hours == fresh.hours else fresh
+        """The profile of a mean; the reported one for about the same mean."""
+        told = self._told.get(guest)
+        close = told is not None and abs(told.hours[0] - cores) < MIN_CHANGE
+        return told if told is not None and close else LoadProfile.from_mean(cores)
 
+
+# It changes the cost of a core by 0.2 points, a tenth of the default of [policy] rebalance_gain.
+MIN_CHANGE: Final = 0.05
+"""Cores by which the mean use of a guest changes before it is reported again."""
 
 MAX_SECONDS: Final = 300.0
 """Longest time in seconds between two reads that give a use; a mean over a longer time hides peaks."""
