@@ -55,3 +55,10 @@ def test_steps_keep_guests_that_evictions_end_and_the_victim_waits_less(share, p
     record_property("found", found)
     assert (totals["tests"], totals["skipped"]) == (3, 0)
     assert found["kernel"].startswith("6.12")
+    alone, evictions, steps = found["runs"].values()
+    assert evictions["evicted"] >= 1
+    assert (alone["evicted"], steps["evicted"]) == (0, 0)
+    assert steps["reclaims"] >= 1
+    # Cold pages of others left in place of those that the victim uses.
+    assert steps["refaults"] <= alone["refaults"]
+    assert steps["waited"] <= alone["waited"]

@@ -125,7 +125,7 @@ def test_memory_in_swap_does_not_count_as_unused(rig):
 
 
 def test_cold_memory_enlarges_the_offer_until_its_guest_waits_again(tmp_path):
-    """Of 1000 MiB of a guest 500 are in swap; they were cold all day, or not."""
+    """A guest has 500 of its 1000 MiB in swap, which were cold all day, or not."""
     offers = {}
     for name, cold in (("used", 0), ("cold", 500)):
         (tmp_path / name).mkdir()
