@@ -37,7 +37,7 @@ class WatermarkList(AgentLister):
         parser.add_argument(
             "--metrics",
             action="store_true",
-            help="list the available metrics instead: the built-in ones and those of installed packages;"
+            help="list the available metrics instead: built-in metrics, and metrics of installed packages;"
             " needs no daemon",
         )
         return parser
@@ -59,7 +59,10 @@ class WatermarkList(AgentLister):
 
 
 class AmountColumn(FormattableColumn[Any]):
-    """A number that tables show with its unit. A percentage of a capacity is shown as written."""
+    """A number that tables show with its unit.
+
+    A percentage of a capacity is shown as it is in the configuration.
+    """
 
     def __init__(self, value: Any, unit: str) -> None:
         super().__init__(value)
@@ -86,7 +89,10 @@ class AmountColumn(FormattableColumn[Any]):
 
 
 def _condition_text(value: Any) -> str:
-    """A threshold as written, or whether the condition holds; empty for an amount other than 0 and 1."""
+    """A threshold as it is in the configuration.
+
+    The amounts 1 and 0 are true and false; other amounts are empty.
+    """
     if isinstance(value, str):
         return value
     return {0.0: "false", 1.0: "true"}.get(value, "")
@@ -109,7 +115,7 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
 def _metric_row(metric: WatermarkMetric) -> tuple[Any, ...]:
     """The row of a metric.
 
-    Its column ``computed`` lists the actions of which the agent can compute the freed amount.
+    The column ``computed`` lists the actions for which the agent can compute the freed amount.
     """
     computed = {"throttle": metric.throttle_quantified, "evict": metric.evict_quantified}
     return (
@@ -134,7 +140,7 @@ class WatermarkTest(AgentLister):
         parser.add_argument(
             "--usage",
             required=True,
-            help="usage of the host to try, written as in a watermark: 92%% or 12G",
+            help="assumed usage of the host, in the format of thresholds: 92%% or 12G",
         )
         parser.add_argument("--metric", default="cpu_usage", help="the metric; default: cpu_usage")
         return parser
