@@ -159,7 +159,7 @@ MEMORY_MOVED: Final = 2.0
 
 # With the whole gain, guests with equal peaks stay together: benchmarks/policies.md has the numbers.
 LEARNT_GAIN: Final = 1 / 16
-"""The part of the minimum gain that is enough for a move if the hours of all guests of the cores are known."""
+"""The part of the minimum gain that is enough for a move if the hours of all these guests are known."""
 RECENT_LOSS: Final = 0.5
 """The part of the minimum gain that a move for the use of the last minutes may cost by hour of the week."""
 
