@@ -23,6 +23,11 @@ from compute_agent.agent.protocol import call_agent, socket_path
 if TYPE_CHECKING:
     from oslo_config import cfg
 
+    AnyColumn = FormattableColumn[Any]
+else:
+    # cliff 4.8 has no type parameter here
+    AnyColumn = FormattableColumn
+
 
 Commands = Mapping[str, type[CliffCommand]]
 """The commands of a module by their words, such as ``guest list``."""
@@ -126,7 +131,7 @@ def offer_format(
         formatters.extensions.append(Extension(name, None, formatter, formatter()))  # type: ignore[arg-type]
 
 
-class LinesColumn(FormattableColumn[Any]):
+class LinesColumn(AnyColumn):
     """A list or mapping that tables show on several lines, one for each item."""
 
     def human_readable(self) -> str:

@@ -112,6 +112,10 @@ def _begin_with(word: str, commands: Commands) -> Commands:
 class AgentCommandManager(CommandManager):
     """Finds commands by their words, and imports their modules when they are needed."""
 
+    def __init__(self) -> None:
+        """Begin without commands of entry points."""
+        super().__init__("")  # cliff 4.8 has no default
+
     def find_command(self, argv: list[str]) -> tuple[type[Command], str, list[str]]:
         """Find the command at the beginning of a command line.
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
-from cliff.columns import FormattableColumn
-
-from compute_agent.cmd.base import AgentLister, Commands, LinesColumn
+from compute_agent.cmd.base import AgentLister, AnyColumn, Commands, LinesColumn
 from compute_agent.throttling.watermarks.metrics import MetricUnit, WatermarkMetric, load_registry
 
 _COLUMNS: Final = (
@@ -58,7 +56,7 @@ class WatermarkList(AgentLister):
         return _COLUMNS, [tuple(row[name] for name in _COLUMNS) for row in map(_readable, rows)]
 
 
-class AmountColumn(FormattableColumn[Any]):
+class AmountColumn(AnyColumn):
     """A number that tables show with its unit.
 
     A percentage of a capacity is shown as it is in the configuration.
