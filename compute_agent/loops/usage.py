@@ -84,7 +84,7 @@ CPU_USE_THREAD: Final = ThreadSpec(
 class CpuUse(SingleThreadLoop):
     """Reports the CPU use of guests by hour of the week to the worker while ``[policy] load_aware`` is on.
 
-    A guest of which less than a day is known has its mean of ``load_minutes`` in each hour.
+    A guest that was measured for less than a day has its mean of the last ``load_minutes`` in each hour.
     """
 
     def __init__(self, conf: ReloadedConfiguration, pipeline: GuestPipeline, driver: GuestThreads) -> None:
@@ -99,8 +99,10 @@ class CpuUse(SingleThreadLoop):
         self._weeks: WeekUses | None = None
         """The use by hour of the week; None while the option is off."""
         self._profiles: Mapping[str, LoadProfile] = {}
-        """The profiles of guests of which at least a day is known, made after each hour."""
+        """The profiles of guests that were measured for at least a day; they are made after each hour."""
         self._told: Mapping[str, LoadProfile] = {}
+        """The means that were reported last."""
+        self._told_use: Mapping[str, LoadProfile] = {}
         self._thread = PeriodicTask(
             CPU_USE_THREAD,
             lambda: self.measure_use(time.monotonic(), time.time()),
@@ -142,27 +144,34 @@ class CpuUse(SingleThreadLoop):
             self._kept.save(dump_uses(weeks.guests), wall)
 
     def _report_use(self, means: Mapping[str, float]) -> None:
-        use = {guest: self._mean_profile(guest, cores) for guest, cores in means.items()}
-        if self._weeks is not None:
-            use.update(self._profiles)
+        recent = {guest: self._mean_profile(guest, cores) for guest, cores in means.items()}
+        use = {**recent, **(self._profiles if self._weeks is not None else {})}
         # Only a changed use is sent, because the worker looks at all guests at each event.
-        if use != self._told:
-            self._pipeline.submit(UseMeasured(use))
-            self._told = use
+        if (use, recent) != (self._told_use, self._told):
+            self._pipeline.submit(UseMeasured(use, recent))
+            self._told_use, self._told = use, recent
 
     def _mean_profile(self, guest: str, cores: float) -> LoadProfile:
-        """The profile of a mean; the reported one for an equal mean, because profiles compare by identity."""
-        told, fresh = self._told.get(guest), LoadProfile.from_mean(cores)
-        return told if told is not None and told.hours == fresh.hours else fresh
+        """The profile of a mean.
 
+        For about the same mean it is the reported object, because profiles compare by identity.
+        """
+        told = self._told.get(guest)
+        close = told is not None and abs(told.hours[0] - cores) < MIN_CHANGE
+        return told if told is not None and close else LoadProfile.from_mean(cores)
+
+
+# It changes the cost of a core by 0.2 points, a tenth of the default of [policy] rebalance_gain.
+MIN_CHANGE: Final = 0.05
+"""Cores by which the mean use of a guest changes before it is reported again."""
 
 MAX_SECONDS: Final = 300.0
-"""Longest time in seconds between two reads that give a use; a mean over a longer time hides peaks."""
+"""Between two reads at most this number of seconds may pass; a mean over a longer time hides peaks."""
 
 
 @dataclass(frozen=True, slots=True)
 class _CounterReading:
-    """One read of all counters. ``reclaimed`` are the uuids of guests that held reclaimed CPUs only."""
+    """One read of all counters. ``reclaimed`` has the uuids of guests that held only reclaimed CPUs then."""
 
     round: MeasuringRound
     reclaimed: frozenset[str]
@@ -281,7 +290,7 @@ class MemoryReader:
         """Read the memory of the guests of ``pipeline``.
 
         :param root: the folder that contains ``proc`` and ``sys``; paths of cgroups are not below it.
-        :param cold: returns the bytes of swap, by uuid of the guest, that do not count as used.
+        :param cold: returns, by uuid of the guest, the bytes of swap that do not count as used.
         """
         self._cold = cold
         self._pipeline = pipeline
@@ -363,7 +372,7 @@ def has_memory_of_rest(view: GuestView) -> bool:
 
 
 def _held_by(now: MeasuringRound, subject: MeasuredGuest, swaps: bool) -> _MemoryHeld:
-    """Read the memory of a guest; its swap is read only if the host uses swap (``swaps``)."""
+    """Read the memory of a guest, and also its swap if the host uses swap (``swaps``)."""
     group = subject.cgroup
     if group and (held := now.parse_file(f"{group}/memory.current", int)) is not None:
         # Inactive page cache does not count, because the kernel can reclaim it at once.
